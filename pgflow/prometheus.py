@@ -113,9 +113,7 @@ def _of_commits(meter: Meter) -> Iterator[Metric]:
         "pgflow_lost_runs", "Runs of which something acknowledged was lost", meter.lost_runs
     )
     yield _count(
-        "pgflow_commit_failures",
-        "Group commits that had to be sent again",
-        meter.commit_failures,
+        "pgflow_commit_failures", "Group commits that had to be sent again", meter.commit_failures
     )
     yield _histogram("pgflow_commit_batch_runs", "Runs in one group commit", meter.batch_runs)
     yield _histogram("pgflow_commit_seconds", "Time that a group commit took", meter.commit_seconds)
@@ -127,23 +125,19 @@ def _of_commits(meter: Meter) -> Iterator[Metric]:
 
 
 def _of_worker(worker: Metered) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "pgflow_active_runs", "Runs that this worker works on", value=worker.active
-    )
-    yield GaugeMetricFamily(
+    yield _gauge("pgflow_active_runs", "Runs that this worker works on", worker.active)
+    yield _gauge(
         "pgflow_lost_threads",
         "Threads of this worker whose step bodies outlive their steps",
-        value=worker.lost_threads,
+        worker.lost_threads,
     )
-    yield GaugeMetricFamily(
-        "pgflow_concurrency",
-        "Runs that this worker may work on at once",
-        value=worker.concurrency,
+    yield _gauge(
+        "pgflow_concurrency", "Runs that this worker may work on at once", worker.concurrency
     )
-    yield GaugeMetricFamily(
+    yield _gauge(
         "pgflow_heartbeat_age_seconds",
         "Time since the database last heard that this worker lives",
-        value=worker.beat_age_seconds,
+        worker.beat_age_seconds,
     )
     info = GaugeMetricFamily(
         "pgflow_worker_info",
@@ -195,15 +189,15 @@ class DatabaseCollector(Collector):
             )
             found = []
         self._was_up = bool(found)
-        up = GaugeMetricFamily(
+        up = _gauge(
             "pgflow_database_up",
             "Whether the database answered the last time it was asked",
-            value=float(self._was_up),
+            float(self._was_up),
         )
-        took = GaugeMetricFamily(
+        took = _gauge(
             "pgflow_database_scrape_seconds",
             "Time that asking the database took",
-            value=time.monotonic() - began,
+            time.monotonic() - began,
         )
         return [up, took, *found]
 
@@ -219,13 +213,11 @@ class DatabaseCollector(Collector):
             work = inspect.ask(connection, inspect.read_idleness())
             schedules = inspect.ask(connection, inspect.count_schedules())
         yield from _of_queues(queues, work.now)
-        yield GaugeMetricFamily(
-            "pgflow_workers", "Workers that count as alive", value=workers.workers
-        )
-        yield GaugeMetricFamily(
+        yield _gauge("pgflow_workers", "Workers that count as alive", workers.workers)
+        yield _gauge(
             "pgflow_workers_silence_seconds",
             "Time since the last sign of life of the most silent of them",
-            value=workers.silence_seconds or 0.0,
+            workers.silence_seconds or 0.0,
         )
         yield from _of_timers(work)
         yield from _of_schedules(schedules)
@@ -257,21 +249,17 @@ def _of_timers(work: inspect.Idleness) -> Iterator[Metric]:
     """
     due = work.next_due_at
     late = 0.0 if due is None else max(0.0, (work.now - due).total_seconds())
-    yield GaugeMetricFamily(
-        "pgflow_timers_due",
-        "Timers and deadlines that are due and not taken yet",
-        value=work.due_timers,
+    yield _gauge(
+        "pgflow_timers_due", "Timers and deadlines that are due and not taken yet", work.due_timers
     )
-    yield GaugeMetricFamily(
+    yield _gauge(
         "pgflow_timer_lateness_seconds",
         "For how long the oldest due timer has been due; 0 if none is",
-        value=late,
+        late,
     )
     if due is not None:
-        yield GaugeMetricFamily(
-            "pgflow_timer_next_due_timestamp_seconds",
-            "When the next timer is due",
-            value=due.timestamp(),
+        yield _gauge(
+            "pgflow_timer_next_due_timestamp_seconds", "When the next timer is due", due.timestamp()
         )
 
 
@@ -280,10 +268,10 @@ def _of_schedules(counts: list[inspect.ScheduleCount]) -> Iterator[Metric]:
     for count in counts:
         family.add_metric((count.state,), count.schedules)
     yield family
-    yield GaugeMetricFamily(
+    yield _gauge(
         "pgflow_schedule_lateness_seconds",
         "For how long the oldest due slot has been due; 0 if none is",
-        value=max((count.late_seconds for count in counts), default=0.0),
+        max((count.late_seconds for count in counts), default=0.0),
     )
 
 
@@ -292,6 +280,10 @@ def _counts(name: str, what: str, labels: tuple[str, ...], numbers: Mapping[Any,
     for key, number in sorted(list(numbers.items())):  # noqa: C414 - a copy in one move: the worker goes on counting
         family.add_metric((key,) if isinstance(key, str) else key, number)
     return family
+
+
+def _gauge(name: str, what: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, what, value=value)
 
 
 def _count(name: str, what: str, number: int) -> Metric:

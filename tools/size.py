@@ -27,6 +27,7 @@ NO_CODE = {
     tokenize.ENDMARKER,
 }
 POSITIONAL = re.compile(r"->>?\s*\d|\[\d+\]")
+TWIN = "# Made by tools/colours.py"
 PRIVATE = re.compile(r"^\s*(?:from|import) pgflow\.(?:\w+\.)*_\w", re.MULTILINE)
 
 
@@ -127,6 +128,9 @@ def counts(root: Path) -> dict[str, int]:
             len(re.findall(r"->>?\s*\d", path.read_text()))
             for path in (root / "sql").rglob("*.sql")
             if path.name != "protocol.sql"
+        ),
+        "lines of code of sync twins, which are generated": sum(
+            python_lines(path) for path, text in python.items() if text.startswith(TWIN)
         ),
     }
 

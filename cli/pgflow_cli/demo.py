@@ -30,18 +30,12 @@ FAST_ORDERS = 24
 
 def demo(
     *,
-    fast: Annotated[bool, opt("Fewer orders, and a provider that answers sooner.")] = False,
-    orders: Annotated[
-        int | None, opt("So many orders.", min=1, max=1000, show_default="60")
-    ] = None,
-    kills: Annotated[int, opt("Workers to kill while they hold runs.", min=0, max=50)] = 3,
-    seed: Annotated[int, opt("Of the orders, and of the answers that get lost.")] = 1,
-    prove: Annotated[
-        bool, opt("Run nothing: compare the books of the last demo once more.")
-    ] = False,
-    folder: Annotated[
-        Path | None, opt("Folder for the provider's book and the logs; else a temporary one.")
-    ] = None,
+    fast: bool = False,
+    orders: Annotated[int | None, opt(min=1, max=1000, show_default="60")] = None,
+    kills: Annotated[int, opt(min=0, max=50)] = 3,
+    seed: int = 1,
+    prove: bool = False,
+    folder: Path | None = None,
     dsn: Dsn = None,
 ) -> None:
     """Kills workers, and proves that the books still balance.
@@ -50,6 +44,14 @@ def demo(
     answers. Workers are killed with SIGKILL while they hold runs; the others go on. Then the shop's
     book is compared with the provider's, to the cent. It needs nothing but Python: without a
     database it starts the embedded one, and stops whatever it has started.
+
+    Args:
+        fast: Fewer orders, and a provider that answers sooner.
+        orders: So many orders.
+        kills: Workers to kill while they hold runs.
+        seed: Of the orders, and of the answers that get lost.
+        prove: Run nothing: compare the books of the last demo once more.
+        folder: Folder for the provider's book and the logs; else a temporary one.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that whatever was started is stopped

@@ -12,12 +12,12 @@ OPEN = ("queued", "running", "waiting", "paused", "stuck")
 
 @dataclass(frozen=True)
 class Order:
-    """An order to a run.
+    """An order to a run, a relay or a schedule.
 
     Attributes:
         verb: The verb, as it is named in Python, SQL and on the command line.
         title: Words of its button.
-        fits: Statuses that it applies to.
+        fits: Statuses or states that it applies to; empty if something else decides.
         says: Words for what it does.
         past: Words for what was done.
         is_grave: True if it cannot be taken back.

@@ -16,7 +16,6 @@ class Closing:
     DISCHARGED: Final = "discharged"
     WAIVED: Final = "waived"
     TRANSFERRED: Final = "transferred"
-    HANDED_ON: Final = "handed_on"
 
 
 @dataclass

@@ -90,18 +90,13 @@ def _make(
 # ---------------------------------------------------------------- @step, @read
 
 
-class _Step:
-    def __init__(self, make: Callable[..., Any]) -> None:
-        self._make = make
-
+class _Step(Protocol):
     @overload
     def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[P, Coroutine[Any, Any, R]], /
     ) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return self._make(fn)
 
 
 @overload
@@ -158,7 +153,7 @@ def step(
         raises=raises,
         aliases=aliases,
     )
-    return make(fn) if fn is not None else _Step(make)
+    return make(fn) if fn is not None else make
 
 
 @overload
@@ -209,16 +204,13 @@ def read(
         raises=raises,
         aliases=aliases,
     )
-    return make(fn) if fn is not None else _Step(make)
+    return make(fn) if fn is not None else make
 
 
 # ---------------------------------------------------------------- @transaction
 
 
-class _Transaction:
-    def __init__(self, make: Callable[..., Any]) -> None:
-        self._make = make
-
+class _Transaction(Protocol):
     @overload
     def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /
@@ -227,8 +219,6 @@ class _Transaction:
     def __call__(
         self, fn: Callable[Concatenate[C, P], R], /
     ) -> SyncStep[P, R, Callable[Concatenate[C, P], R]]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return self._make(fn)
 
 
 Isolation = Literal["read committed", "repeatable read", "serializable"]
@@ -309,7 +299,7 @@ def transaction(
             await conn.execute("update stock set n = n - %s where sku = %s", (quantity, sku))
     """
     make = partial(make_transaction, isolation=isolation, raises=raises, aliases=aliases)
-    return make(fn) if fn is not None else _Transaction(make)
+    return make(fn) if fn is not None else make
 
 
 # ---------------------------------------------------------------- @effect
@@ -410,10 +400,7 @@ def effect(
 # ---------------------------------------------------------------- @decision
 
 
-class _Decision:
-    def __init__(self, make: Callable[..., Any]) -> None:
-        self._make = make
-
+class _Decision(Protocol):
     @overload
     def __call__(  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[P, Coroutine[Any, Any, Choice[R]]], /
@@ -422,8 +409,6 @@ class _Decision:
     def __call__(
         self, fn: Callable[P, Choice[R]], /
     ) -> SyncStep[P, Decision[R], Callable[P, Choice[R]]]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return self._make(fn)
 
 
 @overload
@@ -463,4 +448,4 @@ def decision(
             return Choice(best, why="the cheapest", alternatives=[o.seller for o in offers])
     """
     make = partial(_make, StepKind.DECISION, retries=retries, timeout=timeout, aliases=aliases)
-    return make(fn) if fn is not None else _Decision(make)
+    return make(fn) if fn is not None else make

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -91,7 +91,6 @@ class Statement(Protocol):
         """Return what to run for an event."""
 
 
-AsyncHandler = Callable[..., Coroutine[Any, Any, Any]]
 Handler = Callable[..., Any]
 
 

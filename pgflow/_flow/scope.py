@@ -8,7 +8,6 @@ copy of the worker's, so no scope leaks into another run.
 from __future__ import annotations
 
 import contextvars
-import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,7 +33,6 @@ class WorkflowScope:
     thread: ThreadDriver | None = None
     """The driver of a sync workflow; None in an async one."""
     thread_id: int | None = None
-    muted: threading.Event | None = None
     is_check: bool = False
     """True if a recorded run is replayed only to see if the code repeats it."""
     interceptors: Sequence[Any] = ()

@@ -21,9 +21,6 @@ class Said:
     EXPIRE: Final = "expire"
 
 
-TIMED_OUT = "timeout"
-"""Reason of a verdict that the time has brought, as a code."""
-
 # ---------------------------------------------------------------- verdicts
 
 

@@ -13,12 +13,5 @@ from pgflow.app._connection import ConnectionClient
 from pgflow.app._sync import App, wake_and_tell
 
 __all__ = [
-    "App",
-    "AppBase",
-    "AsyncApp",
-    "ConnectionClient",
-    "Tally",
-    "Worker",
-    "twin_of",
-    "wake_and_tell",
-]
+    "App", "AppBase", "AsyncApp", "ConnectionClient", "Tally", "Worker", "twin_of", "wake_and_tell",
+]  # fmt: skip

@@ -24,14 +24,6 @@ GRAPHS: Final = {"pgflow.declared": RunDrawer()}
 """Drawers of the console by workflow: ``pgflow.web.asgi(app, auth=..., graphs=GRAPHS)``."""
 
 __all__ = [
-    "GRAPHS",
-    "DryRun",
-    "Graph",
-    "Problem",
-    "Verdict",
-    "discover_workflows",
-    "draw_mermaid",
-    "dry_run",
-    "parse_workflow",
-    "validate",
-]
+    "GRAPHS", "DryRun", "Graph", "Problem", "Verdict", "discover_workflows", "draw_mermaid",
+    "dry_run", "parse_workflow", "validate",
+]  # fmt: skip

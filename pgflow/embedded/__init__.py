@@ -45,14 +45,9 @@ from pgflow.embedded._binaries import find_programs
 from pgflow.embedded._client import EmbeddedServer, ServerStatus, acquire, status, stop
 
 __all__ = [
-    "EmbeddedServer",
-    "ServerStatus",
-    "acquire",
-    "acquire_unnamed",
-    "find_programs",
-    "status",
+    "EmbeddedServer", "ServerStatus", "acquire", "acquire_unnamed", "find_programs", "status",
     "stop",
-]
+]  # fmt: skip
 
 VARIABLE = "PGFLOW_EMBEDDED"
 _logger = logging.getLogger("pgflow.embedded")

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Literal, LiteralString, get_args
+from typing import Any, Literal, LiteralString, get_args
 
 from pgflow._db.query import Query, Row
 from pgflow.errors import InvalidArgument
-from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, Steps, columns, once, statement
+from pgflow.inspect.listing import After, Listing, page
+from pgflow.inspect.question import Question, Steps, once, select, statement
 
 ChargesBy = Literal["run", "step", "decision", "model", "pool", "workflow", "day"]
 """Names by which charges are added up."""
@@ -71,9 +71,6 @@ class BudgetRow:
     revoked_why: str | None
 
 
-_BUDGET: LiteralString = columns(BudgetRow)
-
-
 def list_budgets(
     pool: str | None = None, *, after: After = None, limit: int | None = 50
 ) -> Question[Listing[BudgetRow]]:
@@ -87,24 +84,8 @@ def list_budgets(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, str, str)
-    behind: LiteralString = "and (pool, unit) > (%s, %s)" if place else ""
-    sql = statement(
-        "select",
-        _BUDGET,
-        "from pgflow.budgets where (%s::text is null or pool = %s)",
-        behind,
-        "order by pool, unit limit %s",
-    )
-    return once(
-        Query(
-            sql,
-            (pool, pool, *place, one_more(limit)),
-            lambda rows: cut(
-                [BudgetRow(*row) for row in rows], limit, lambda found: (found.pool, found.unit)
-            ),
-        )
-    )
+    sql = select(BudgetRow, "from pgflow.budgets where (%s::text is null or pool = %s)")
+    return page(BudgetRow, sql, (pool, pool), {"pool": str, "unit": str}, after, limit)
 
 
 @dataclass(frozen=True)
@@ -149,25 +130,11 @@ def list_charges(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, int)
-    behind: LiteralString = "and seq > %s" if place else ""
-    sql = statement(
-        "select key, charged_at, step, call, model, decision, pool, amounts::text, seq, run_id",
-        "from pgflow.charges where run_id = %s",
-        behind,
-        "order by seq limit %s",
+    sql: LiteralString = (
+        "select key, charged_at, step, call, model, decision, pool, amounts::text, seq, run_id"
+        " from pgflow.charges where run_id = %s"
     )
-    return once(
-        Query(
-            sql,
-            (run_id, *place, one_more(limit)),
-            lambda rows: cut(
-                [_read_charge(row) for row in rows],
-                limit,
-                lambda charge: (charge.seq,),
-            ),
-        )
-    )
+    return page(_read_charge, sql, (run_id,), {"seq": int}, after, limit)
 
 
 @dataclass(frozen=True)
@@ -295,7 +262,7 @@ def sum_taken(chains: Sequence[int], since: datetime) -> Question[dict[str, Deci
     return once(Query(sql, (list(chains), since), read))
 
 
-def _read_charge(row: Row) -> ChargeRow:
+def _read_charge(*row: Any) -> ChargeRow:
     key, charged_at, step, call, model, decision, pool, text, seq, run_id = row
     amounts = json.loads(text, parse_float=Decimal, parse_int=Decimal)
     return ChargeRow(key, charged_at, step, call, model, decision, pool, amounts, seq, run_id)

@@ -1,4 +1,4 @@
-"""Connections for questions: one each, made patiently."""
+"""Connections for questions: one each, made patiently; and the meaning of their errors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import psycopg
 from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions
 from pgflow._db.connect import connect as connect_patiently
 from pgflow._db.dsn import resolve_dsn
+from pgflow._db.failures import database_error, is_infrastructure
+from pgflow._db.tenants import dsn_of_tenant
 
 
 def connect(
@@ -37,4 +39,4 @@ def connect(
     return connect_patiently(options, name, patience_seconds)
 
 
-__all__ = ["connect", "resolve_dsn"]
+__all__ = ["connect", "database_error", "dsn_of_tenant", "is_infrastructure", "resolve_dsn"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
 
-from pgflow.inspect.listing import SEPARATOR, After, Listing, page, parse_place
+from pgflow.inspect.listing import SEPARATOR, After, Listing, page
 from pgflow.inspect.question import Question, select, statement
 
 
@@ -52,13 +52,16 @@ def list_documents(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, json.loads)
-    behind: LiteralString = "and path > %s::text[]" if place else ""
     inside: LiteralString = "and path[:%s] = %s::text[]" if folder else ""
     given = (len(folder), list(folder)) if folder else ()
-    sql = statement(_DOCUMENTS, inside, behind, "order by path limit %s")
     return page(
-        DocumentRow, sql, (collection, *given, *place), limit, lambda row: (_place(row.path),)
+        DocumentRow,
+        statement(_DOCUMENTS, inside),
+        (collection, *given),
+        {"path": json.loads},
+        after,
+        limit,
+        place=lambda row: (_place(row.path),),
     )
 
 

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.listing import After, Listing, page, parse_place
-from pgflow.inspect.question import Question, once, select, statement
+from pgflow.inspect.listing import After, Listing, Order, page
+from pgflow.inspect.question import Question, first_row, once, select, statement
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,7 @@ def list_entities(
     Raises:
         InvalidArgument: The limit leaves no row.
     """
-    behind: LiteralString = "and key > %s" if after is not None else ""
-    sql = statement(_ENTITIES, behind, "order by key limit %s")
-    place = () if after is None else (str(after),)
-    return page(EntityRow, sql, (name, *place), limit, lambda row: (row.key,))
+    return page(EntityRow, _ENTITIES, (name,), {"key": str}, after, limit)
 
 
 def find_entity(name: str, key: str) -> Question[EntityRow | None]:
@@ -110,7 +107,7 @@ def find_entity(name: str, key: str) -> Question[EntityRow | None]:
         key: Key of the entity.
     """
     sql = statement(_ENTITIES, "and key = %s")
-    return once(Query(sql, (name, key), lambda rows: EntityRow(*rows[0]) if rows else None))
+    return first_row(EntityRow, sql, name, key)
 
 
 def list_entity_updates(
@@ -127,7 +124,6 @@ def list_entity_updates(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, int)
-    behind: LiteralString = "and history_id > %s" if place else ""
-    sql = statement(_UPDATES, behind, "order by history_id limit %s")
-    return page(EntityUpdateRow, sql, (name, key, *place), limit, lambda row: (row.number,))
+    order: Order = {"history_id": int}
+    place = lambda row: (row.number,)  # noqa: E731
+    return page(EntityUpdateRow, _UPDATES, (name, key), order, after, limit, place=place)

@@ -9,8 +9,17 @@ from typing import Any, LiteralString
 
 from pgflow._db.calls import gates
 from pgflow._db.query import Query, Row
-from pgflow.inspect.listing import COUNTED, EXAMPLES, After, Listing, page, parse_place
-from pgflow.inspect.question import Question, Steps, once, question, select, statement
+from pgflow.inspect.listing import COUNTED, EXAMPLES, After, Listing, Order, page
+from pgflow.inspect.question import (
+    Question,
+    Steps,
+    all_rows,
+    first_row,
+    once,
+    question,
+    select,
+    statement,
+)
 
 
 @dataclass(frozen=True)
@@ -133,21 +142,16 @@ def list_gates(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, datetime.fromisoformat, str)
     of: LiteralString = "and key = %s" if key is not None else ""
     by: LiteralString = "and workflow = %s" if workflow is not None else ""
     named: LiteralString = "and name = %s" if name is not None else ""
     these: LiteralString = "and gate = any(%s)" if gates is not None else ""
     may: LiteralString = "and (approvers = '{}' or %s = any(approvers))" if asks is not None else ""
-    behind: LiteralString = "and (asked_at, gate) > (%s, %s)" if place else ""
-    sql = statement(
-        _GATES, _OF_TENANT, of, by, named, these, may, behind, "order by asked_at, gate limit %s"
-    )
+    sql = statement(_GATES, _OF_TENANT, of, by, named, these, may)
     keys = None if gates is None else list(gates)
     given = [value for value in (key, workflow, name, keys, asks) if value is not None]
-    return page(
-        GateRow, sql, (tenant, *given, *place), limit, lambda gate: (gate.asked_at, gate.gate)
-    )
+    order: Order = {"asked_at": datetime.fromisoformat, "gate": str}
+    return page(GateRow, sql, (tenant, *given), order, after, limit)
 
 
 @question
@@ -183,7 +187,7 @@ def list_gates_below(key: str, *, tenant: str = "") -> Question[list[GateRow]]:
     sql = statement(
         _FAMILY, _GATES, "run_id in (select run_id from family) order by asked_at, gate"
     )
-    return once(Query(sql, (key, tenant), lambda rows: [GateRow(*row) for row in rows]))
+    return all_rows(GateRow, sql, key, tenant)
 
 
 def list_gate_names(key: str, *, tenant: str = "") -> Question[list[str]]:
@@ -211,8 +215,7 @@ def find_gate(gate: str, *, tenant: str | None = None) -> Question[GateRow | Non
     """
     of: LiteralString = "and tenant = %s" if tenant is not None else ""
     sql = statement(_GATES, "gate = %s", of)
-    given = (gate,) if tenant is None else (gate, tenant)
-    return once(Query(sql, given, lambda rows: GateRow(*rows[0]) if rows else None))
+    return first_row(GateRow, sql, gate, *([] if tenant is None else [tenant]))
 
 
 def read_shape(gate: str) -> Question[Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, LiteralString
 
 from pgflow._db.calls.replay import Idleness, idle_state
 from pgflow._db.query import Query, Row
-from pgflow.inspect.question import Question, Steps, listed, once, question, statement
+from pgflow.inspect.question import Question, Steps, all_rows, listed, once, question, statement
 
 # ---------------------------------------------------------------- idleness
 
@@ -79,14 +79,14 @@ group by r.worker_id order by r.worker_id
 
 def check_workers() -> Question[list[WorkerHealth]]:
     """Ask for all workers, and how they are."""
-    return once(Query(_WORKERS, (), lambda rows: [WorkerHealth(*row) for row in rows]))
+    return all_rows(WorkerHealth, _WORKERS)
 
 
 def list_stray_leases() -> Question[list[StrayLeases]]:
     """Ask for runs that are leased to workers which are gone:
     the next worker that looks takes them over.
     """
-    return once(Query(_STRAYS, (), lambda rows: [StrayLeases(*row) for row in rows]))
+    return all_rows(StrayLeases, _STRAYS)
 
 
 # ---------------------------------------------------------------- runs
@@ -190,7 +190,7 @@ select state, count(*) as messages, min(key) as example from (
 
 def list_waiting_queues() -> Question[list[WaitingQueue]]:
     """Ask for the queues with runs that may be claimed, by name."""
-    return once(Query(_WAITING_QUEUES, (), lambda rows: [WaitingQueue(*row) for row in rows]))
+    return all_rows(WaitingQueue, _WAITING_QUEUES)
 
 
 def list_unserved_lanes(
@@ -203,12 +203,12 @@ def list_unserved_lanes(
         limit: Most rows; None for all.
     """
     params = (seconds, limit)
-    return once(Query(_UNSERVED_LANES, params, lambda rows: [UnservedLane(*row) for row in rows]))
+    return all_rows(UnservedLane, _UNSERVED_LANES, *params)
 
 
 def count_stuck() -> Question[list[StuckRuns]]:
     """Ask for the number of stuck runs by reason, the most frequent first."""
-    return once(Query(_STUCK, (), lambda rows: [StuckRuns(*row) for row in rows]))
+    return all_rows(StuckRuns, _STUCK)
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ def list_deadlocks(*, limit: int | None = 100) -> Question[list[Deadlock]]:
 
 def count_left_messages() -> Question[list[LeftMessages]]:
     """Ask for the number of signals that runs could not take, or that came after their end."""
-    return once(Query(_MESSAGES, (), lambda rows: [LeftMessages(*row) for row in rows]))
+    return all_rows(LeftMessages, _MESSAGES)
 
 
 # ---------------------------------------------------------------- the database
@@ -323,12 +323,12 @@ order by p.first_run_id
 
 def list_losses() -> Question[list[LossRow]]:
     """Ask for open losses by failovers."""
-    return once(Query(_LOSSES, (), lambda rows: [LossRow(*row) for row in rows]))
+    return all_rows(LossRow, _LOSSES)
 
 
 def list_large_partitions() -> Question[list[LargePartition]]:
     """Ask for partitions of the journal that stay large though history was removed from them."""
-    return once(Query(_KEPT_LARGE, (), lambda rows: [LargePartition(*row) for row in rows]))
+    return all_rows(LargePartition, _KEPT_LARGE)
 
 
 def check_books(limit: int | None = 20) -> Question[list[Violation]]:
@@ -339,7 +339,7 @@ def check_books(limit: int | None = 20) -> Question[list[Violation]]:
         limit: Most violations; None for all.
     """
     sql = "select invariant, detail from pgflow.check() limit %s"
-    return once(Query(sql, (limit,), lambda rows: [Violation(*row) for row in rows]))
+    return all_rows(Violation, sql, limit)
 
 
 _LOOKED_AT: tuple[tuple[str, LiteralString], ...] = (

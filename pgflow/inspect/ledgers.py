@@ -24,7 +24,7 @@ from pgflow.inspect.listing import (
     page,
     parse_place,
 )
-from pgflow.inspect.question import Question, Steps, columns, once, question, statement
+from pgflow.inspect.question import Question, Steps, once, question, select, statement
 from pgflow.inspect.runs import RunDetail, find_detail
 
 DebtState = Literal[
@@ -70,9 +70,6 @@ class DecisionRow:
     call: int
 
 
-_DECISIONS: LiteralString = columns(DecisionRow)
-
-
 def list_decisions(
     run_id: int, *, after: After = None, limit: int | None = 50
 ) -> Question[Listing[DecisionRow]]:
@@ -86,16 +83,8 @@ def list_decisions(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, int)
-    behind: LiteralString = "and call > %s" if place else ""
-    sql = statement(
-        "select",
-        _DECISIONS,
-        "from pgflow.decisions where run_id = %s",
-        behind,
-        "order by call limit %s",
-    )
-    return page(DecisionRow, sql, (run_id, *place), limit, lambda decision: (decision.call,))
+    sql = select(DecisionRow, "from pgflow.decisions where run_id = %s")
+    return page(DecisionRow, sql, (run_id,), {"call": int}, after, limit)
 
 
 # ---------------------------------------------------------------- effects
@@ -151,9 +140,6 @@ class EffectRow:
     owed: str | None
 
 
-_EFFECTS: LiteralString = columns(EffectRow)
-
-
 def list_effects(
     run_id: int, *, after: After = None, limit: int | None = 50
 ) -> Question[Listing[EffectRow]]:
@@ -167,16 +153,8 @@ def list_effects(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, int)
-    behind: LiteralString = "and call > %s" if place else ""
-    sql = statement(
-        "select",
-        _EFFECTS,
-        "from pgflow.effects where run_id = %s",
-        behind,
-        "order by call limit %s",
-    )
-    return page(EffectRow, sql, (run_id, *place), limit, lambda effect: (effect.call,))
+    sql = select(EffectRow, "from pgflow.effects where run_id = %s")
+    return page(EffectRow, sql, (run_id,), {"call": int}, after, limit)
 
 
 # ---------------------------------------------------------------- obligations

@@ -7,7 +7,7 @@ for a link or a token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, LiteralString, TypeAlias, TypeVar
@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 After: TypeAlias = str | int | None
 """Place behind which a page begins: ``next`` of the previous page it. None for the first page."""
+
+Order: TypeAlias = Mapping[LiteralString, Callable[[str], Any]]
+"""Columns by which a list is ordered, with the types that read their values."""
 
 SEPARATOR = "~"
 
@@ -79,25 +82,43 @@ def cut(rows: list[T], limit: int | None, place: Callable[[T], tuple[Any, ...]])
 
 def page(
     row: Callable[..., T],
-    sql: LiteralString,
+    start: LiteralString,
     values: tuple[Any, ...],
+    by: Order,
+    after: After,
     limit: int | None,
-    place: Callable[[T], tuple[Any, ...]],
+    *,
+    newest_first: bool = False,
+    place: Callable[[T], tuple[Any, ...]] | None = None,
 ) -> Question[Listing[T]]:
     """Return a question for a page of rows.
 
     Args:
         row: Maker of a row from its columns.
-        sql: The statement. Its last parameter is the limit.
-        values: The other parameters.
+        start: The statement, up to its ``where`` with a first condition.
+        values: Parameters of it.
+        by: Its order.
+        after: Place behind which the page begins; None for the first.
         limit: Most rows of the page; None for all.
-        place: Values by which the list is ordered, of a row.
+        newest_first: True for a descending order.
+        place: Values of the columns, of a row; its attributes of their names by default.
+
+    Raises:
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
+    begin = parse_place(after, *by.values())
+    names: LiteralString = ", ".join(by)
+    marks: LiteralString = ", ".join("%s" for _ in by)
+    compare: LiteralString = "<" if newest_first else ">"
+    behind: LiteralString = f"and ({names}) {compare} ({marks})" if begin else ""
+    order: LiteralString = " desc, ".join(by) + " desc" if newest_first else names
+    sql: LiteralString = f"{start} {behind} order by {order} limit %s"
+    place_of = place or (lambda found: tuple(getattr(found, name) for name in by))
     return once(
         Query(
             sql,
-            (*values, one_more(limit)),
-            lambda rows: cut([row(*found) for found in rows], limit, place),
+            (*values, *begin, one_more(limit)),
+            lambda rows: cut([row(*found) for found in rows], limit, place_of),
         )
     )
 
@@ -114,7 +135,7 @@ def parse_place(after: After, *kinds: Callable[[str], Any]) -> tuple[Any, ...]:
     """
     if after is None:
         return ()
-    words = str(after).split(SEPARATOR)
+    words = str(after).split(SEPARATOR, len(kinds) - 1)  # a name may hold one, the last one does
     try:
         return tuple(kind(word) for kind, word in zip(kinds, words, strict=True))
     except ValueError:

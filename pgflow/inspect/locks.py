@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
 
-from pgflow.inspect.listing import After, Listing, page, parse_place
-from pgflow.inspect.question import Question, select, statement
+from pgflow.inspect.listing import After, Listing, page
+from pgflow.inspect.question import Question, select
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,4 @@ def list_locks(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, int)
-    behind: LiteralString = "and fence > %s" if place else ""
-    sql = statement(_LOCKS, behind, "order by fence limit %s")
-    return page(LockRow, sql, (key, key, *place), limit, lambda row: (row.fence,))
+    return page(LockRow, _LOCKS, (key, key), {"fence": int}, after, limit)

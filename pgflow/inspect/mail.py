@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, LiteralString
 
-from pgflow._db.query import Query
-from pgflow.inspect.listing import After, Listing, page, parse_place
-from pgflow.inspect.question import Question, once, statement
+from pgflow.inspect.listing import After, Listing, Order, page
+from pgflow.inspect.question import Question, all_rows
 
 
 @dataclass(frozen=True)
@@ -89,12 +88,8 @@ def list_messages(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, datetime.fromisoformat, int)
-    behind: LiteralString = "and (sent_at, message) > (%s, %s)" if place else ""
-    sql = statement(_MESSAGES, behind, "order by sent_at, message limit %s")
-    return page(
-        MessageRow, sql, (tenant, key, key, *place), limit, lambda row: (row.sent_at, row.message)
-    )
+    order: Order = {"sent_at": datetime.fromisoformat, "message": int}
+    return page(MessageRow, _MESSAGES, (tenant, key, key), order, after, limit)
 
 
 def list_orders(key: str, *, tenant: str = "") -> Question[list[OrderRow]]:
@@ -103,4 +98,4 @@ def list_orders(key: str, *, tenant: str = "") -> Question[list[OrderRow]]:
         "select key, verb, why, sent_at, sent_by from pgflow.orders "
         "where tenant = %s and key = %s order by sent_at"
     )
-    return once(Query(sql, (tenant, key), lambda rows: [OrderRow(*row) for row in rows]))
+    return all_rows(OrderRow, sql, tenant, key)

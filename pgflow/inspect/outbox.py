@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
 
-from pgflow._db.query import Query
-from pgflow.inspect.listing import After, Listing, page, parse_place
-from pgflow.inspect.question import Question, listed, once, select, statement
+from pgflow.inspect.listing import After, Listing, page
+from pgflow.inspect.question import Question, listed, select, statement
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,6 @@ class RelayChangeRow:
     changed_by: str
 
 
-_RELAYS: LiteralString = select(RelayRow, "from pgflow.relays order by name")
 _EVENTS: LiteralString = select(EventRow, "from pgflow.events where topic = %s")
 _DELIVERIES: LiteralString = select(DeliveryRow, "from pgflow.deliveries where relay = %s")
 
@@ -151,7 +149,7 @@ def list_triggers() -> Question[list[TriggerRow]]:
 
 def list_relays() -> Question[list[RelayRow]]:
     """Ask for all relays, by their names."""
-    return once(Query(_RELAYS, (), lambda rows: [RelayRow(*row) for row in rows]))
+    return listed(RelayRow, "from pgflow.relays order by name")
 
 
 def list_relay_changes(name: str, *, limit: int = 20) -> Question[list[RelayChangeRow]]:
@@ -182,10 +180,7 @@ def list_events(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, int)
-    behind: LiteralString = "and event_id > %s" if place else ""
-    sql = statement(_EVENTS, behind, "order by event_id limit %s")
-    return page(EventRow, sql, (topic, *place), limit, lambda row: (row.event_id,))
+    return page(EventRow, _EVENTS, (topic,), {"event_id": int}, after, limit)
 
 
 def list_deliveries(
@@ -202,9 +197,6 @@ def list_deliveries(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, int)
     given = () if state is None else (state,)
-    chosen: LiteralString = "and state = %s" if given else ""
-    behind: LiteralString = "and event_id > %s" if place else ""
-    sql = statement(_DELIVERIES, chosen, behind, "order by event_id limit %s")
-    return page(DeliveryRow, sql, (relay, *given, *place), limit, lambda row: (row.event_id,))
+    sql = statement(_DELIVERIES, "and state = %s" if given else "")
+    return page(DeliveryRow, sql, (relay, *given), {"event_id": int}, after, limit)

@@ -6,9 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from pgflow._db.query import Query
 from pgflow._model.effects import Risk
-from pgflow.inspect.question import Question, once, select
+from pgflow.inspect.question import Question, all_rows, select
 
 
 @dataclass(frozen=True)
@@ -56,10 +55,4 @@ def judge_act(
         "from pgflow.try_policy(%s::text, %s::text, %s::jsonb, %s::boolean, %s::text)",
     )
     text = json.dumps(request or {})
-    return once(
-        Query(
-            sql,
-            (name, risk, text, by_model, role),
-            lambda rows: [JudgedRule(*row) for row in rows],
-        )
-    )
+    return all_rows(JudgedRule, sql, name, risk, text, by_model, role)

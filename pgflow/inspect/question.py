@@ -86,10 +86,19 @@ def once(query: Query[T]) -> Question[T]:
     return Question(steps)
 
 
+def all_rows(row: Callable[..., T], sql: LiteralString, *values: object) -> Question[list[T]]:
+    """Return a question for all rows of a statement with these values."""
+    return once(Query(sql, values, lambda rows: [row(*found) for found in rows]))
+
+
+def first_row(row: Callable[..., T], sql: LiteralString, *values: object) -> Question[T | None]:
+    """Return a question for the first row of a statement; None if there is none."""
+    return once(Query(sql, values, lambda rows: row(*rows[0]) if rows else None))
+
+
 def listed(row: Callable[..., T], rest: LiteralString, *values: object) -> Question[list[T]]:
     """Return a question for all rows of a :func:`select` with these values."""
-    sql = select(row, rest)  # type: ignore[arg-type]
-    return once(Query(sql, values, lambda rows: [row(*found) for found in rows]))
+    return all_rows(row, select(row, rest), *values)  # type: ignore[arg-type]
 
 
 def question(reader: Callable[P, Steps[T]]) -> Callable[P, Question[T]]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, Steps, once, question, select
+from pgflow.inspect.question import Question, Steps, all_rows, once, question, select
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def list_queues(queue: str | None = None) -> Question[list[QueueRow]]:
     Args:
         queue: Name of the only queue to ask for; None for all.
     """
-    return once(Query(_QUEUES, (queue, queue), lambda rows: [QueueRow(*row) for row in rows]))
+    return all_rows(QueueRow, _QUEUES, queue, queue)
 
 
 def list_queue_changes(
@@ -134,7 +134,7 @@ def list_queue_changes(
         ),
     )
     params = (queue, queue, limit)
-    return once(Query(sql, params, lambda rows: [QueueChangeRow(*row) for row in rows]))
+    return all_rows(QueueChangeRow, sql, *params)
 
 
 def list_queue_names() -> Question[list[str]]:
@@ -176,7 +176,7 @@ def list_lanes(queue: str | None = None) -> Question[list[LaneRow]]:
     Args:
         queue: Name of the only queue to ask for; None for all.
     """
-    return once(Query(_LANES, (queue, queue), lambda rows: [LaneRow(*row) for row in rows]))
+    return all_rows(LaneRow, _LANES, queue, queue)
 
 
 def list_queued_lanes(
@@ -189,7 +189,7 @@ def list_queued_lanes(
         limit: Most rows; None for all.
     """
     params = (queue, queue, limit)
-    return once(Query(_QUEUED_LANES, params, lambda rows: [LaneRow(*row) for row in rows]))
+    return all_rows(LaneRow, _QUEUED_LANES, *params)
 
 
 def is_served(queue: str) -> Question[bool]:

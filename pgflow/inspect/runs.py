@@ -28,7 +28,7 @@ from pgflow.inspect.listing import (
     page,
     parse_place,
 )
-from pgflow.inspect.question import Question, Steps, once, question, select, statement
+from pgflow.inspect.question import Question, Steps, first_row, once, question, select, statement
 
 STATUSES: tuple[str, ...] = get_args(Status)
 """Each status that a run may have, in the order of its life."""
@@ -594,20 +594,14 @@ def find_newest(chain_id: int) -> Question[RunRow | None]:
     sql = statement(
         "select", _COLUMNS, "from pgflow.runs where chain_id = %s order by generation desc limit 1"
     )
-    return once(Query(sql, (chain_id,), lambda rows: RunRow(*rows[0]) if rows else None))
+    return first_row(RunRow, sql, chain_id)
 
 
 def find_key(run_id: int) -> Question[str | None]:
     """Ask for the key of a run by its number, such as ``parent_run_id``. None if the run is gone or
     has a newer generation.
     """
-    return once(
-        Query(
-            "select key from pgflow.runs where run_id = %s",
-            (run_id,),
-            lambda rows: str(rows[0][0]) if rows else None,
-        )
-    )
+    return first_row(str, "select key from pgflow.runs where run_id = %s", run_id)
 
 
 def find_unserved(chain_id: int) -> Question[str | None]:
@@ -630,7 +624,7 @@ def find_unserved(chain_id: int) -> Question[str | None]:
           and r.reason is not null
       ) u order by u.place, u.run_id limit 1
     """
-    return once(Query(sql, (chain_id,), lambda rows: str(rows[0][0]) if rows else None))
+    return first_row(str, sql, chain_id)
 
 
 def list_children(
@@ -646,14 +640,8 @@ def list_children(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, int)
-    behind: LiteralString = "and run_id > %s" if place else ""
-    sql = statement(
-        select(ChildRow, "from pgflow.runs where parent_run_id = %s"),
-        behind,
-        "order by run_id limit %s",
-    )
-    return page(ChildRow, sql, (run_id, *place), limit, lambda child: (child.run_id,))
+    sql = select(ChildRow, "from pgflow.runs where parent_run_id = %s")
+    return page(ChildRow, sql, (run_id,), {"run_id": int}, after, limit)
 
 
 def list_child_chains(parents: Sequence[int], *, only_open: bool = False) -> Question[list[int]]:

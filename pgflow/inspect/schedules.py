@@ -9,7 +9,6 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, LiteralString
 
-from pgflow._db.query import Query
 from pgflow._model.schedules import (
     MOST_LATE,
     parse_moment,
@@ -18,8 +17,8 @@ from pgflow._model.schedules import (
     slots_between,
 )
 from pgflow.errors import InvalidArgument
-from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, once, select, statement
+from pgflow.inspect.listing import After, Listing, page
+from pgflow.inspect.question import Question, all_rows, first_row, select, statement
 
 
 @dataclass(frozen=True)
@@ -197,16 +196,9 @@ def list_schedules(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, str)
     given = () if state is None else (state,)
-    chosen: LiteralString = "and state = %s" if given else ""
-    behind: LiteralString = "and name > %s" if place else ""
-    sql = statement(_SCHEDULES, chosen, behind, "order by name limit %s")
-
-    def read(rows: list[tuple[Any, ...]]) -> Listing[ScheduleRow]:
-        return cut([ScheduleRow(*row) for row in rows], limit, lambda row: (row.name,))
-
-    return once(Query(sql, (None, None, *given, *place, one_more(limit)), read))
+    sql = statement(_SCHEDULES, "and state = %s" if given else "")
+    return page(ScheduleRow, sql, (None, None, *given), {"name": str}, after, limit)
 
 
 def count_schedules() -> Question[list[ScheduleCount]]:
@@ -214,11 +206,7 @@ def count_schedules() -> Question[list[ScheduleCount]]:
     sql = """
       select state, count(*), max(late_seconds) from pgflow.schedules group by state order by state
     """
-
-    def read(rows: list[tuple[Any, ...]]) -> list[ScheduleCount]:
-        return [ScheduleCount(*row) for row in rows]
-
-    return once(Query(sql, (), read))
+    return all_rows(ScheduleCount, sql)
 
 
 def find_schedule(name: str) -> Question[ScheduleRow | None]:
@@ -227,11 +215,7 @@ def find_schedule(name: str) -> Question[ScheduleRow | None]:
     Args:
         name: Its name.
     """
-
-    def read(rows: list[tuple[Any, ...]]) -> ScheduleRow | None:
-        return ScheduleRow(*rows[0]) if rows else None
-
-    return once(Query(_SCHEDULES, (name, name), read))
+    return first_row(ScheduleRow, _SCHEDULES, name, name)
 
 
 def list_schedule_changes(
@@ -247,11 +231,7 @@ def list_schedule_changes(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, int)
-    behind: LiteralString = "and change_id < %s" if place else ""
-    sql = statement(_CHANGES, behind, "order by change_id desc limit %s")
-
-    def read(rows: list[tuple[Any, ...]]) -> Listing[ScheduleChangeRow]:
-        return cut([ScheduleChangeRow(*row) for row in rows], limit, lambda row: (row.change_id,))
-
-    return once(Query(sql, (schedule, schedule, *place, one_more(limit)), read))
+    values = (schedule, schedule)
+    return page(
+        ScheduleChangeRow, _CHANGES, values, {"change_id": int}, after, limit, newest_first=True
+    )

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Literal, LiteralString, get_args
+from typing import Any, Literal, LiteralString
 
 from pgflow._db.calls import seals as calls
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, Steps, once, question, select
+from pgflow.inspect.question import Question, Steps, all_rows, once, question, select
 
 FindingCode = Literal[
     "run_missing",
@@ -35,8 +35,6 @@ FindingCode = Literal[
     "anchor_changed",
 ]
 """Code of a finding."""
-
-FINDINGS: tuple[str, ...] = get_args(FindingCode)
 
 PAGE = 1000
 """Runs, or rounds, that one statement verifies."""
@@ -155,7 +153,7 @@ def list_seals(run_id: int) -> Question[list[SealRow]]:
     Args:
         run_id: The number of the run.
     """
-    return once(Query(_SEALS, (run_id,), lambda rows: [SealRow(*row) for row in rows]))
+    return all_rows(SealRow, _SEALS, run_id)
 
 
 def read_seal_lag() -> Question[SealLag]:

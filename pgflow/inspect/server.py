@@ -14,7 +14,7 @@ from typing import LiteralString
 import psycopg
 
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, Steps, once, question
+from pgflow.inspect.question import Question, Steps, all_rows, once, question
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def list_tables(limit: int | None = 50) -> Question[list[TableRow]]:
     Args:
         limit: Most rows; None for all.
     """
-    return once(Query(_TABLES, (limit,), lambda rows: [TableRow(*row) for row in rows]))
+    return all_rows(TableRow, _TABLES, limit)
 
 
 def list_snapshots(seconds: float) -> Question[list[SnapshotRow]]:
@@ -172,9 +172,7 @@ def list_snapshots(seconds: float) -> Question[list[SnapshotRow]]:
     Args:
         seconds: Time for which it must have done so.
     """
-    return once(
-        Query(_SNAPSHOTS, (seconds, seconds), lambda rows: [SnapshotRow(*row) for row in rows])
-    )
+    return all_rows(SnapshotRow, _SNAPSHOTS, seconds, seconds)
 
 
 @question

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, once, select
+from pgflow.inspect.question import Question, all_rows, once, select
 
 
 @dataclass(frozen=True)
@@ -90,4 +90,4 @@ def check_sql_flow(workflow: str, version: int | None = None) -> Question[list[S
         version: Number of a version; None for the current one.
     """
     sql = "select line, sqlstate, message, hint from pgflow.check_workflow(%s::text, %s::int)"
-    return once(Query(sql, (workflow, version), lambda rows: [SqlFlowError(*row) for row in rows]))
+    return all_rows(SqlFlowError, sql, workflow, version)

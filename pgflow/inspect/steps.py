@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, LiteralString
+from typing import Any
 
-from pgflow.inspect.listing import After, Listing, page, parse_place
-from pgflow.inspect.question import Question, columns, statement
+from pgflow.inspect.listing import After, Listing, page
+from pgflow.inspect.question import Question, select
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,6 @@ class StepRow:
     is_inherited: bool
 
 
-_COLUMNS: LiteralString = columns(StepRow)
-
-
 def list_steps(
     run_id: int, *, after: After = None, limit: int | None = 50
 ) -> Question[Listing[StepRow]]:
@@ -59,9 +56,5 @@ def list_steps(
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
-    place = parse_place(after, int)
-    behind: LiteralString = "and call > %s" if place else ""
-    sql = statement(
-        "select", _COLUMNS, "from pgflow.steps where run_id = %s", behind, "order by call limit %s"
-    )
-    return page(StepRow, sql, (run_id, *place), limit, lambda step: (step.call,))
+    sql = select(StepRow, "from pgflow.steps where run_id = %s")
+    return page(StepRow, sql, (run_id,), {"call": int}, after, limit)

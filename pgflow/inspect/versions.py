@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
 
-from pgflow._db.query import Query
-from pgflow.inspect.question import Question, once, select
+from pgflow.inspect.question import Question, all_rows, select
 
 
 @dataclass(frozen=True)
@@ -88,13 +87,7 @@ def list_versions(workflows: Sequence[str] = ()) -> Question[list[VersionRow]]:
     Args:
         workflows: Names of the only workflows to ask for; empty for all.
     """
-    return once(
-        Query(
-            _VERSIONS,
-            (not workflows, list(workflows)),
-            lambda rows: [VersionRow(*row) for row in rows],
-        )
-    )
+    return all_rows(VersionRow, _VERSIONS, not workflows, list(workflows))
 
 
 def list_patches(workflows: Sequence[str] = ()) -> Question[list[PatchRow]]:
@@ -103,10 +96,4 @@ def list_patches(workflows: Sequence[str] = ()) -> Question[list[PatchRow]]:
     Args:
         workflows: Names of the only workflows to ask for; empty for all.
     """
-    return once(
-        Query(
-            _PATCHES,
-            (not workflows, list(workflows)),
-            lambda rows: [PatchRow(*row) for row in rows],
-        )
-    )
+    return all_rows(PatchRow, _PATCHES, not workflows, list(workflows))

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, columns, once, statement
+from pgflow.inspect.question import Question, all_rows, columns, once, statement
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ _COLUMNS: LiteralString = columns(WorkerRow)
 def list_workers() -> Question[list[WorkerRow]]:
     """Ask for all workers that count as alive, by their number."""
     sql = statement("select", _COLUMNS, "from pgflow.workers order by worker_id")
-    return once(Query(sql, (), lambda rows: [WorkerRow(*row) for row in rows]))
+    return all_rows(WorkerRow, sql)
 
 
 _HELD: LiteralString = """
@@ -133,7 +133,7 @@ def list_held_runs(
         limit: Most rows; None for all.
     """
     params = (worker_id, tenant, tenant, limit)
-    return once(Query(_HELD, params, lambda rows: [HeldRun(*row) for row in rows]))
+    return all_rows(HeldRun, _HELD, *params)
 
 
 def count_workers() -> Question[WorkerCount]:
@@ -164,8 +164,4 @@ def list_holders(
           and worker_id <> %s::int
       ) h left join pgflow.workers w on w.worker_id = h.worker_id
     """
-    return once(
-        Query(
-            sql, (list(queues), list(workflows), but), lambda rows: [Holder(*row) for row in rows]
-        )
-    )
+    return all_rows(Holder, sql, list(queues), list(workflows), but)

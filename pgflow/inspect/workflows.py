@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
 
-from pgflow._db.query import Query
-from pgflow.inspect.question import Question, once
+from pgflow.inspect.question import Question, all_rows
 from pgflow.inspect.rates import NEWEST_RUNS
 
 NEWEST_OF_ONE = 100
@@ -94,7 +93,7 @@ def list_workflow_rows(newest: int = NEWEST_RUNS) -> Question[list[WorkflowRow]]
     Args:
         newest: Number of the newest runs that are looked through.
     """
-    return once(Query(_WORKFLOWS, (newest,), lambda rows: [WorkflowRow(*row) for row in rows]))
+    return all_rows(WorkflowRow, _WORKFLOWS, newest)
 
 
 def list_step_times(workflow: str, newest: int = NEWEST_OF_ONE) -> Question[list[StepTimes]]:
@@ -106,4 +105,4 @@ def list_step_times(workflow: str, newest: int = NEWEST_OF_ONE) -> Question[list
         newest: Number of its newest runs that are looked through.
     """
     params = (workflow, newest)
-    return once(Query(_STEPS, params, lambda rows: [StepTimes(*row) for row in rows]))
+    return all_rows(StepTimes, _STEPS, *params)

@@ -16,15 +16,6 @@ from pgflow.lint.rules import BY_CODE, RULES, Rule
 from pgflow.lint.sources import Source, UnknownTarget
 
 __all__ = [
-    "BY_CODE",
-    "RULES",
-    "Finding",
-    "Report",
-    "Rule",
-    "Source",
-    "UnknownCode",
-    "UnknownTarget",
-    "Unreadable",
-    "check",
-    "check_source",
-]
+    "BY_CODE", "RULES", "Finding", "Report", "Rule", "Source", "UnknownCode", "UnknownTarget",
+    "Unreadable", "check", "check_source",
+]  # fmt: skip

@@ -15,6 +15,10 @@ def _in(module: str, names: str) -> frozenset[str]:
     return frozenset(f"{module}.{name}" for name in names.split())
 
 
+def _paths(paths: str) -> frozenset[str]:
+    return frozenset(paths.split())
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """Dotted paths, looked up by what is written.
@@ -71,29 +75,13 @@ CLOCK = Vocabulary(
     | _in("pendulum", "now today tomorrow yesterday")
     | _in("arrow", "now utcnow")
 )
-CLOCK_WITHOUT_ARGUMENTS = frozenset(
-    {
-        "time.localtime",
-        "time.gmtime",
-        "time.ctime",
-        "time.asctime",
-        "django.utils.timezone.localtime",
-        "arrow.get",
-    }
+CLOCK_WITHOUT_ARGUMENTS = _paths(
+    "time.localtime time.gmtime time.ctime time.asctime django.utils.timezone.localtime arrow.get"
 )
 """Functions that ask the clock only if they are given no time."""
 
 CHANCE = Vocabulary(
-    frozenset(
-        {
-            "random.*",
-            "secrets.*",
-            "numpy.random.*",
-            "os.urandom",
-            "os.getrandom",
-            "random.SystemRandom",
-        }
-    )
+    _paths("random.* secrets.* numpy.random.* os.urandom os.getrandom random.SystemRandom")
     | _in(
         "random",
         "random randint randrange uniform choice choices sample shuffle gauss getrandbits "
@@ -101,13 +89,8 @@ CHANCE = Vocabulary(
     )
     | _in("secrets", "token_hex token_bytes token_urlsafe randbelow randbits choice")
     | _in("uuid", "uuid1 uuid4 uuid6 uuid7 uuid8"),
-    harmless=frozenset(
-        {
-            "secrets.compare_digest",
-            "random.Random",
-            "numpy.random.default_rng",
-            "numpy.random.Generator",
-        }
+    harmless=_paths(
+        "secrets.compare_digest random.Random numpy.random.default_rng numpy.random.Generator"
     ),
 )
 SEEDED = frozenset({"random.Random", "numpy.random.default_rng"})
@@ -126,14 +109,9 @@ ENVIRONMENT = Vocabulary(
     | _in("threading", "get_ident get_native_id current_thread active_count")
     | _in("uuid", "getnode")
     | _in("locale", "getlocale getdefaultlocale")
-    | frozenset(
-        {
-            "platform.*",
-            "getpass.getuser",
-            "tempfile.gettempdir",
-            "multiprocessing.cpu_count",
-            "multiprocessing.current_process",
-        }
+    | _paths(
+        "platform.* getpass.getuser tempfile.gettempdir multiprocessing.cpu_count "
+        "multiprocessing.current_process"
     )
 )
 
@@ -160,100 +138,51 @@ OUTSIDE = Vocabulary(
         "tempfile",
         "TemporaryFile NamedTemporaryFile TemporaryDirectory SpooledTemporaryFile mkstemp mkdtemp",
     )
-    | frozenset(
-        {"subprocess.*", "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell"}
-    )
+    | _paths("subprocess.* asyncio.create_subprocess_exec asyncio.create_subprocess_shell")
     | _in("asyncio", "open_connection start_server open_unix_connection start_unix_server")
     | _in(
         "socket",
         "socket create_connection create_server socketpair getaddrinfo gethostbyname gethostbyaddr",
     )
-    | frozenset(
-        {
-            "urllib.request.*",
-            "http.client.HTTPConnection",
-            "http.client.HTTPSConnection",
-            "ftplib.*",
-            "smtplib.*",
-            "imaplib.*",
-        }
+    | _paths(
+        "urllib.request.* http.client.HTTPConnection http.client.HTTPSConnection ftplib.* "
+        "smtplib.* imaplib.*"
     )
     | _in("requests", "get post put patch delete head options request Session session")
     | _in("httpx", "get post put patch delete head options request stream Client AsyncClient")
     | _in("aiohttp", "ClientSession request")
     | _in("urllib3", "PoolManager request HTTPConnectionPool HTTPSConnectionPool")
     | _in("psycopg", "connect Connection.connect AsyncConnection.connect")
-    | frozenset(
-        {
-            "psycopg.Connection().*",
-            "psycopg.AsyncConnection().*",
-            "psycopg.Cursor().*",
-            "psycopg.AsyncCursor().*",
-        }
+    | _paths(
+        "psycopg.Connection().* psycopg.AsyncConnection().* psycopg.Cursor().* "
+        "psycopg.AsyncCursor().*"
     )
-    | frozenset(
-        {
-            "sqlite3.Connection().*",
-            "asyncpg.Connection().*",
-            "sqlalchemy.Connection().*",
-            "sqlalchemy.Engine().*",
-        }
+    | _paths(
+        "sqlite3.Connection().* asyncpg.Connection().* sqlalchemy.Connection().* "
+        "sqlalchemy.Engine().*"
     )
-    | frozenset(
-        {"sqlalchemy.ext.asyncio.AsyncConnection().*", "sqlalchemy.ext.asyncio.AsyncEngine().*"}
-    )
+    | _paths("sqlalchemy.ext.asyncio.AsyncConnection().* sqlalchemy.ext.asyncio.AsyncEngine().*")
     | _in(
         "psycopg_pool",
         "ConnectionPool AsyncConnectionPool NullConnectionPool AsyncNullConnectionPool",
     )
-    | frozenset(
-        {
-            "psycopg2.connect",
-            "psycopg2.pool.*",
-            "asyncpg.connect",
-            "asyncpg.create_pool",
-            "sqlite3.connect",
-            "pymysql.connect",
-        }
+    | _paths(
+        "psycopg2.connect psycopg2.pool.* asyncpg.connect asyncpg.create_pool sqlite3.connect "
+        "pymysql.connect"
     )
-    | frozenset(
-        {"mysql.connector.connect", "pyodbc.connect", "duckdb.connect", "aiosqlite.connect"}
+    | _paths("mysql.connector.connect pyodbc.connect duckdb.connect aiosqlite.connect")
+    | _paths(
+        "sqlalchemy.create_engine sqlalchemy.ext.asyncio.create_async_engine sqlalchemy.orm.Session"
     )
-    | frozenset(
-        {
-            "sqlalchemy.create_engine",
-            "sqlalchemy.ext.asyncio.create_async_engine",
-            "sqlalchemy.orm.Session",
-        }
+    | _paths(
+        "sqlalchemy.orm.sessionmaker sqlalchemy.ext.asyncio.async_sessionmaker "
+        "sqlalchemy.ext.asyncio.AsyncSession"
     )
-    | frozenset(
-        {
-            "sqlalchemy.orm.sessionmaker",
-            "sqlalchemy.ext.asyncio.async_sessionmaker",
-            "sqlalchemy.ext.asyncio.AsyncSession",
-        }
+    | _paths(
+        "redis.Redis redis.from_url redis.asyncio.Redis redis.asyncio.from_url pymongo.MongoClient"
     )
-    | frozenset(
-        {
-            "redis.Redis",
-            "redis.from_url",
-            "redis.asyncio.Redis",
-            "redis.asyncio.from_url",
-            "pymongo.MongoClient",
-        }
-    )
-    | frozenset(
-        {
-            "boto3.client",
-            "boto3.resource",
-            "boto3.Session",
-            "paramiko.SSHClient",
-            "kafka.KafkaProducer",
-        }
-    )
-    | frozenset(
-        {"openai.OpenAI", "openai.AsyncOpenAI", "anthropic.Anthropic", "anthropic.AsyncAnthropic"}
-    )
+    | _paths("boto3.client boto3.resource boto3.Session paramiko.SSHClient kafka.KafkaProducer")
+    | _paths("openai.OpenAI openai.AsyncOpenAI anthropic.Anthropic anthropic.AsyncAnthropic")
     | frozenset({"aiofiles.open", "anyio.open_file", "anyio.run_process", "anyio.connect_tcp"})
 )
 MANAGERS = frozenset(
@@ -313,61 +242,33 @@ PATH_METHODS = frozenset(
 SLEEPING = Vocabulary(frozenset({"time.sleep", "gevent.sleep", "eventlet.sleep", "trio.sleep"}))
 
 THREADS = Vocabulary(
-    frozenset(
-        {
-            "threading.*",
-            "multiprocessing.*",
-            "_thread.start_new_thread",
-            "concurrent.futures.*",
-            "os.fork",
-            "os.forkpty",
-        }
+    _paths(
+        "threading.* multiprocessing.* _thread.start_new_thread concurrent.futures.* os.fork "
+        "os.forkpty"
     )
     | _in("asyncio", "to_thread run run_coroutine_threadsafe new_event_loop Runner")
     | _in("asyncio.get_running_loop()", "run_in_executor call_soon_threadsafe")
     | _in("asyncio.get_event_loop()", "run_in_executor call_soon_threadsafe run_until_complete")
-    | frozenset(
-        {
-            "anyio.to_thread.run_sync",
-            "anyio.run",
-            "trio.run",
-            "asgiref.sync.sync_to_async",
-            "asgiref.sync.async_to_sync",
-        }
+    | _paths(
+        "anyio.to_thread.run_sync anyio.run trio.run asgiref.sync.sync_to_async "
+        "asgiref.sync.async_to_sync"
     )
-    | frozenset(
-        {
-            "starlette.concurrency.run_in_threadpool",
-            "fastapi.concurrency.run_in_threadpool",
-            "joblib.Parallel",
-        }
+    | _paths(
+        "starlette.concurrency.run_in_threadpool fastapi.concurrency.run_in_threadpool "
+        "joblib.Parallel"
     ),
     harmless=ENVIRONMENT.paths
     | frozenset({"concurrent.futures.wait", "concurrent.futures.as_completed", "threading.local"}),
 )
 
 OUTPUT = Vocabulary(
-    frozenset(
-        {
-            "builtins.print",
-            "warnings.warn",
-            "rich.print",
-            "structlog.get_logger",
-            "logging.getLogger",
-        }
-    )
+    _paths("builtins.print warnings.warn rich.print structlog.get_logger logging.getLogger")
     | _in("sys", "stdout stderr")
     | _in("logging", "debug info warning error exception critical log")
 )
 
-IDENTITY = frozenset(
-    {
-        "builtins.id",
-        "builtins.hash",
-        "object.__repr__",
-        "builtins.object.__repr__",
-        "builtins.object.__hash__",
-    }
+IDENTITY = _paths(
+    "builtins.id builtins.hash object.__repr__ builtins.object.__repr__ builtins.object.__hash__"
 )
 
 SCHEDULED = ("create_task", "ensure_future")

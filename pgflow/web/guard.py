@@ -33,7 +33,6 @@ BODY_SECONDS = 30.0
 """Time that a form may be on its way."""
 
 MARK_COOKIE = "pgflow_mark"
-MARK_FIELD = "mark"
 
 HEADERS = {
     "content-security-policy": (

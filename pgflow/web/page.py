@@ -15,6 +15,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 
+from pgflow._console.orders import Order
 from pgflow.errors import InvalidArgument, NotAllowed
 from pgflow.web.guard import has_mark
 from pgflow.web.principals import Principal
@@ -74,6 +75,23 @@ def query(request: Request, name: str) -> str:
     if not found:
         raise InvalidArgument(f"this address names no {name}")
     return found
+
+
+def order_of(request: Request, orders: Mapping[str, Order], takes: str) -> Order:
+    """Return the order that the address of a page names.
+
+    Args:
+        request: The request.
+        orders: Orders by their verbs.
+        takes: Words for what takes them, such as ``a run takes``.
+
+    Raises:
+        InvalidArgument: It names none of them.
+    """
+    verb = query(request, "verb")
+    if verb not in orders:
+        raise InvalidArgument(f"{takes} no order {verb!r}")
+    return orders[verb]
 
 
 async def read_form(request: Request) -> dict[str, str]:

@@ -29,7 +29,7 @@ def test_the_size_of_a_room_counts_code_and_no_prose(tmp_path):
         "cli/pgflow_cli/a.py": 1,
         "sql/runs": 1,
     }
-    assert list(size.counts(tmp_path).values()) == [1, 0, 0, 2, 1, 1, 2, 1]
+    assert list(size.counts(tmp_path).values()) == [1, 0, 0, 2, 1, 1, 2, 1, 0]
 
 
 def test_a_long_function_counts_with_and_without_its_docstring(tmp_path):

@@ -45,3 +45,11 @@ def test_both_colours_read_the_same(dsn: str, conn: psycopg.Connection) -> None:
     assert [change.what for change in changes] == ["paused", "set"]
     assert [(one.state, one.schedules) for one in counts] == [("active", 2), ("paused", 1)]
     assert paused.late_seconds == 0 and paused.read_at - at("03-01 11:00") == timedelta(0)
+
+
+def test_a_name_with_a_tilde_is_a_place_in_the_list(conn: psycopg.Connection) -> None:
+    for name in ("a~1", "a~2"):
+        setting(conn, name)
+    first = inspect.ask(conn, inspect.list_schedules(limit=1))
+    rest = inspect.ask(conn, inspect.list_schedules(after=first.next))
+    assert [row.name for row in (*first, *rest)] == ["a~1", "a~2"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Self
 
 import psycopg
 import servers
+
+from pgflow.embedded._supervisor import find_free_port
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -112,8 +113,7 @@ class OwnServer:
 
     def find_port(self) -> None:
         """Takes a port that is free."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = listener.getsockname()[1]
+        self.port = find_free_port()
 
     def start(self) -> None:
         """Starts it, again if need be, and returns when it answers."""

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Self
 import psycopg
 import servers
 
+from pgflow.embedded._supervisor import find_free_port
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
@@ -40,12 +42,6 @@ def find_postgres() -> Path | None:
         Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda p: int(p.parts[4])
     )
     return found[-1].parent if found else None
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class Link:
@@ -97,7 +93,7 @@ class Node:
 
     def __init__(self, name: str, cluster: Patronis) -> None:
         self.name, self._cluster = name, cluster
-        self.port, self._rest_port = free_port(), free_port()
+        self.port, self._rest_port = find_free_port(), find_free_port()
         self._links = [Link(cluster.etcd_port), Link(self.port), Link(self._rest_port)]
         self._process: subprocess.Popen[bytes] | None = None
         self._frozen: list[int] = []
@@ -249,7 +245,7 @@ class Patronis:
         assert programs is not None
         self.programs = programs
         self.password = secrets.token_hex(16)
-        self.etcd_port = free_port()
+        self.etcd_port = find_free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="pgf"))
         self._is_root = os.geteuid() == 0
         self._etcd: subprocess.Popen[bytes] | None = None
@@ -261,7 +257,7 @@ class Patronis:
         if self._is_root:
             for path in (self.folder, *self.folder.rglob("*")):
                 shutil.chown(path, "postgres")
-        client, peer = (f"http://127.0.0.1:{port}" for port in (self.etcd_port, free_port()))
+        client, peer = (f"http://127.0.0.1:{port}" for port in (self.etcd_port, find_free_port()))
         self._etcd = self.start(
             *("etcd", "--data-dir", self.folder / "etcd", "--listen-client-urls", client),
             *("--advertise-client-urls", client, "--listen-peer-urls", peer),

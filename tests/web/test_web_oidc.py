@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,8 @@ from oidckit import CLIENT, SECRET, provider
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.ops.oidc import CLIENT_SECRET, WEB_SECRET, read_oidc
 from test_web_command import console
+
+from pgflow.embedded._supervisor import find_free_port
 
 GOOD = {
     "issuer": '"https://id.example.org"', "client_id": '"pgflow"',
@@ -38,17 +39,11 @@ def written(folder: Path, **said: str | None) -> Path:
     return path
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 @pytest.mark.full
 def test_whom_the_provider_names_comes_in_with_the_roles_of_the_file(
     dsn: str, tmp_path: Path
 ) -> None:
-    port = free_port()
+    port = find_free_port()
     address = f"http://127.0.0.1:{port}"
     with provider() as known:
         known.claims = {"roles": ["staff"]}

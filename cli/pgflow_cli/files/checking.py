@@ -32,23 +32,28 @@ Targets = Annotated[
 def check(
     targets: Targets = None,
     *,
-    select: Annotated[str, opt("Only these rules: PF101,PF2.", metavar="CODES")] = "",
-    ignore: Annotated[str, opt("All rules but these.", metavar="CODES")] = "",
-    imports: Annotated[
-        bool, opt("Also import the modules, and ask for the codec of every annotation.", "--import")
-    ] = False,
-    annotate: Annotated[
-        bool, opt("Also annotate for GitHub; the default in GitHub Actions.", "--github")
-    ] = False,
-    rules: Annotated[bool, opt("List the rules instead.")] = False,
-    explain: Annotated[str, opt("Explain one rule instead.", metavar="CODE")] = "",
-    as_json: Annotated[bool, opt("Answer in JSON.", "--json")] = False,
+    select: Annotated[str, opt(metavar="CODES")] = "",
+    ignore: Annotated[str, opt(metavar="CODES")] = "",
+    imports: Annotated[bool, opt("--import")] = False,
+    annotate: Annotated[bool, opt("--github")] = False,
+    rules: bool = False,
+    explain: Annotated[str, opt(metavar="CODE")] = "",
+    as_json: Annotated[bool, opt("--json")] = False,
 ) -> None:
     """Finds code in workflows that a replay would not repeat.
 
     It reads the code and runs none of it. A finding that is well considered is allowed by a
     comment on its line: # pgflow: ignore[PF101]. Exit code 1 if something is found, 2 if a
     file cannot be read.
+
+    Args:
+        select: Only these rules: PF101,PF2.
+        ignore: All rules but these.
+        imports: Also import the modules, and ask for the codec of every annotation.
+        annotate: Also annotate for GitHub; the default in GitHub Actions.
+        rules: List the rules instead.
+        explain: Explain one rule instead.
+        as_json: Answer in JSON.
     """
     if rules or explain:
         _print_rules([explain] if explain else [], as_json=as_json)

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 def compile_workflow(
     file: File,
     *,
-    mermaid: Annotated[bool, opt("As Mermaid text, which GitHub and many sites draw.")] = False,
-    output: Annotated[
-        Path | None, opt("Write it to this file instead of standard output.", "--output", "-o")
-    ] = None,
+    mermaid: bool = False,
+    output: Annotated[Path | None, opt("--output", "-o")] = None,
     search: SearchPath = None,
 ) -> None:
-    """Prints the graph of a workflow, or draws it."""
+    """Prints the graph of a workflow, or draws it.
+
+    Args:
+        mermaid: As Mermaid text, which GitHub and many sites draw.
+        output: Write it to this file instead of standard output.
+    """
     from pgflow.declare import draw_mermaid
 
     graph = read_graph(file, search=check_search(search))

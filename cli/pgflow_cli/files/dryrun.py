@@ -27,7 +27,6 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import (
     STYLES,
-    Column,
     Form,
     console,
     make_table,
@@ -35,6 +34,7 @@ from pgflow_cli.look.output import (
     note,
     plain,
     shown,
+    table,
 )
 from pgflow_cli.look.parsing import parse_input, refuse_no_folder
 
@@ -52,30 +52,26 @@ LARGEST_STUBS_BYTES = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """Options that say what is played."""
+    """Options that say what is played.
 
-    stubs: Annotated[
-        str | None,
-        opt(
-            "Outputs of nodes: a file with a JSON object (or YAML), node id to output; - is "
-            "standard input."
-        ),
-    ] = None
-    message: Annotated[str, opt("Message of the person who starts the run.")] = ""
-    inputs: Annotated[
-        list[str] | None, opt("An input: NAME=TEXT or NAME:=JSON; may be repeated.", "--input")
-    ] = None
-    default_stubs: Annotated[bool, opt("Make up the outputs of nodes that have no stub.")] = False
-    pause_at_gates: Annotated[bool, opt("Stop where a person would be asked.")] = False
-    reject: Annotated[
-        list[str] | None,
-        opt(
-            "Reject this approval; once more for each time that it is given.", metavar="NODE[=WHY]"
-        ),
-    ] = None
-    dialect: Annotated[Dialect, opt("A rejection cancels the run, or fails the node (ion).")] = (
-        Dialect.ARCHON
-    )
+    Args:
+        stubs: Outputs of nodes: a file with a JSON object (or YAML), node id to output; - is
+            standard input.
+        message: Message of the person who starts the run.
+        inputs: An input: NAME=TEXT or NAME:=JSON; may be repeated.
+        default_stubs: Make up the outputs of nodes that have no stub.
+        pause_at_gates: Stop where a person would be asked.
+        reject: Reject this approval; once more for each time that it is given.
+        dialect: A rejection cancels the run, or fails the node (ion).
+    """
+
+    stubs: str | None = None
+    message: str = ""
+    inputs: Annotated[list[str] | None, opt("--input")] = None
+    default_stubs: bool = False
+    pause_at_gates: bool = False
+    reject: Annotated[list[str] | None, opt(metavar="NODE[=WHY]")] = None
+    dialect: Dialect = Dialect.ARCHON
 
     def options(self, graph: Graph) -> dict[str, Any]:
         """Return them as `pgflow.declare.dry_run` takes them."""
@@ -92,15 +88,17 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True)
 class Programs:
-    """Options that say whether the programs of nodes are run, and where."""
+    """Options that say whether the programs of nodes are run, and where.
 
-    exec_code: Annotated[
-        bool, opt("Run shells and programs that have no stub, here; not those of external nodes.")
-    ] = False
-    cwd: Annotated[Path | None, opt("With --exec-code: folder to work in; else this one.")] = None
-    env: Annotated[
-        list[str] | None, opt("With --exec-code: a variable that programs get too.", metavar="NAME")
-    ] = None
+    Args:
+        exec_code: Run shells and programs that have no stub, here; not those of external nodes.
+        cwd: With --exec-code: folder to work in; else this one.
+        env: With --exec-code: a variable that programs get too.
+    """
+
+    exec_code: bool = False
+    cwd: Path | None = None
+    env: Annotated[list[str] | None, opt(metavar="NAME")] = None
 
     def __post_init__(self) -> None:
         """Refuse options that would have no effect.
@@ -135,16 +133,17 @@ def dry_run(
     file: File,
     *,
     given: Annotated[Given, Made(Given)],
-    stubs_init: Annotated[
-        Path | None,
-        opt("Write made-up outputs of all nodes to a new file, and end.", metavar="FILE"),
-    ] = None,
+    stubs_init: Annotated[Path | None, opt(metavar="FILE")] = None,
     programs: Annotated[Programs, Made(Programs)],
     search: SearchPath = None,
     watch: Watch = False,
     form: Answer,
 ) -> None:
-    """Shows what a run would do, without running it."""
+    """Shows what a run would do, without running it.
+
+    Args:
+        stubs_init: Write made-up outputs of all nodes to a new file, and end.
+    """
     if stubs_init is not None and (given.stubs is not None or given.default_stubs or watch):
         raise Mistake("--stubs-init writes stubs and plays nothing: pass it alone")
     if watch and given.stubs == "-":
@@ -357,10 +356,10 @@ def _state(entry: Entry) -> Text:
     return Text(entry.state, style=_STATES.get(entry.state, ""))
 
 
-_COLUMNS = [
-    Column("NODE", _node, most=36),
-    Column("MODE", "type"),
-    Column("STATE", _state),
-    Column("OUTPUT", lambda entry: _cell(entry.output), most=60, from_width=70),
-    Column("WHY", lambda entry: _cell(entry.reason), takes_rest=True, most=200),
-]
+_COLUMNS = table(
+    "NODE/36 MODE=type STATE OUTPUT/60@70 WHY*200",
+    NODE=_node,
+    STATE=_state,
+    OUTPUT=lambda entry: _cell(entry.output),
+    WHY=lambda entry: _cell(entry.reason),
+)

@@ -13,9 +13,9 @@ from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import Column, Form, age, print_rows
+from pgflow_cli.look.output import Form, print_rows, table
 
-flow = make_group("flow", "Lists workflows in SQL, or shows one.", invoke_without_command=True)
+flow = make_group("flow", invoke_without_command=True)
 
 Name = Annotated[str, arg("Name of the workflow.")]
 Version = Annotated[int | None, opt("Number of a version; else the current one.", "--version")]
@@ -46,11 +46,7 @@ def draw_flow(name: Name, *, version: Version = None, db: Db) -> None:
 def check_flow(name: Name, *, version: Version = None, form: Answer, db: Db) -> None:
     """Lists the errors that plpgsql_check finds in the steps, and fails if there are any."""
     found = db.ask(inspect.check_sql_flow(name, version))
-    columns = [
-        Column("LINE", "line", right=True),
-        Column("SQLSTATE", "sqlstate"),
-        Column("ERROR", "message", takes_rest=True),
-    ]
+    columns = table("line sqlstate ERROR=message*60")
     print_rows(form, columns, found, empty=f"No error is in {name}.")
     if found:
         raise typer.Exit(1)
@@ -60,13 +56,9 @@ def _print(db: Database, name: str | None, form: Form) -> list[inspect.SqlFlowRo
     found, now = db.ask(inspect.list_sql_flows(name)), db.now()
     if name is not None and not found:
         raise Mistake(f"no workflow in SQL is named {name!r}: `pgflow flow` lists them")
-    columns = [
-        Column("WORKFLOW", "workflow", takes_rest=True),
-        Column("VERSION", "version", right=True),
-        Column("CURRENT", lambda row: "yes" if row.is_current else ""),
-        Column("OPEN RUNS", "open_runs", right=True),
-        Column("DEFINER", "definer"),
-        Column("MADE", lambda row: age(row.created_at, now), right=True),
-    ]
+    columns = table(
+        "workflow*60 version CURRENT=is_current OPEN_RUNS=open_runs definer MADE=created_at",
+        now=now,
+    )
     print_rows(form, columns, found, empty="There are no workflows in SQL.")
     return found

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow_cli.files.declared import problem_lines, say_json
-from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer
@@ -25,12 +25,14 @@ def _group() -> None:
 
 @icm.command("init")
 def init(
-    directory: Annotated[Path, arg("The workspace.", metavar="DIRECTORY")],
-    *,
-    dry_run: Annotated[bool, opt("Show what would be written, and write nothing.")] = False,
-    form: Answer,
+    directory: Annotated[Path, arg(metavar="DIRECTORY")], *, dry_run: bool = False, form: Answer
 ) -> None:
-    """Writes the workflow.yaml and frontmatter that are missing."""
+    """Writes the workflow.yaml and frontmatter that are missing.
+
+    Args:
+        directory: The workspace.
+        dry_run: Show what would be written, and write nothing.
+    """
     from pgflow.declare.icm import plan_missing, write_missing
 
     if not directory.is_dir():

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Db
 from pgflow_cli.look.output import Form, print_one
 
 
-def apply(
-    paths: Annotated[list[Path], arg("Files of SQL, or folders of them.")],
-    *,
-    dry_run: Annotated[bool, opt("Show what would change, and change nothing.")] = False,
-    form: Answer,
-    db: Db,
-) -> None:
+def apply(paths: list[Path], *, dry_run: bool = False, form: Answer, db: Db) -> None:
     """Runs files that create workflows in SQL: all, or none.
 
     A text that is there already stays its version; another text becomes the next one. Runs in
     flight keep theirs.
+
+    Args:
+        paths: Files of SQL, or folders of them.
+        dry_run: Show what would change, and change nothing.
     """
     import psycopg
 

@@ -162,13 +162,16 @@ def audit(
     key: Key,
     database: Db,
     *,
-    as_html: Annotated[bool, opt("Answer with a page for the browser.", "--html")] = False,
+    as_html: Annotated[bool, opt("--html")] = False,
     as_json: AsJson = None,
 ) -> None:
     """Shows what a run decided and did, why, and what it owes.
 
     Every line is a unit of the run's journal, which is append-only: it was recorded as the run
     went, and cannot be changed.
+
+    Args:
+        as_html: Answer with a page for the browser.
     """
     if as_html and as_json is not None:
         raise Mistake(

@@ -12,14 +12,10 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, Rows
-from pgflow_cli.look.output import Column, Form, Limit, amount, note, print_rows
+from pgflow_cli.look.output import Form, Limit, note, print_rows, table
 from pgflow_cli.look.parsing import parse_amounts, parse_moment
 
-budgets = make_group(
-    "budgets",
-    "Shows what pools allow, or sets, revokes and grants.",
-    invoke_without_command=True,
-)
+budgets = make_group("budgets", invoke_without_command=True)
 
 Name = Annotated[str, arg("Name of the pool.")]
 Amounts = Annotated[list[str], arg("Such as usd=50 tokens=1000000.", metavar="UNIT=AMOUNT...")]
@@ -45,19 +41,24 @@ def set_pool(
     form: Answer,
     database: Db,
     *,
-    parent: Annotated[str | None, opt("Pool that it draws on.")] = None,
-    per: Annotated[
-        str | None, opt("Refill it each hour, day, week, month, quarter or year.")
-    ] = None,
-    tz: Annotated[str, opt("Time zone of that calendar.")] = "UTC",
-    soft: Annotated[float, opt("Fraction of a limit from which runs get a warning.")] = 0.8,
-    hard: Annotated[bool, opt("No step of a run under it starts once it is used up.")] = False,
+    parent: str | None = None,
+    per: str | None = None,
+    tz: str = "UTC",
+    soft: float = 0.8,
+    hard: bool = False,
     why: Why = None,
 ) -> None:
     """Makes a pool, or sets its limits anew.
 
     Of a pool that exists all limits and options are those given here. What an app declares is set
     again when its declaration changes.
+
+    Args:
+        parent: Pool that it draws on.
+        per: Refill it each hour, day, week, month, quarter or year.
+        tz: Time zone of that calendar.
+        soft: Fraction of a limit from which runs get a warning.
+        hard: No step of a run under it starts once it is used up.
     """
     from pgflow.authority import Pool
 
@@ -86,16 +87,14 @@ def grant(pool: Name, amounts: Amounts, form: Answer, database: Db, *, why: Why 
 
 @budgets.command("revoke")
 def revoke(
-    pool: Name,
-    form: Answer,
-    database: Db,
-    *,
-    restore: Annotated[bool, opt("Let it admit again.")] = False,
-    why: Why = None,
+    pool: Name, form: Answer, database: Db, *, restore: bool = False, why: Why = None
 ) -> None:
     """Has a pool, and all that draw on it, admit nothing.
 
     What is under way goes on, and is charged.
+
+    Args:
+        restore: Let it admit again.
     """
     database.client.revoke_pool(pool, why=why, by=operator(), restore=restore)
     _print(database, form, pool, 0)
@@ -105,20 +104,21 @@ def revoke(
 def show_spent(
     form: Rows,
     database: Db,
-    pool: Annotated[str | None, arg("Pool that it was drawn on; all if not given.")] = None,
+    pool: str | None = None,
     *,
-    by: Annotated[
-        str, opt("Way to add up: day, run, model, step, workflow, pool or decision.")
-    ] = "day",
-    since: Annotated[
-        str, opt("Time, or duration back from now, since which it was spent.")
-    ] = "30d",
+    by: str = "day",
+    since: str = "30d",
     limit: Limit = 50,
 ) -> None:
     """Shows what was spent, by day, run, model or tool.
 
     A tool of an agent is a step. Days are those of UTC, the newest first; all else is ordered by
     unit, the largest amounts first.
+
+    Args:
+        pool: Pool that it was drawn on; all if not given.
+        by: Way to add up: day, run, model, step, workflow, pool or decision.
+        since: Time, or duration back from now, since which it was spent.
     """
     from typing import get_args
 
@@ -130,12 +130,8 @@ def show_spent(
     found.sort(key=lambda row: (row.unit, -row.amount, row.name or ""))
     if by == "day":
         found.sort(key=lambda row: row.name or "", reverse=True)
-    columns = [
-        Column(by.upper(), lambda row: row.name or "none named"),
-        Column("UNIT", "unit"),
-        Column("AMOUNT", lambda row: amount(row.amount), right=True),
-        Column("CHARGES", lambda row: f"{row.charges:,}", right=True),
-    ]
+    spec = f"{by.upper()} unit amount charges#"
+    columns = table(spec, None, **{by.upper(): lambda row: row.name or "none named"})
     names, empty = ("name", "unit", "amount", "charges"), "Nothing was spent since then."
     print_rows(form, columns, found[: limit or None], names=names, empty=empty)
     if limit and len(found) > limit:
@@ -167,14 +163,4 @@ def _state(row: inspect.BudgetRow) -> str:
     return ", ".join(state for state, holds in states.items() if holds)
 
 
-_COLUMNS = [
-    Column("POOL", "pool"),
-    Column("UNIT", "unit"),
-    Column("ALLOWED", lambda row: amount(row.allowed), right=True),
-    Column("CHARGED", lambda row: amount(row.charged), right=True),
-    Column("RESERVED", lambda row: amount(row.reserved), right=True),
-    Column("LEFT", lambda row: amount(row.remaining), right=True),
-    Column("PER", "per"),
-    Column("PARENT", "parent"),
-    Column("STATE", _state),
-]
+_COLUMNS = table("pool unit allowed charged reserved LEFT=remaining per parent STATE", STATE=_state)

@@ -12,7 +12,7 @@ from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, ExitCode, OptionalKey, Rows
-from pgflow_cli.look.output import Column, age, duration, print_one, print_rows, short_json
+from pgflow_cli.look.output import Column, duration, print_one, print_rows, table
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 from pgflow_cli.look.selection import ENDED, find_run, see
 
@@ -57,15 +57,16 @@ def gates(
     database: Db,
     key: OptionalKey = None,
     *,
-    asks: Annotated[
-        str | None, opt("Only those that this name or role may answer.", "--for", metavar="NAME")
-    ] = None,
+    asks: Annotated[str | None, opt("--for", metavar="NAME")] = None,
     wanted: ExitCode = False,
 ) -> None:
     """Lists the gates that wait for an answer.
 
     Each row shows who is asked, for what, since when and until when. JSON has all of each gate: the
     exact request and its hash, the answers so far, and the decision that it rests on.
+
+    Args:
+        asks: Only those that this name or role may answer.
     """
     if key is not None:
         find_run(database, key)
@@ -75,14 +76,13 @@ def gates(
     def until(gate: inspect.GateRow) -> str:
         return (gate.expires_at and "in " + duration((gate.expires_at - now).total_seconds())) or ""
 
-    columns = [
-        Column("RUN", lambda gate: " > ".join(gate.path), most=40),
-        Column("ASKED", lambda gate: age(gate.asked_at, now), right=True),
-        Column("ENDS", until),
-        Column("ASKS", lambda gate: ", ".join(gate.approvers) or "anybody", most=30),
-        Column("GATE", "gate", most=255),
-        Column("REQUEST", lambda gate: short_json(gate.request), takes_rest=True, most=200),
-    ]
+    columns = table(
+        "RUN/40 ASKED=asked_at ENDS ASKS/30 gate/255 request~*200",
+        now=now,
+        RUN=lambda gate: " > ".join(gate.path),
+        ENDS=until,
+        ASKS=lambda gate: ", ".join(gate.approvers) or "anybody",
+    )
     if any(gate.why for gate in found):
         columns.insert(-1, Column("WHY", "why", most=60))
     print_rows(form, columns, found, names=_NAMES, empty="No gate waits for an answer.")
@@ -95,33 +95,21 @@ def gates(
 
 @dataclass(frozen=True)
 class AskedGate:
-    """A gate as a command line names it, and the person who answers."""
+    """A gate as a command line names it, and the person who answers.
+
+    Args:
+        node: Gate of the run, by its name or that of its node, if it waits at several.
+        payload_hash: The answer counts only for the request with this hash.
+        roles: A role of the person who answers; may be given again.
+    """
 
     named: Gate
     form: Answer
     database: Db
-    node: Annotated[
-        str | None,
-        opt(
-            "Which gate of the run, by its name or that of its node, if it waits at several.",
-            metavar="NAME",
-            callback=refuse_empty,
-        ),
-    ] = None
-    payload_hash: Annotated[
-        str | None,
-        opt("The answer counts only for the request with this hash.", "--hash", metavar="HASH"),
-    ] = None
+    node: Annotated[str | None, opt(metavar="NAME", callback=refuse_empty)] = None
+    payload_hash: Annotated[str | None, opt("--hash", metavar="HASH")] = None
     by: By = None
-    roles: Annotated[
-        list[str] | None,
-        opt(
-            "A role of the person who answers; may be given again.",
-            "--as",
-            metavar="ROLE",
-            callback=refuse_empty,
-        ),
-    ] = None
+    roles: Annotated[list[str] | None, opt("--as", metavar="ROLE", callback=refuse_empty)] = None
     why: Why = None
 
     def answer(self, verdict: str, words: tuple[str, ...] = (), value: Any = None) -> None:
@@ -287,30 +275,26 @@ def approve(gate: Asked, words: Words = None) -> None:
 
 
 def respond(
-    gate: Asked,
-    decision: Annotated[
-        str, arg("One that the gate offers, or approve, or reject.", metavar="DECISION")
-    ],
-    words: Words = None,
+    gate: Asked, decision: Annotated[str, arg(metavar="DECISION")], words: Words = None
 ) -> None:
     """Answers a gate with one of the decisions it offers.
 
     This is for approvals of workflow files. Words are the text that goes with the decision.
+
+    Args:
+        decision: One that the gate offers, or approve, or reject.
     """
     gate.answer("respond", (decision, *(words or ())))
 
 
-def edit(
-    gate: Asked,
-    value: Annotated[
-        str,
-        arg("What is approved instead, in JSON, @FILE, or - for standard input.", metavar="JSON"),
-    ],
-) -> None:
+def edit(gate: Asked, value: Annotated[str, arg(metavar="JSON")]) -> None:
     """Approves an edited version of the request.
 
     What does not fit the type of its request is refused: exit code 2, and the gate stays open. Of a
     gate that asks for a value, this brings it.
+
+    Args:
+        value: Request to approve instead, in JSON, @FILE, or - for standard input.
     """
     edited = parse_json(value, "the edit")
     if edited is None:
@@ -331,15 +315,13 @@ def escalate(gate: Asked, to: To) -> None:
     gate.answer("escalate", value=to)
 
 
-def take_over(
-    gate: Asked,
-    result: Annotated[
-        str, opt("Result in JSON, @FILE, or - for standard input.", metavar="JSON")
-    ] = "null",
-) -> None:
+def take_over(gate: Asked, result: Annotated[str, opt(metavar="JSON")] = "null") -> None:
     """Closes a gate whose request you did yourself.
 
     The run does not do it again.
+
+    Args:
+        result: Result in JSON, @FILE, or - for standard input.
     """
     gate.answer("take_over", value=parse_json(result, "the result"))
 

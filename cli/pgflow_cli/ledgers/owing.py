@@ -14,15 +14,7 @@ from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, LedgerWhy, Rows
-from pgflow_cli.look.output import (
-    Column,
-    Form,
-    age,
-    duration,
-    either,
-    print_one,
-    print_rows,
-)
+from pgflow_cli.look.output import Form, duration, either, print_one, print_rows, table
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 
 if TYPE_CHECKING:
@@ -36,18 +28,7 @@ _NAMES = (
 )  # fmt: skip
 
 
-def owed(
-    form: Rows,
-    database: Db,
-    *,
-    state: Annotated[
-        str | None,
-        opt(
-            "Only effects that are intended, unknown, absent, accepted or uncompensated, "
-            "or obligations that are open or breached."
-        ),
-    ] = None,
-) -> None:
+def owed(form: Rows, database: Db, *, state: str | None = None) -> None:
     """Lists what is owed: effects and obligations.
 
     unknown: the outcome is unknown; pgflow asks the other side again at the time shown, or waits
@@ -56,23 +37,21 @@ def owed(
     happened to the run's parent. open: the obligation is neither discharged nor waived. breached:
     it was due at the time shown. WHY is failed or cancelled if its run ended so. PAGED shows how
     long ago the app's pager was called, if it has one.
+
+    Args:
+        state: Only effects that are intended, unknown, absent, accepted or uncompensated, or
+            obligations that are open or breached.
     """
     if state is not None and state not in STATES:
         raise Mistake(f"what is owed is {either(STATES)}, not {state!r}")
     debts = database.ask(inspect.list_obligations(state=state, limit=None)).items
     now = database.now()
-    columns = [
-        Column("RUN", "key"),
-        Column("NAME", "name"),
-        Column("STATE", "state"),
-        Column("SINCE", lambda debt: age(debt.opened_at, now), right=True),
-        Column("NEXT", lambda debt: _until(debt, now)),
-        Column("TO", "owed_to"),
-        Column("HOLDER", "holder"),
-        Column("WHY", "reason"),
-        Column("PAGED", lambda debt: age(debt.paged_at, now), right=True),
-        Column("KEY", "effect", takes_rest=True, most=120),
-    ]
+    columns = table(
+        "RUN=key name state SINCE=opened_at NEXT TO=owed_to holder WHY=reason "
+        "PAGED=paged_at KEY=effect*120",
+        now=now,
+        NEXT=lambda debt: _until(debt, now),
+    )
     optional = {"TO": "owed_to", "HOLDER": "holder", "WHY": "reason", "PAGED": "paged_at"}
     shown = [
         column
@@ -95,27 +74,31 @@ def _until(debt: inspect.ObligationRow, now: datetime) -> str:
 
 
 def settle(
-    effect: Annotated[str, arg("Key of the effect, as `pgflow owed` shows it.", metavar="EFFECT")],
+    effect: Annotated[str, arg(metavar="EFFECT")],
     form: Answer,
     database: Db,
     *,
-    confirmed: Annotated[
-        str | None,
-        opt("It was done; its result in JSON, @FILE, or - for standard input.", metavar="JSON"),
-    ] = None,
-    failed: Annotated[bool, opt("It was not done and will not be.")] = False,
-    absent: Annotated[bool, opt("It was not done: it may be tried again.")] = False,
-    taken_back: Annotated[
-        bool, opt("It is uncompensated: it was taken back by other means.")
-    ] = False,
-    stands: Annotated[bool, opt("It is uncompensated: it need not be taken back.")] = False,
-    why: Annotated[str | None, opt("How this is known; kept in the ledger.")] = None,
+    confirmed: Annotated[str | None, opt(metavar="JSON")] = None,
+    failed: bool = False,
+    absent: bool = False,
+    taken_back: bool = False,
+    stands: bool = False,
+    why: str | None = None,
 ) -> None:
     """Records the outcome of an effect that is unknown.
 
     Also of one that was accepted. The run continues with the result, with the error EffectFailed,
     or with another attempt under the same key. For an effect that is uncompensated, because its run
     was forced to end, pass --taken-back or --stands.
+
+    Args:
+        effect: Key of the effect, as `pgflow owed` shows it.
+        confirmed: It was done; its result in JSON, @FILE, or - for standard input.
+        failed: It was not done and will not be.
+        absent: It was not done: it may be tried again.
+        taken_back: It is uncompensated: it was taken back by other means.
+        stands: It is uncompensated: it need not be taken back.
+        why: Evidence for it, kept in the ledger.
     """
     given = {
         "confirmed": confirmed is not None,
@@ -149,15 +132,15 @@ def discharge(
     form: Answer,
     database: Db,
     *,
-    evidence: Annotated[
-        str | None,
-        opt("What shows that it was done: JSON, @FILE, or - for standard input.", metavar="JSON"),
-    ] = None,
+    evidence: Annotated[str | None, opt(metavar="JSON")] = None,
     by: By = None,
 ) -> None:
     """Closes an obligation: it was done.
 
     Also closes the debt of an uncompensated effect that was taken back by other means.
+
+    Args:
+        evidence: Evidence that it was done: JSON, @FILE, or - for standard input.
     """
     value = parse_json(evidence, "the evidence") if evidence is not None else None
     _decide(database, form, "discharged", database.client.discharge, key, value, by=by)
@@ -165,7 +148,7 @@ def discharge(
 
 def transfer(
     key: ObligationKey,
-    to: Annotated[str, arg("Who holds it now.", metavar="HOLDER")],
+    to: Annotated[str, arg(metavar="HOLDER")],
     form: Answer,
     database: Db,
     *,
@@ -175,20 +158,20 @@ def transfer(
     """Hands an obligation to an outside party.
 
     It stays owed. Its run need not wait for it any more.
+
+    Args:
+        to: Name of the holder from now on.
     """
     send = database.client.transfer
     _decide(database, form, "transferred", send, key, to, why=why or "", by=by)
 
 
-def waive(
-    key: ObligationKey,
-    form: Answer,
-    database: Db,
-    *,
-    why: Annotated[str, opt("Reason; kept in the ledger.")],
-    by: By = None,
-) -> None:
-    """Waives an obligation."""
+def waive(key: ObligationKey, form: Answer, database: Db, *, why: str, by: By = None) -> None:
+    """Waives an obligation.
+
+    Args:
+        why: Reason; kept in the ledger.
+    """
     _decide(database, form, "waived", database.client.waive, key, why=why, by=by)
 
 

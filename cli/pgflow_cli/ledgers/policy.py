@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Arguments, Db, ExitCode, Rows, check_word
-from pgflow_cli.look.output import Column, dump, note, print_rows
+from pgflow_cli.look.output import note, print_rows, table
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 
 RISKS = ("reversible", "compensable", "irreversible")
@@ -23,26 +23,28 @@ _NAMES = ("version", "rule", "needs", "fits", "counts", "says", "terms")
 
 @policy.command()
 def check(
-    name: Annotated[str, arg("Name of the effect.")],
+    name: str,
     form: Rows,
     database: Db,
     args: Arguments = "{}",
     *,
-    risk: Annotated[str, opt("reversible, compensable or irreversible.")],
-    by_model: Annotated[bool, opt("A model chose it.", "--model")] = False,
-    role: Annotated[
-        str | None,
-        opt("Database role of the worker; else yours.", metavar="ROLE", callback=refuse_empty),
-    ] = None,
-    rules: Annotated[
-        str | None, opt("Rules in place of those in force, in JSON, @FILE, or -.", metavar="JSON")
-    ] = None,
+    risk: str,
+    by_model: Annotated[bool, opt("--model")] = False,
+    role: Annotated[str | None, opt(metavar="ROLE", callback=refuse_empty)] = None,
+    rules: Annotated[str | None, opt(metavar="JSON")] = None,
     wanted: ExitCode = False,
 ) -> None:
     """Shows which rules fit an act, and whether it needs approval.
 
     Nothing is done, and nothing is changed. With --rules those are tried which are not in force
     yet.
+
+    Args:
+        name: Name of the effect.
+        risk: reversible, compensable or irreversible.
+        by_model: A model chose it.
+        role: Database role of the worker; else yours.
+        rules: Rules in place of those in force, in JSON, @FILE, or -.
     """
     check_word("--risk", risk, RISKS)
     request = parse_json(args, "ARGS")
@@ -89,10 +91,8 @@ def _asks(rule: inspect.JudgedRule) -> str:
     return ", ".join((rule.terms or {}).get("approvers") or ()) or "anybody"
 
 
-_COLUMNS = [
-    Column("RULE", "rule", right=True),
-    Column("FITS", lambda rule: "counts" if rule.counts else "yes" if rule.fits else ""),
-    Column("NEEDS", "needs"),
-    Column("ASKS", _asks, most=40),
-    Column("LOOKS AT", lambda rule: dump(rule.says), takes_rest=True, most=200),
-]
+_COLUMNS = table(
+    "rule FITS needs ASKS/40 LOOKS_AT=says~*200",
+    FITS=lambda rule: "counts" if rule.counts else "yes" if rule.fits else "",
+    ASKS=_asks,
+)

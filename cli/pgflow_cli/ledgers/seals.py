@@ -18,7 +18,7 @@ from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.help import Group, make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import Column, Form, as_object, dump, note, print_one, print_rows
+from pgflow_cli.look.output import Form, as_object, dump, note, print_one, print_rows, table
 from pgflow_cli.look.selection import Key
 
 PATIENCE_SECONDS = 5.0
@@ -58,7 +58,7 @@ def verify(
     form: Answer,
     database: Db,
     *,
-    run: Annotated[str | None, opt("Only this run.", metavar="KEY")] = None,
+    run: Annotated[str | None, opt(metavar="KEY")] = None,
     anchor: AnchorFile = None,
 ) -> None:
     """Compares the journal with its seals.
@@ -66,6 +66,9 @@ def verify(
     Every unit, outcome and input must be unchanged since it was sealed. Without an anchor, it is
     compared with the seals in the same database. An anchor, kept elsewhere, also detects changes by
     someone who can write to the database. Exit code 1 if something has changed.
+
+    Args:
+        run: Only this run.
     """
     kept = None if anchor is None else _read(anchor, "an anchor")
     lag = database.ask(inspect.read_seal_lag())
@@ -94,11 +97,7 @@ def _print(found: inspect.Verification, form: Form) -> None:
     compared = f"{found.runs:,} runs, {found.rounds:,} rounds and {found.days:,} days"
     if found.anchored_rounds is not None:
         compared += f", {found.anchored_rounds:,} of the rounds by the anchor,"
-    columns = [
-        Column("FINDING", "finding"),
-        Column("PLACE", "place"),
-        Column("DETAIL", "detail", takes_rest=True),
-    ]
+    columns = table("finding place detail*60")
     empty = f"Nothing was changed: {compared} are as they were."
     print_rows(form, columns, found.findings, empty=empty)
 
@@ -128,11 +127,14 @@ def proof(key: Key, database: Db, *, anchor: AnchorFile = None) -> None:
 
 @audit.command("check")
 def check(
-    proof: Annotated[Path, arg("What `pgflow audit proof` wrote.", metavar="PROOF")],
-    *,
-    anchor: Annotated[Path, opt("An anchor that was taken later.", metavar="FILE")],
+    proof: Annotated[Path, arg(metavar="PROOF")], *, anchor: Annotated[Path, opt(metavar="FILE")]
 ) -> None:
-    """Checks a proof against an anchor, without a database."""
+    """Checks a proof against an anchor, without a database.
+
+    Args:
+        proof: Output of `pgflow audit proof`.
+        anchor: An anchor that was taken later.
+    """
     shown, kept = _read(proof, "a proof"), _read(anchor, "an anchor")
     try:
         problems = inspect.check_proof(shown, kept)
@@ -206,20 +208,23 @@ def _read(path: Path, what: str) -> dict[str, Any]:
 
 def redact(
     key: Key,
-    part: Annotated[
-        str, arg("Number of the unit in the journal, input, result, or update:ID.", metavar="PART")
-    ],
+    part: Annotated[str, arg(metavar="PART")],
     form: Answer,
     database: Db,
     *,
-    why: Annotated[str, opt("Reason; kept in the journal.")],
-    generation: Annotated[int | None, opt("Generation of the run; else the newest.", min=1)] = None,
+    why: str,
+    generation: Annotated[int | None, opt(min=1)] = None,
 ) -> None:
     """Replaces a value of a run by its hash, permanently.
 
     The run must have ended. Its seals stay valid, and a unit of its journal says who did it and
     why; it cannot be replayed any more. `pgflow logs --json` shows the numbers of units. What was
     removed stays in the files until a vacuum, and in backups.
+
+    Args:
+        part: Number of the unit in the journal, input, result, or update:ID.
+        why: Reason; kept in the journal.
+        generation: Generation of the run; else the newest.
     """
     seq = int(part) if part.isdecimal() and len(part) < 10 else None
     update_id = part.removeprefix("update:") if part.startswith("update:") else None

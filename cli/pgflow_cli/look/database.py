@@ -38,13 +38,11 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
         dsn: Connection string that the command was given.
         migrate: True to install the schema in the embedded server's database, if it lacks it.
     """
-    from pgflow.inspect.connecting import resolve_dsn  # a probe needs no reader
+    from pgflow.inspect.connecting import dsn_of_tenant, resolve_dsn  # a probe needs no reader
 
     tenant = os.environ.get("PGFLOW_TENANT")
     found = resolve_dsn(dsn)
     if found is not None and tenant:
-        from pgflow._db.tenants import dsn_of_tenant
-
         return dsn_of_tenant(found, tenant)
     if found is not None:
         return found

@@ -1,38 +1,43 @@
 """Declarations of arguments and options: `arg` and `opt`, and parameters that are `Made` of several
 options.
 
-A parameter whose annotation has `Made` is made of the options of the function in it, so commands
-share what they have in common. `expanded` makes of a command what typer takes.
+A command is a function, and its docstring has the line of help of each parameter, under ``Args``.
+A keyword is an option and any other parameter an argument; `opt` and `arg` add names and layout,
+and declare those that commands share. A parameter whose annotation has `Made` is made of the
+options of the function in it. `expanded` makes of a command what typer takes.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_args
 
 import typer
 from typer.models import OptionInfo, ParameterInfo
 
 
-def arg(about: str, **layout: Any) -> Any:
-    """Return the declaration of an argument: its line of help, and further
+def arg(about: str | None = None, **layout: Any) -> Any:
+    """Return the declaration of an argument: its line of help, if no docstring has it, and further
     parameters of ``typer.Argument``.
     """
     return typer.Argument(help=about, **layout)
 
 
-def opt(about: str, *names: str, **layout: Any) -> Any:
+def opt(*words: str, **layout: Any) -> Any:
     """Return the declaration of an option.
 
     Args:
-        about: Its line of help.
-        *names: Its names; that of its parameter if none is given.
+        *words: Its line of help, if no docstring has it, and its names, which begin with a hyphen;
+            that of its parameter if none is given.
         **layout: Further parameters of ``typer.Option``.
     """
+    names = [word for word in words if word.startswith("-")]
+    about = next((word for word in words if not word.startswith("-")), None)
     return typer.Option(*names, help=about, **layout)
 
 
@@ -50,6 +55,24 @@ _LAST = ("as_json", "as_csv", "dsn")
 """Options that come last in the help."""
 
 
+_ARGS = re.compile(r"\n+Args:\n((?:    .*\n?|\n)*)")
+_ENTRY = re.compile(r"^    (\w+): (.*(?:\n        .*)*)", re.MULTILINE)
+
+
+def _documented(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the lines of help of the parameters that a docstring describes."""
+    found = _ARGS.search(inspect.cleandoc(function.__doc__ or ""))
+    entries = _ENTRY.findall(found[1]) if found else ()
+    return {name: " ".join(about.split()) for name, about in entries}
+
+
+def _fields_of_its_own(function: Callable[..., Any]) -> set[str]:
+    """Return the fields of a dataclass that a factory fills instead of an option."""
+    if not is_dataclass(function):
+        return set()
+    return {field.name for field in fields(function) if field.default_factory is not MISSING}
+
+
 class _Call:
     """A function with the options that it and its parts need."""
 
@@ -58,12 +81,17 @@ class _Call:
         self._own: list[str] = []
         self._parts: dict[str, _Call] = {}
         self.options: list[inspect.Parameter] = []
+        helps, own = _documented(function), _fields_of_its_own(function)
         for parameter in inspect.signature(function, eval_str=True).parameters.values():
             marks = getattr(parameter.annotation, "__metadata__", ())
             made = next((mark for mark in marks if isinstance(mark, Made)), None)
+            if parameter.name in own:
+                continue
             if made is None:
                 self._own.append(parameter.name)
-                self.options.append(_completed(parameter))
+                is_option = isinstance(function, type) or parameter.kind is parameter.KEYWORD_ONLY
+                make = opt if is_option else arg
+                self.options.append(_completed(parameter, helps.get(parameter.name), make))
             else:
                 self._parts[parameter.name] = part = _Call(made.make)
                 self.options += part.options
@@ -76,14 +104,20 @@ class _Call:
         return self._function(**{name: given[name] for name in self._own}, **parts)
 
 
-def _completed(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter with what goes without saying: a flag has one name, and the help shows no
-    default where there is none.
+def _completed(
+    parameter: inspect.Parameter, about: str | None, make: Callable[[], Any]
+) -> inspect.Parameter:
+    """Return a parameter with what goes without saying: its help is in the docstring, a flag has
+    one name, and the help shows no default where there is none.
     """
-    kind, *marks = get_args(parameter.annotation) or (parameter.annotation,)
+    kind, marks = parameter.annotation, getattr(parameter.annotation, "__metadata__", ())
+    if marks:
+        kind = get_args(kind)[0]
     info = copy(next((mark for mark in marks if isinstance(mark, ParameterInfo)), None))
-    if info is None:
+    if kind is typer.Context:
         return parameter
+    info = info or make()
+    info.help = info.help or about
     if kind is bool and isinstance(info, OptionInfo) and info.default is ...:  # it has no name
         info.default = f"--{parameter.name.replace('_', '-')}"  # where typer takes the first one
     if info.show_default is True:
@@ -106,13 +140,19 @@ def expanded(command: Callable[..., Any], *, of_group: bool = False) -> Callable
         with ExitStack() as opened:
             return whole.call(given, opened)
 
-    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    call.__name__ = command.__name__
+    call.__doc__ = _ARGS.sub("", inspect.cleandoc(command.__doc__ or ""))
     call.__module__ = command.__module__
     call.__annotations__ = {each.name: each.annotation for each in options}
     call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [each.replace(kind=_KEYWORD) for each in options]
     )
     return call
+
+
+def options_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the options that a function declares, each with its help, as typer takes them."""
+    return _Call(function).options
 
 
 def made_of(options: Mapping[str, tuple[Any, Any]], make: Callable[..., Any]) -> Made:

@@ -63,8 +63,8 @@ def explain(error: BaseException) -> tuple[int, str | None]:
 def _explain_known(error: BaseException) -> tuple[int, str | None]:
     import psycopg
 
-    from pgflow._db.failures import database_error, is_infrastructure
     from pgflow.errors import PgflowError, RunCancelled, RunFailed, RunStuck, WorkerFailed
+    from pgflow.inspect.connecting import database_error, is_infrastructure
 
     cause = database_error(error)
     if isinstance(error, RunStuck):

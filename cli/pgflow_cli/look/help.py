@@ -88,8 +88,7 @@ class Commands(typer.Typer):
         return decorate
 
 
-def make_group(name: str, text: str, **attributes: Any) -> Commands:
-    """Return a command that has others."""
-    return Commands(
-        name=name, help=text, add_completion=False, **{"cls": Group, **PLAIN, **attributes}
-    )
+def make_group(name: str, text: str | None = None, **attributes: Any) -> Commands:
+    """Return a command that has others. Its help is that of its callback if none is given."""
+    given = attributes if text is None else {"help": text, **attributes}
+    return Commands(name=name, add_completion=False, **{"cls": Group, **PLAIN, **given})

@@ -14,18 +14,7 @@ from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import AsCsv, AsJson, Form, choose_form, either
 from pgflow_cli.look.parsing import refuse_empty
-from pgflow_cli.look.selection import (
-    ErrorText,
-    Filters,
-    KeyPattern,
-    Labels,
-    Queues,
-    Since,
-    Statuses,
-    Until,
-    WorkflowNames,
-    complete_key,
-)
+from pgflow_cli.look.selection import Filters, complete_key
 
 # ---------------------------------------------------------------- what is made
 
@@ -42,26 +31,13 @@ def _rows(as_json: AsJson = None, as_csv: AsCsv = False) -> Form:
     return choose_form(as_json=as_json, as_csv=as_csv)
 
 
-def _filters(
-    status: Statuses = None,
-    workflow: WorkflowNames = None,
-    queue: Queues = None,
-    label: Labels = None,
-    key: KeyPattern = None,
-    since: Since = None,
-    until: Until = None,
-    error: ErrorText = None,
-) -> Filters:
-    return Filters(status, workflow, queue, label, key, since, until, error=error)
-
-
 Db = Annotated[Database, Made(_database)]
 """The database of a command."""
 Answer = Annotated[Form, Made(_answer)]
 """Form of an answer that is one thing."""
 Rows = Annotated[Form, Made(_rows)]
 """Form of an answer that is a list."""
-Chosen = Annotated[Filters, Made(_filters)]
+Chosen = Annotated[Filters, Made(Filters)]
 """Filters that choose runs."""
 
 # ---------------------------------------------------------------- options

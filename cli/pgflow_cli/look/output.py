@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,6 +97,67 @@ class Column:
         return found if isinstance(found, Text) else plain(found)
 
 
+_SPEC = re.compile(
+    r"(?:(?P<title>\w+)=)?(?P<name>\w+)(?P<form>[#~>])?(?P<room>[/*]\d+)?(?:@(?P<width>\d+))?"
+)
+
+
+def table(spec: str, now: datetime | None = None, **shows: Callable[[Row], Any]) -> list[Column]:
+    """Return the columns of a table, each of which is a word of `spec`.
+
+    A word is the name of a value of a row, as in ``lag``, perhaps with another heading:
+    ``OLDEST=oldest_at``. In capitals, it is a heading whose cells a function of `shows` makes. What
+    may follow: ``#`` for a count, pale if it is zero; ``~`` for JSON; ``>`` to align to the right,
+    as numbers are; ``/40`` for its greatest width; ``*120`` for that and all the room that is left;
+    ``@100`` to leave it out on narrower terminals.
+
+    Args:
+        spec: The words.
+        now: The time on the database's clock, where moments are shown as ages; else as they are.
+        **shows: Functions by their headings.
+    """
+    return [_column(_SPEC.fullmatch(word), now, shows) for word in spec.split()]
+
+
+def _column(
+    found: re.Match[str] | None, now: datetime | None, shows: Mapping[str, Callable[[Row], Any]]
+) -> Column:
+    assert found is not None
+    name, form, room = found["name"], found["form"], found["room"] or ""
+    made = shows.get(name)
+    return Column(
+        (found["title"] or name).replace("_", " ").upper(),
+        made or (lambda row: _shown(value_of(row, name), name, form, now)),
+        int(found["width"] or 0),
+        form in (">", "#"),
+        int(room[1:] or 60),
+        room.startswith("*"),
+    )
+
+
+def _shown(value: Any, name: str, form: str | None, now: datetime | None) -> Any:
+    """Return a value of a row as its cell."""
+    from decimal import Decimal
+
+    from rich.text import Text
+
+    if form == "#":
+        return Text(f"{value:,}", STYLES.get(name, "") if value else "bright_black")
+    if form == "~":
+        return short_json(value)
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, datetime):
+        return Text(age(value, now), justify="right") if now else when(value)
+    if isinstance(value, (int, float)):
+        return Text(str(value), justify="right")
+    if isinstance(value, Decimal):
+        return Text(amount(value), justify="right")
+    if name in ("status", "before"):
+        return styled_status(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+
 def value_of(row: Row, name: str) -> Any:
     """Return a value of a row; None if it has none of the name."""
     return row.get(name) if isinstance(row, Mapping) else getattr(row, name, None)
@@ -166,8 +228,9 @@ def make_table(columns: Sequence[Column], rows: Iterable[Row], width: int) -> Ta
     shown = [column for column in columns if width >= column.from_width]
     cells = [[column.cell(row) for column in shown] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
-    for column, room in zip(shown, _widths(shown, cells, width), strict=True):
-        justify: JustifyMethod = "right" if column.right else "left"
+    for number, (column, room) in enumerate(zip(shown, _widths(shown, cells, width), strict=True)):
+        right = column.right or any(row_cells[number].justify for row_cells in cells)
+        justify: JustifyMethod = "right" if right else "left"
         table.add_column(
             column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=room
         )

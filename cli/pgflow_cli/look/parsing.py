@@ -63,14 +63,11 @@ def _is_duration(text: str) -> bool:
     return re.fullmatch(rf"(?:{_DURATION.pattern})+|0", text) is not None
 
 
-def seconds_option(
-    name: str, about: str, *, shown: str, least: float = 0, most: float | None = None
-) -> Any:
+def seconds_option(*words: str, shown: str, least: float = 0, most: float | None = None) -> Any:
     """Return an option that takes a duration, whose value is in seconds.
 
     Args:
-        name: As the command line has it, such as ``--grace``.
-        about: Its line of help.
+        *words: Its name, such as ``--grace``, and its line of help, if no docstring has it.
         shown: Its default, as a person would type it.
         least: Smallest value that it takes, in seconds.
         most: Largest value, in seconds; None for any.
@@ -80,7 +77,7 @@ def seconds_option(
         if not isinstance(given, str):  # the default
             return given
         try:
-            seconds = parse_duration(given, name).total_seconds()
+            seconds = parse_duration(given, words[0]).total_seconds()
         except Mistake as error:
             raise typer.BadParameter(str(error)) from None
         if seconds < least or (most is not None and seconds > most):
@@ -88,7 +85,7 @@ def seconds_option(
             raise typer.BadParameter(f"it must be {bounds}, not {given}")
         return seconds
 
-    return opt(about, name, parser=read, metavar="DURATION", show_default=shown)
+    return opt(*words, parser=read, metavar="DURATION", show_default=shown)
 
 
 DeadAfter = Annotated[

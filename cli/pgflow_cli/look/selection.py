@@ -27,52 +27,36 @@ def complete_status(incomplete: str) -> list[str]:
     return [status for status in STATUSES if status.startswith(incomplete)]
 
 
-Statuses = Annotated[
-    list[str] | None,
-    opt(
-        "Only runs of this status; may be given again.",
-        "--status",
-        "-s",
-        autocompletion=complete_status,
-    ),
-]
+Names = list[str] | None
 WorkflowNames = Annotated[
-    list[str] | None, opt("Only runs of this workflow; may be given again.", "--workflow", "-w")
+    Names, opt("Only runs of this workflow; may be given again.", "--workflow", "-w")
 ]
-Queues = Annotated[
-    list[str] | None, opt("Only runs of this queue; may be given again.", "--queue", "-q")
-]
-Labels = Annotated[
-    list[str] | None,
-    opt("Only runs with this label; may be given again.", "--label", "-l", metavar="NAME=VALUE"),
-]
-KeyPatterns = Annotated[
-    list[str] | None, arg("Only runs with these keys; * matches anything.", metavar="[KEY]...")
-]
-KeyPattern = Annotated[
-    str | None, opt("Only runs whose key is this; * matches anything.", "--key", "-k")
-]
-ErrorText = Annotated[
-    str | None, opt("Only failed and stuck runs whose error has this text.", "--error")
-]
-Since = Annotated[str | None, opt("Only runs created since: 2h, 7d, or a time.")]
-Until = Annotated[str | None, opt("Only runs created until: 2h (ago), or a time.")]
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Filters that were asked for; nothing set means every run."""
+    """Filters that were asked for; nothing set means every run.
 
-    status: list[str] | None = None
-    workflow: list[str] | None = None
-    queue: list[str] | None = None
-    label: list[str] | None = None
-    key: str | None = None
+    Args:
+        status: Only runs of this status; may be given again.
+        queue: Only runs of this queue; may be given again.
+        label: Only runs with this label; may be given again.
+        key: Only runs whose key is this; * matches anything.
+        since: Only runs created since: 2h, 7d, or a time.
+        until: Only runs created until: 2h (ago), or a time.
+        error: Only failed and stuck runs whose error has this text.
+    """
+
+    status: Annotated[Names, opt("--status", "-s", autocompletion=complete_status)] = None
+    workflow: WorkflowNames = None
+    queue: Annotated[Names, opt("--queue", "-q")] = None
+    label: Annotated[Names, opt("--label", "-l", metavar="NAME=VALUE")] = None
+    key: Annotated[str | None, opt("--key", "-k")] = None
     since: str | None = None
     until: str | None = None
+    error: str | None = None
     keys: list[str] = field(default_factory=list)
     patterns: list[str] = field(default_factory=list)
-    error: str | None = None
 
     def __bool__(self) -> bool:
         """Return True if anything was asked for."""

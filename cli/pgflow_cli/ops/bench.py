@@ -29,10 +29,7 @@ FIGURES = {
 
 def bench(
     *,
-    seconds: Annotated[
-        float,
-        seconds_option("--time", "How long to measure, in all.", shown="10s", least=0.5, most=600),
-    ] = 10.0,
+    seconds: Annotated[float, seconds_option("--time", shown="10s", least=0.5, most=600)] = 10.0,
     form: Rows,
     dsn: Dsn = None,
 ) -> None:
@@ -40,6 +37,9 @@ def bench(
 
     It works in a database of its own beside the one that is named, which is dropped afterwards. The
     role must be allowed to make one.
+
+    Args:
+        seconds: Time to measure, in all.
     """
     from pgflow_cli.ops.selftest import measure
 

@@ -44,19 +44,13 @@ _KEPT = {
 
 
 def cleanup(
-    folder: Annotated[
-        Path, arg("Folder in which the runs were started.", metavar="FOLDER")
-    ] = Path(),
+    folder: Annotated[Path, arg(metavar="FOLDER")] = Path(),
     *,
-    older_than: Annotated[
-        str, opt("How long ago the runs must have ended.", metavar="DURATION")
-    ] = "7d",
-    orphans: Annotated[bool, opt("Also of runs that the database does not know.")] = False,
-    force: Annotated[
-        bool, opt("Also what is not committed, and commits of a branch alone.")
-    ] = False,
+    older_than: Annotated[str, opt(metavar="DURATION")] = "7d",
+    orphans: bool = False,
+    force: bool = False,
     yes: Yes = False,
-    dry_run: Annotated[bool, opt("Show what would be removed, and remove nothing.")] = False,
+    dry_run: bool = False,
     form: Answer,
     db: Db,
 ) -> None:
@@ -66,6 +60,13 @@ def cleanup(
     worktree with something uncommitted is kept, and a branch with commits that no other has.
     Artifacts go with the folder of their run, so a failed run that lost them cannot be retried in
     full. $STATE_DIR stays.
+
+    Args:
+        folder: Folder in which the runs were started.
+        older_than: Least time since the runs ended.
+        orphans: Also of runs that the database does not know.
+        force: Also what is not committed, and commits of a branch alone.
+        dry_run: Show what would be removed, and remove nothing.
     """
     from pgflow.declare.durable.leftovers import Leftovers
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from pgflow_cli.look.database import Dsn, connect_to_any, find_dsn
-from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.options import Rows
 from pgflow_cli.look.output import Form, console, note, plain, print_rows
@@ -59,17 +58,17 @@ WITH_SCHEMA: dict[str, Check] = {
 
 
 def doctor(
-    *,
-    deep: Annotated[bool, opt("Also prove every invariant, which reads all runs.")] = False,
-    fail_on: Annotated[FailOn, opt("Least finding that makes the exit code 1.")] = FailOn.WARN,
-    form: Rows,
-    dsn: Dsn = None,
+    *, deep: bool = False, fail_on: FailOn = FailOn.WARN, form: Rows, dsn: Dsn = None
 ) -> None:
     """Checks a database, and shows how to fix what it finds.
 
     It checks the server, the connection to it, the schema, the role's privileges, the workers and
     the runs. The exit code is 1 if it finds something. With --fail-on fail it still shows warnings,
     but exits 0 for them, for a health check or a deploy.
+
+    Args:
+        deep: Also prove every invariant, which reads all runs.
+        fail_on: Least finding that makes the exit code 1.
     """
     found = find_dsn(dsn)
     with connect_to_any(found) as connection:

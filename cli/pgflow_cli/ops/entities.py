@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db, Rows
-from pgflow_cli.look.output import Column, Form, print_rows, short_json
-from pgflow_cli.ops.options import ago
+from pgflow_cli.look.output import Column, Form, print_rows, short_json, table
 
 
-def entities(
-    name: Annotated[str | None, arg("Name of the kind of entity.")] = None,
-    key: Annotated[str | None, arg("Key of an entity.")] = None,
-    *,
-    form: Rows,
-    db: Db,
-) -> None:
+def entities(name: str | None = None, key: str | None = None, *, form: Rows, db: Db) -> None:
     """Lists entities, or the updates of one.
 
     Without a name: the kinds. With a kind: its entities. Of an entity: every update in its order,
     with who made it, its arguments and its verdict. An empty STATE says that it changed nothing.
+
+    Args:
+        name: Name of the kind of entity.
+        key: Key of an entity.
     """
     if name is None:
         rows = [{"name": found} for found in db.ask(inspect.list_entity_names())]
@@ -36,12 +32,7 @@ def entities(
 
 
 def _print_kind(db: Database, form: Form, name: str) -> None:
-    columns = [
-        Column("KEY", "key"),
-        Column("VERSION", "version", right=True),
-        ago("UPDATED", "updated_at", db.now()),
-        _json_column("STATE", "state", takes_rest=True, most=120),
-    ]
+    columns = table("key version UPDATED=updated_at state~*120", now=db.now())
     rows, names = db.ask(inspect.list_entities(name, limit=None)).items, inspect.EntityRow
     empty = f"There are no entities of kind {name!r} yet."
     print_rows(form, columns, rows, names=names, empty=empty)
@@ -52,24 +43,16 @@ def _print_updates(db: Database, form: Form, name: str, key: str) -> None:
         raise Mistake(
             f"entity {name!r} {key!r} does not exist: `pgflow entities {name}` lists them"
         )
-    columns = [
-        Column("VERSION", "version", right=True),
-        ago("AT", "at", db.now()),
-        Column("UPDATE", "update"),
-        Column("BY", "said_by", most=40),
-        _json_column("ARGUMENTS", "args", most=40),
-        Column("VERDICT", _verdict),
-        _json_column("STATE", "state", takes_rest=True, most=120),
-    ]
+    columns = table(
+        "version at update BY=said_by/40 ARGUMENTS=args~/40 VERDICT state~*120",
+        now=db.now(),
+        VERDICT=_verdict,
+    )
     rows, names = (
         db.ask(inspect.list_entity_updates(name, key, limit=None)).items,
         inspect.EntityUpdateRow,
     )
     print_rows(form, columns, rows, names=names, empty="Nothing was done to it.")
-
-
-def _json_column(title: str, name: str, **layout: Any) -> Column:
-    return Column(title, lambda row: short_json(getattr(row, name)), **layout)
 
 
 def _verdict(row: inspect.EntityUpdateRow) -> Any:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 
 from pgflow import inspect
-from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, Rows
-from pgflow_cli.look.output import Column, duration, many, print_one, print_rows
-from pgflow_cli.ops.options import ago
+from pgflow_cli.look.output import duration, many, print_one, print_rows, table
 
-locks = make_group(
-    "locks", "Shows locks and their holders, or releases one.", invoke_without_command=True
-)
+locks = make_group("locks", invoke_without_command=True)
 
 
 @locks.callback()
@@ -27,15 +22,11 @@ def list_locks(*, form: Rows, db: Db) -> None:
     holds it for as long as it likes.
     """
     now = db.now()
-    columns = [
-        Column("LOCK", "key"),
-        Column("FENCE", "fence", right=True),
-        Column("HOLDER", "holder", takes_rest=True, most=120),
-        Column("SHARED", lambda row: "yes" if row.is_shared else ""),
-        ago("SINCE", "since", now),
-        Column("ENDS", lambda row: _ends(row, now)),
-        Column("WAITERS", "waiters", right=True),
-    ]
+    columns = table(
+        "LOCK=key fence holder*120 SHARED=is_shared since ENDS waiters",
+        now=now,
+        ENDS=lambda row: _ends(row, now),
+    )
     rows = db.ask(inspect.list_locks(limit=None)).items
     print_rows(form, columns, rows, names=inspect.LockRow, empty="Nothing is locked.")
 
@@ -48,17 +39,15 @@ def _ends(row: inspect.LockRow, now: datetime) -> str:
 
 
 @locks.command("release")
-def release_lock(
-    key: Annotated[str, arg("Name of what is locked.")],
-    *,
-    why: Annotated[str | None, opt("The reason, kept with who took it away.")] = None,
-    form: Answer,
-    db: Db,
-) -> None:
+def release_lock(key: str, *, why: str | None = None, form: Answer, db: Db) -> None:
     """Takes a lock from its holder, and lets the next one in.
 
     A run that held it gets LockLost at its next durable call in the block. The run's history and
     pgflow.broken_locks record who released it, when and why.
+
+    Args:
+        key: Name of what is locked.
+        why: The reason, kept with who took it away.
     """
     if not why:
         raise Mistake("give the reason for releasing the lock: --why")

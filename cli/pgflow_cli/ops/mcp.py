@@ -20,20 +20,10 @@ def mcp(
     target: Target = None,
     *,
     dsn: Dsn = None,
-    writes: Annotated[
-        bool, opt("Let it signal, pause, resume, retry, cancel, settle.", "--write")
-    ] = False,
-    answers: Annotated[bool, opt("Let it answer gates, in your name.", "--answer")] = False,
+    writes: Annotated[bool, opt("--write")] = False,
+    answers: Annotated[bool, opt("--answer")] = False,
     roles: Roles = None,
-    offered: Annotated[
-        list[str] | None,
-        opt(
-            "Let it start this workflow of MODULE, as a tool; may be given again.",
-            "--workflow",
-            "-w",
-            metavar="NAME",
-        ),
-    ] = None,
+    offered: Annotated[list[str] | None, opt("--workflow", "-w", metavar="NAME")] = None,
 ) -> None:
     """Serves MCP tools over standard input and output.
 
@@ -42,6 +32,11 @@ def mcp(
 
     A tool of --workflow starts a run and waits half a minute for its result. Workers need not be
     here.
+
+    Args:
+        writes: Let it signal, pause, resume, retry, cancel, settle.
+        answers: Let it answer gates, in your name.
+        offered: Let it start this workflow of MODULE, as a tool; may be given again.
     """
     if roles and not answers:
         raise Mistake("--as requires --answer")

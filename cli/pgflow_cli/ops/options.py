@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import IO, Annotated, Any, Literal, NamedTuple
 
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.output import STYLES, Column, LogFormat, LogLevel, age, shown
+from pgflow_cli.look.output import LogFormat, LogLevel, shown
 from pgflow_cli.look.parsing import seconds_option
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 ChangeWhy = Annotated[str | None, opt("The reason, kept with the change.", "--why")]
 
@@ -37,14 +33,8 @@ def grace_option(what: str) -> Any:
     return seconds_option("--grace", about, shown="10s")
 
 
-def port_option(about: str, **layout: Any) -> Any:
-    """Return an option that takes the number of a port; 0 for any that is free."""
-    return opt(f"{about}; 0 for any that is free.", min=0, max=65535, **layout)
-
-
-def several(name: str, metavar: str, about: str) -> Any:
-    """Return an option that may be given more than once."""
-    return opt(f"{about}; may be given again.", name, metavar=metavar)
+PORT = opt(min=0, max=65535)
+"""The number of a port; 0 for any that is free."""
 
 
 class Endpoints(NamedTuple):
@@ -78,23 +68,6 @@ def _quiet_logging(log_level: LogLevel = "warning", log_format: LogFormat = "tex
 Logs = Annotated[Logging, Made(_logging)]
 QuietLogs = Annotated[Logging, Made(_quiet_logging)]
 """The same, for a command whose answer is what matters: it logs warnings."""
-
-
-def ago(title: str, name: str, now: datetime, **layout: Any) -> Column:
-    """Return a column with the time that has passed since a moment, an attribute of its rows."""
-    return Column(title, lambda row: age(getattr(row, name), now), right=True, **layout)
-
-
-def counted(name: str, title: str = "") -> Column:
-    """Return a column with a number, which is pale if it is zero."""
-
-    def cell(row: Any) -> Text:
-        from rich.text import Text
-
-        number = getattr(row, name)
-        return Text(f"{number:,}", style=STYLES.get(name, "") if number else "bright_black")
-
-    return Column(title or name.upper(), cell, right=True)
 
 
 OutputFile = Annotated[

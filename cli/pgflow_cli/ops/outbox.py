@@ -11,13 +11,11 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm
-from pgflow_cli.look.output import Column, Form, dump, duration, many, print_one, print_rows
+from pgflow_cli.look.output import Form, duration, many, print_one, print_rows, table
 from pgflow_cli.look.parsing import parse_duration, parse_json
-from pgflow_cli.ops.options import ChangeWhy, ago
+from pgflow_cli.ops.options import ChangeWhy
 
-outbox = make_group(
-    "outbox", "Shows relays and their lag, or replays or repairs one.", invoke_without_command=True
-)
+outbox = make_group("outbox", invoke_without_command=True)
 
 Name = Annotated[str, arg("Name of the relay.")]
 
@@ -32,45 +30,30 @@ def list_relays(*, form: Rows, db: Db) -> None:
     LAG counts the events that a relay has yet to take, up to 10000, and OLDEST is the age of the
     first. RETRYING wait for another try, and DEAD until `pgflow outbox redeliver`.
     """
-    columns = [
-        Column("RELAY", "name"),
-        Column("STATE", "state"),
-        Column("TOPICS", lambda row: ", ".join(row.topics), most=40),
-        Column("TARGET", "target"),
-        Column("CURSOR", "event_id", right=True),
-        Column("LAG", "lag", right=True),
-        ago("OLDEST", "oldest_at", db.now()),
-        Column("RETRYING", "retrying", right=True),
-        Column("DEAD", "dead", right=True),
-        Column("ERROR", "error", takes_rest=True, most=120),
-    ]
+    columns = table(
+        "RELAY=name state topics/40 target CURSOR=event_id lag OLDEST=oldest_at retrying "
+        "dead error*120",
+        now=db.now(),
+    )
     rows = db.ask(inspect.list_relays())
     print_rows(form, columns, rows, names=inspect.RelayRow, empty="There are no relays yet.")
 
 
 @outbox.command("show")
-def show_relay(
-    relay: Name,
-    *,
-    limit: Annotated[int, opt("How many at most.", min=1)] = 50,
-    form: Rows,
-    db: Db,
-) -> None:
-    """Lists the events that a relay could not deliver at once."""
+def show_relay(relay: Name, *, limit: Annotated[int, opt(min=1)] = 50, form: Rows, db: Db) -> None:
+    """Lists the events that a relay could not deliver at once.
+
+    Args:
+        limit: Most events to list.
+    """
     if relay not in {row.name for row in db.ask(inspect.list_relays())}:
         raise Mistake(f"relay {relay!r} does not exist: `pgflow outbox` lists them")
     now = db.now()
-    columns = [
-        Column("EVENT", "event_id", right=True),
-        Column("STATE", "state"),
-        Column("TOPIC", "topic", most=40),
-        Column("KEY", "key", most=40),
-        Column("TRIES", "attempts", right=True),
-        Column("NEXT", lambda row: _next_try(row, now)),
-        ago("AGE", "at", now),
-        Column("ERROR", "error", most=80),
-        Column("PAYLOAD", lambda row: dump(row.payload), takes_rest=True, most=120),
-    ]
+    columns = table(
+        "EVENT=event_id state topic/40 key/40 TRIES=attempts NEXT AGE=at error/80 payload~*120",
+        now=now,
+        NEXT=lambda row: _next_try(row, now),
+    )
     rows = db.ask(inspect.list_deliveries(relay, limit=limit)).items
     names = inspect.DeliveryRow
     print_rows(form, columns, rows, names=names, empty="It has delivered all that it took.")
@@ -87,7 +70,7 @@ def _next_try(row: inspect.DeliveryRow, now: datetime) -> str:
 def replay_relay(
     relay: Name,
     *,
-    from_event: Annotated[int, opt("Number of the first event.", "--from", min=1)],
+    from_event: Annotated[int, opt("--from", min=1)],
     why: ChangeWhy = None,
     form: Answer,
     db: Db,
@@ -95,6 +78,9 @@ def replay_relay(
     """Has a relay go on from an event, which and all later ones come again.
 
     They come under their numbers: a run that was started for one is not started again.
+
+    Args:
+        from_event: Number of the first event.
     """
     count = db.client.replay_relay(relay, from_event, why=why, by=operator())
     text = f"Relay {relay} goes on from event {from_event}: {count} to come."
@@ -103,14 +89,13 @@ def replay_relay(
 
 @outbox.command("redeliver")
 def redeliver(
-    relay: Name,
-    event: Annotated[int | None, arg("Number of the event; all if left out.")] = None,
-    *,
-    why: ChangeWhy = None,
-    form: Answer,
-    db: Db,
+    relay: Name, event: int | None = None, *, why: ChangeWhy = None, form: Answer, db: Db
 ) -> None:
-    """Has a relay try its dead events again, or one of them."""
+    """Has a relay try its dead events again, or one of them.
+
+    Args:
+        event: Number of the event; all if left out.
+    """
     count = db.client.redeliver_events(relay, event, why=why, by=operator())
     if event is not None and not count:
         raise Mistake(f"event {event} of relay {relay} is not dead: see `pgflow outbox show`")
@@ -133,14 +118,12 @@ def resume_relay(relay: Name, *, why: ChangeWhy = None, form: Answer, db: Db) ->
 
 
 @outbox.command("drop")
-def drop_relay(
-    relay: Name,
-    *,
-    yes: Annotated[bool, opt("Forget its place and its dead events.")] = False,
-    form: Answer,
-    db: Db,
-) -> None:
-    """Removes a relay that no code declares any more, so that it keeps no events."""
+def drop_relay(relay: Name, *, yes: bool = False, form: Answer, db: Db) -> None:
+    """Removes a relay that no code declares any more, so that it keeps no events.
+
+    Args:
+        yes: Forget its place and its dead events.
+    """
     if not yes:
         raise Mistake(f"relay {relay} would forget its place: pass --yes")
     db.client.drop_relay(relay)
@@ -153,14 +136,15 @@ def _print_state(form: Form, relay: str, state: str) -> None:
 
 @outbox.command("publish")
 def publish(
-    topic: Annotated[str, arg("The topic.")],
-    payload: Annotated[str, arg("The payload, as JSON.")] = "null",
-    *,
-    key: Annotated[str | None, opt("Events of one key come in their order.")] = None,
-    form: Answer,
-    db: Db,
+    topic: str, payload: str = "null", *, key: str | None = None, form: Answer, db: Db
 ) -> None:
-    """Publishes an event."""
+    """Publishes an event.
+
+    Args:
+        topic: The topic.
+        payload: The payload, as JSON.
+        key: Events of one key come in their order.
+    """
     number = db.client.publish(topic, parse_json(payload, "the payload"), key=key)
     print_one(form, {"event": number}, f"Published event {number}.")
 
@@ -168,7 +152,7 @@ def publish(
 @outbox.command("prune")
 def prune_events(
     *,
-    older_than: Annotated[str, opt("How old they must be, like 7d.", metavar="DURATION")],
+    older_than: Annotated[str, opt(metavar="DURATION")],
     yes: Yes = False,
     dry_run: DryRun = False,
     form: Answer,
@@ -177,6 +161,9 @@ def prune_events(
     """Removes events that are older and that every relay has taken.
 
     A dry run counts up to 10000 events beside the whole partitions that would go.
+
+    Args:
+        older_than: Least age of the events, like 7d.
     """
     age = parse_duration(older_than, "--older-than")
     found: tuple[int, int] = (0, 0)

@@ -17,25 +17,22 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, Rows, confirm
-from pgflow_cli.look.output import Column, Form, Limit, age, many, print_one, print_rows
+from pgflow_cli.look.output import Form, Limit, age, many, print_one, print_rows, table
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
-from pgflow_cli.ops.options import ChangeWhy, ago, counted
+from pgflow_cli.ops.options import ChangeWhy
 
-queues = make_group(
-    "queues", "Shows queues, or pauses, resumes or configures one.", invoke_without_command=True
-)
+queues = make_group("queues", invoke_without_command=True)
 
 Name = Annotated[str, arg("Name of the queue.")]
 
 
 @queues.callback()
-def list_queues(
-    *,
-    plot: Annotated[bool, opt("Also draw what began and ended in the last hour.")] = False,
-    form: Rows,
-    db: Db,
-) -> None:
-    """Shows queues, or pauses, resumes or configures one."""
+def list_queues(*, plot: bool = False, form: Rows, db: Db) -> None:
+    """Shows queues, or pauses, resumes or configures one.
+
+    Args:
+        plot: Also draw what began and ended in the last hour.
+    """
     if plot and form is not Form.TABLE:
         raise Mistake("--plot draws for people: leave out --json and --csv")
     _print(db, None, form)
@@ -142,9 +139,7 @@ def set_queue(
     *,
     rules: Rules,
     why: ChangeWhy = None,
-    yes: Annotated[
-        bool, opt("Do not ask about a queue that nothing has used.", "--yes", "-y")
-    ] = False,
+    yes: Annotated[bool, opt("--yes", "-y")] = False,
     form: Answer,
     db: Db,
 ) -> None:
@@ -152,6 +147,9 @@ def set_queue(
 
     They hold from the next claim on, over all workers. Rules that are not given stay as they are.
     Pass none to take one away. A queue that nothing has used yet is asked about, and made.
+
+    Args:
+        yes: Do not ask about a queue that nothing has used.
     """
     if not rules:
         raise Mistake("no rule given: pass --concurrency, --rate, --key or another")
@@ -167,9 +165,9 @@ def set_queue(
 def purge_queue(
     queue: Name,
     *,
-    why: Annotated[str | None, opt("The reason, kept with each run.")] = None,
-    yes: Annotated[bool, opt("Do not ask.", "--yes", "-y")] = False,
-    dry_run: Annotated[bool, opt("Count the runs, and do nothing.")] = False,
+    why: str | None = None,
+    yes: Annotated[bool, opt("--yes", "-y")] = False,
+    dry_run: bool = False,
     form: Answer,
     db: Db,
 ) -> None:
@@ -177,6 +175,11 @@ def purge_queue(
 
     They are counted and asked about first. Exactly those are cancelled, save what begins meanwhile;
     what is started meanwhile stays.
+
+    Args:
+        why: The reason, kept with each run.
+        yes: Do not ask.
+        dry_run: Count the runs, and do nothing.
     """
     _check_name(db, queue)
     found = db.client.count_backlog(queue)
@@ -195,18 +198,15 @@ def purge_queue(
 
 
 @queues.command("require-known")
-def require_known(
-    queue: Name,
-    *,
-    off: Annotated[bool, opt("Take starts of unknown workflows again.")] = False,
-    form: Answer,
-    db: Db,
-) -> None:
+def require_known(queue: Name, *, off: bool = False, form: Answer, db: Db) -> None:
     """Refuses starts of workflows that no worker has ever had.
 
     A mistyped name is then an error at the start, instead of a run that never begins. A workflow
     becomes known when a worker that has it registers, and so does a version of it. Children are not
     refused.
+
+    Args:
+        off: Take starts of unknown workflows again.
     """
     _check_name(db, queue)
     db.client.require_known(queue, required=not off)
@@ -214,25 +214,19 @@ def require_known(
 
 
 @queues.command("history")
-def history(
-    queue: Annotated[str | None, arg("Name of the queue; all without.")] = None,
-    *,
-    limit: Limit = 50,
-    form: Rows,
-    db: Db,
-) -> None:
+def history(queue: str | None = None, *, limit: Limit = 50, form: Rows, db: Db) -> None:
     """Shows who set, paused, resumed or purged queues.
 
     The latest come first.
+
+    Args:
+        queue: Name of the queue; all without.
     """
-    columns = [
-        ago("AGO", "changed_at", db.now()),
-        Column("QUEUE", "queue"),
-        Column("WHAT", "what"),
-        Column("RULES", lambda row: _in_words(row.said), takes_rest=True, most=200),
-        Column("BY", "changed_by"),
-        Column("WHY", "why"),
-    ]
+    columns = table(
+        "AGO=changed_at queue what RULES*200 BY=changed_by why",
+        now=db.now(),
+        RULES=lambda row: _in_words(row.said),
+    )
     print_rows(
         form,
         columns,
@@ -265,15 +259,13 @@ def _check_name(db: Database, queue: str) -> None:
 
 def _print(db: Database, queue: str | None, form: Form) -> None:
     now = db.now()
-    columns = [
-        Column("QUEUE", "queue"),
-        *map(counted, ("queued", "running", "waiting", "paused", "stuck")),
-        ago("OLDEST", "oldest_queued_at", now),
-        counted("workers"),
-        Column("LIMIT", "max_running", right=True),
-        Column("RULES", _other_rules, from_width=100),
-        Column("STATE", lambda row: _state(row, now)),
-    ]
+    columns = table(
+        "queue queued# running# waiting# paused# stuck# OLDEST=oldest_queued_at workers# "
+        "LIMIT=max_running RULES@100 STATE",
+        now=now,
+        RULES=_other_rules,
+        STATE=lambda row: _state(row, now),
+    )
     names = inspect.QueueRow
     print_rows(
         form,

@@ -21,14 +21,10 @@ if TYPE_CHECKING:
 
 
 def sql(
-    statement: Annotated[
-        str, arg("A question in SQL, @FILE, or - for standard input.", metavar="SELECT")
-    ],
+    statement: Annotated[str, arg(metavar="SELECT")],
     *,
     limit: Limit = 1000,
-    timeout: Annotated[
-        float, seconds_option("--timeout", "Give up after 90s, 10m...", shown="60s")
-    ] = 60.0,
+    timeout: Annotated[float, seconds_option("--timeout", shown="60s")] = 60.0,
     form: Rows,
     dsn: Dsn = None,
 ) -> None:
@@ -36,6 +32,10 @@ def sql(
 
     Query the views runs, steps, timeline, queues and workers. The query runs under a login that is
     only an auditor: that of --dsn, else PGFLOW_AUDITOR_DSN. The embedded server has one.
+
+    Args:
+        statement: A question in SQL, @FILE, or - for standard input.
+        timeout: Give up after 90s, 10m...
     """
     sheet = _ask(dsn, _read(statement), limit or None, timeout)
     # Two columns may have one name, so the cells of a table are found by their position.

@@ -32,21 +32,12 @@ MAX_ANNOTATIONS = 10
 
 
 def replay(
-    target: Annotated[str, arg("The code: a module or a file.", metavar="MODULE[:APP]")],
+    target: Annotated[str, arg(metavar="MODULE[:APP]")],
     *,
     from_files: Annotated[
-        list[Path] | None,
-        opt(
-            "Exported runs instead of a database; may be given again.",
-            "--from-files",
-            "-f",
-            metavar="FILE_OR_DIR",
-        ),
+        list[Path] | None, opt("--from-files", "-f", metavar="FILE_OR_DIR")
     ] = None,
-    sample: Annotated[
-        int | None,
-        opt("So many runs of each workflow, the open ones first, then the newest.", min=1),
-    ] = None,
+    sample: Annotated[int | None, opt(min=1)] = None,
     filters: Chosen,
     form: Answer,
     db: Db,
@@ -56,6 +47,11 @@ def replay(
     A run that the code does not repeat would be stuck after a deploy of it: it is shown with both
     sides and the source lines, and the exit code is 1. No step runs, and nothing is written. With
     --json a line for each run.
+
+    Args:
+        target: The code: a module or a file.
+        from_files: Exported runs instead of a database; may be given again.
+        sample: So many runs of each workflow, the open ones first, then the newest.
     """
     if from_files and (sample or filters or db.given):
         raise Mistake(

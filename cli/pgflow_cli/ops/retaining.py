@@ -10,13 +10,10 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm
-from pgflow_cli.look.output import Column, duration, many, print_one, print_rows
+from pgflow_cli.look.output import duration, many, print_one, print_rows, table
 from pgflow_cli.look.parsing import parse_duration
-from pgflow_cli.ops.options import ago
 
-retention = make_group(
-    "retention", "Shows how long runs are kept, or changes that.", invoke_without_command=True
-)
+retention = make_group("retention", invoke_without_command=True)
 Rule = Annotated[str, arg("Name of the rule.")]
 Key = Annotated[str, arg("Key of a run.")]
 
@@ -28,13 +25,12 @@ def list_rules(*, form: Rows, db: Db) -> None:
     Of the rules that match a run, the one with the most conditions decides, and of several such the
     one that keeps longer. Runs that no rule matches stay.
     """
-    columns = [
-        Column("RULE", "rule"),
-        Column("KEEPS", lambda row: duration(row.keep_seconds)),
-        Column("RUNS", _conditions, takes_rest=True, most=120),
-        ago("SET", "set_at", db.now()),
-        Column("BY", "set_by"),
-    ]
+    columns = table(
+        "rule KEEPS RUNS*120 SET=set_at BY=set_by",
+        now=db.now(),
+        KEEPS=lambda row: duration(row.keep_seconds),
+        RUNS=_conditions,
+    )
     rows, empty = db.ask(inspect.list_retention_rules()), "No rule: runs stay until you prune them."
     print_rows(form, columns, rows, names=inspect.RetentionRule, empty=empty)
 
@@ -50,17 +46,23 @@ def _conditions(row: inspect.RetentionRule) -> str:
 def set_rule(
     rule: Rule,
     *,
-    keep: Annotated[str, opt("For how long, like 30d.", metavar="DURATION")],
-    workflow: Annotated[str | None, opt("Only runs of this workflow.")] = None,
-    status: Annotated[str | None, opt("Only runs that are completed, failed or cancelled.")] = None,
-    label: Annotated[
-        list[str] | None, opt("Only runs with this label.", metavar="NAME=VALUE")
-    ] = None,
-    of_tenant: Annotated[str | None, opt("Only runs of this tenant.")] = None,
+    keep: Annotated[str, opt(metavar="DURATION")],
+    workflow: str | None = None,
+    status: str | None = None,
+    label: Annotated[list[str] | None, opt(metavar="NAME=VALUE")] = None,
+    of_tenant: str | None = None,
     form: Answer,
     db: Db,
 ) -> None:
-    """Sets a rule, or replaces the one of this name. Workers remove runs by it."""
+    """Sets a rule, or replaces the one of this name. Workers remove runs by it.
+
+    Args:
+        keep: For how long, like 30d.
+        workflow: Only runs of this workflow.
+        status: Only runs that are completed, failed or cancelled.
+        label: Only runs with this label.
+        of_tenant: Only runs of this tenant.
+    """
     pairs = [one.partition("=") for one in label or ()]
     if not all(separator for _, separator, _ in pairs):
         raise Mistake("a label is given as NAME=VALUE")
@@ -68,13 +70,7 @@ def set_rule(
     kept: Any = parse_duration(keep, "--keep")
     wanted: Literal["completed", "failed", "cancelled"] | None = status  # type: ignore[assignment]
     db.client.set_retention(
-        rule,
-        kept,
-        workflow=workflow,
-        status=wanted,
-        labels=labels,
-        tenant=of_tenant,
-        by=operator(),
+        rule, kept, workflow=workflow, status=wanted, labels=labels, tenant=of_tenant, by=operator()
     )
     answer = {"rule": rule, "keep_seconds": kept.total_seconds()}
     print_one(form, answer, f"Rule {rule} keeps runs for {keep}.")
@@ -89,14 +85,12 @@ def drop_rule(rule: Rule, *, form: Answer, db: Db) -> None:
 
 
 @retention.command("hold")
-def hold(
-    key: Key,
-    *,
-    why: Annotated[str, opt("The reason, kept with your name.")],
-    form: Answer,
-    db: Db,
-) -> None:
-    """Puts a legal hold on a run: nothing removes it or redacts its values."""
+def hold(key: Key, *, why: str, form: Answer, db: Db) -> None:
+    """Puts a legal hold on a run: nothing removes it or redacts its values.
+
+    Args:
+        why: The reason, kept with your name.
+    """
     db.client.hold_history(key, why=why, by=operator())
     print_one(form, {"key": key, "why": why}, f"Run {key} is under a legal hold.")
 
@@ -112,22 +106,17 @@ def release(key: Key, *, form: Answer, db: Db) -> None:
 @retention.command("holds")
 def list_holds(*, form: Rows, db: Db) -> None:
     """Lists runs under a legal hold."""
-    columns = [
-        Column("KEY", "key"),
-        Column("WHY", "why", takes_rest=True, most=120),
-        ago("SINCE", "held_at", db.now()),
-        Column("BY", "held_by"),
-    ]
+    columns = table("key why*120 SINCE=held_at BY=held_by", now=db.now())
     rows, empty = db.ask(inspect.list_legal_holds()), "No run is under a legal hold."
     print_rows(form, columns, rows, names=inspect.LegalHold, empty=empty)
 
 
 def forget(
-    subject: Annotated[str, arg("The subject, as the label has it.")],
+    subject: str,
     *,
-    why: Annotated[str, opt("The reason. It is kept, so leave out names.")],
-    label: Annotated[str, opt("Label by which runs name their subject.")] = "subject",
-    of_tenant: Annotated[str | None, opt("Only runs of this tenant.")] = None,
+    why: str,
+    label: str = "subject",
+    of_tenant: str | None = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     form: Answer,
@@ -138,6 +127,12 @@ def forget(
     Their keys, labels and children go with them. Runs that are open, under a legal hold or owe
     something stay, and are counted. pgflow.dropped_history records the reason and how many runs
     went. What was removed stays in the files until a vacuum, and in backups.
+
+    Args:
+        subject: The subject, as the label has it.
+        why: The reason. It is kept, so leave out names.
+        label: Label by which runs name their subject.
+        of_tenant: Only runs of this tenant.
     """
     found = db.client.forget_subject(subject, why=why, label=label, tenant=of_tenant, dry_run=True)
     if not dry_run and found.removed:

@@ -13,7 +13,6 @@ from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, OwnLabels, Rows
 from pgflow_cli.look.output import (
-    Column,
     as_object,
     duration,
     many,
@@ -22,28 +21,22 @@ from pgflow_cli.look.output import (
     print_one,
     print_rows,
     shown,
+    table,
     when,
 )
 from pgflow_cli.look.parsing import parse_input, parse_pairs, parse_span
 from pgflow_cli.ops.options import ChangeWhy
 
-schedules = make_group("schedules", "Shows schedules, or changes one.", invoke_without_command=True)
+schedules = make_group("schedules", invoke_without_command=True)
 
 Name = Annotated[str, arg("Name of the schedule.")]
 
 
-_COLUMNS = [
-    Column("SCHEDULE", "name"),
-    Column("STATE", "state"),
-    Column("SLOTS", "slots", takes_rest=True, most=120),
-    Column("NEXT", lambda row: when(row.due_at)),
-    Column("LAST", lambda row: when(row.last_slot_at)),
-    Column("OPEN", "open_runs", right=True),
-    Column("FIRED", "fired", right=True),
-    Column("SKIPPED", "skipped", right=True),
-    Column("MISSED", "missed", right=True),
-    Column("WHY", lambda row: row.why_paused or row.error),
-]
+_COLUMNS = table(
+    "SCHEDULE=name state slots*120 NEXT=due_at LAST=last_slot_at OPEN=open_runs fired "
+    "skipped missed WHY",
+    WHY=lambda row: row.why_paused or row.error,
+)
 
 
 @schedules.callback()
@@ -62,11 +55,15 @@ def list_schedules(*, form: Rows, db: Db) -> None:
 def show_schedule(
     schedule: Name,
     *,
-    count: Annotated[int, opt("Slots to show.", "--next", min=1, max=1000)] = 5,
+    count: Annotated[int, opt("--next", min=1, max=1000)] = 5,
     form: Answer,
     db: Db,
 ) -> None:
-    """Shows a schedule, its next slots, and its changes."""
+    """Shows a schedule, its next slots, and its changes.
+
+    Args:
+        count: Slots to show.
+    """
     from rich.text import Text
 
     found = _find(db, schedule)
@@ -141,16 +138,13 @@ def resume_schedule(schedule: Name, *, why: ChangeWhy = None, form: Answer, db: 
 
 @schedules.command("trigger")
 def trigger_schedule(
-    schedule: Name,
-    *,
-    slot: Annotated[
-        str | None, opt("Slot that the run is of; the present time if not given.")
-    ] = None,
-    why: ChangeWhy = None,
-    form: Answer,
-    db: Db,
+    schedule: Name, *, slot: str | None = None, why: ChangeWhy = None, form: Answer, db: Db
 ) -> None:
-    """Starts a run of a schedule now, paused or not, whatever runs of it are open."""
+    """Starts a run of a schedule now, paused or not, whatever runs of it are open.
+
+    Args:
+        slot: Slot that the run is of; the present time if not given.
+    """
     at = None if slot is None else _find(db, schedule).parse_moment(slot, "--slot")
     started = db.client.trigger_schedule(schedule, slot_at=at, why=why, by=operator())
     print_one(
@@ -163,14 +157,11 @@ def trigger_schedule(
 @schedules.command("backfill")
 def backfill_schedule(
     schedule: Name,
-    first: Annotated[str, arg("Begin: 2026-01-01, or 2026-01-01T02:30+00:00.")],
-    last: Annotated[str, arg("End, a slot at it included.")],
+    first: str,
+    last: str,
     *,
-    overlap: Annotated[
-        Literal["buffer_all", "allow"],
-        opt("One run after the other (buffer_all), or all at once (allow).", metavar="WORD"),
-    ] = "buffer_all",
-    dry_run: Annotated[bool, opt("Only list the slots.")] = False,
+    overlap: Annotated[Literal["buffer_all", "allow"], opt(metavar="WORD")] = "buffer_all",
+    dry_run: bool = False,
     why: ChangeWhy = None,
     form: Rows,
     db: Db,
@@ -179,6 +170,12 @@ def backfill_schedule(
 
     A slot that has a run gets no second one. Times without a zone are meant in the schedule's. At
     most 1,000 slots at once.
+
+    Args:
+        first: Begin: 2026-01-01, or 2026-01-01T02:30+00:00.
+        last: End, a slot at it included.
+        overlap: One run after the other (buffer_all), or all at once (allow).
+        dry_run: Only list the slots.
     """
     found = _find(db, schedule)
     begin, end = found.parse_moment(first, "FIRST"), found.parse_moment(last, "LAST")
@@ -194,11 +191,7 @@ def backfill_schedule(
         ]
     if found.state in ("paused", "undeclared") and any(r["state"] == "buffered" for r in rows):
         note(f"The schedule is {found.state}: what is buffered waits until it goes on.")
-    columns = [
-        Column("SLOT", lambda row: when(row["slot_at"])),
-        Column("STATE", "state"),
-        Column("RUN", "key", takes_rest=True, most=128),
-    ]
+    columns = table("SLOT state RUN=key*128", SLOT=lambda row: when(row["slot_at"]))
     print_rows(form, columns, rows, names=("slot_at", "key", "state"), empty="No slot is in there.")
 
 
@@ -209,24 +202,35 @@ Days = list[str] | None
 
 def _schedule(
     *,
-    cron: Annotated[
-        list[str] | None, opt("Expression of cron, or @daily; may be given again.")
-    ] = None,
-    every: Annotated[str | None, opt("Interval instead: 90s, 1h30m.")] = None,
-    offset: Annotated[str | None, opt("Part of the interval to be later.")] = None,
-    tz: Annotated[str, opt("Time zone of expressions and days.")] = "UTC",
-    overlap: Annotated[
-        str, opt("While a run is open: skip, buffer_one, buffer_all, cancel_other or allow.")
-    ] = "skip",
-    catch_up: Annotated[str, opt("For missed slots: skip, latest or all.")] = "latest",
-    max_catch_up: Annotated[int, opt("Most missed slots to catch up at once.")] = 100,
-    jitter: Annotated[str, opt("Most that a slot is late on purpose.")] = "0s",
-    not_on: Annotated[Days, opt("Day without slots; may be given again.")] = None,
-    only_on: Annotated[Days, opt("Day that alone has slots; may be given again.")] = None,
-    start_at: Annotated[str | None, opt("No slots before: 2026-01-01T02:30, in --tz.")] = None,
-    end_at: Annotated[str | None, opt("None after.")] = None,
+    cron: list[str] | None = None,
+    every: str | None = None,
+    offset: str | None = None,
+    tz: str = "UTC",
+    overlap: str = "skip",
+    catch_up: str = "latest",
+    max_catch_up: int = 100,
+    jitter: str = "0s",
+    not_on: Days = None,
+    only_on: Days = None,
+    start_at: str | None = None,
+    end_at: str | None = None,
 ) -> Any:
-    """Return the schedule that these options describe."""
+    """Return the schedule that these options describe.
+
+    Args:
+        cron: Expression of cron, or @daily; may be given again.
+        every: Interval instead: 90s, 1h30m.
+        offset: Part of the interval to be later.
+        tz: Time zone of expressions and days.
+        overlap: While a run is open: skip, buffer_one, buffer_all, cancel_other or allow.
+        catch_up: For missed slots: skip, latest or all.
+        max_catch_up: Most missed slots to catch up at once.
+        jitter: Most that a slot is late on purpose.
+        not_on: Day without slots; may be given again.
+        only_on: Day that alone has slots; may be given again.
+        start_at: No slots before: 2026-01-01T02:30, in --tz.
+        end_at: None after.
+    """
     import pgflow
 
     return pgflow.schedule(
@@ -248,17 +252,15 @@ def _schedule(
 @schedules.command("set")
 def set_schedule(
     schedule: Name,
-    workflow: Annotated[str, arg("Name of the workflow.")],
-    words: Annotated[list[str] | None, arg("Input of its runs.", metavar="[NAME=VALUE]...")] = None,
+    workflow: str,
+    words: Annotated[list[str] | None, arg(metavar="[NAME=VALUE]...")] = None,
     *,
     slots: Annotated[Any, Made(_schedule)],
-    slot_parameter: Annotated[
-        str | None, opt("Name of the parameter that gets the slot.", "--slot-to")
-    ] = None,
-    input_text: Annotated[str | None, opt("Input as JSON; - reads it.", "--input")] = None,
-    queue: Annotated[str, opt("Queue of its runs.", "--queue", "-q")] = "default",
-    priority: Annotated[int, opt("Lower numbers go first.")] = 0,
-    timeout: Annotated[str | None, opt("Cancel a run that is not over by then.")] = None,
+    slot_parameter: Annotated[str | None, opt("--slot-to")] = None,
+    input_text: Annotated[str | None, opt("--input")] = None,
+    queue: Annotated[str, opt("--queue", "-q")] = "default",
+    priority: int = 0,
+    timeout: str | None = None,
     label: OwnLabels = None,
     why: ChangeWhy = None,
     form: Answer,
@@ -268,6 +270,15 @@ def set_schedule(
 
     Of one that exists all options are those given here. What code declares is set again when its
     declaration changes.
+
+    Args:
+        workflow: Name of the workflow.
+        words: Input of its runs.
+        slot_parameter: Name of the parameter that gets the slot.
+        input_text: Input as JSON; - reads it.
+        queue: Queue of its runs.
+        priority: Lower numbers go first.
+        timeout: Cancel a run that is not over by then.
     """
     changed = db.client.set_schedule_by_name(
         schedule,

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from pgflow_cli.look.database import Dsn, connect, find_dsn, name_of
-from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import Form, many, note, print_one
@@ -21,14 +20,16 @@ STARTER = "starter.py.txt"
 def migrate(
     dsn: Dsn = None,
     *,
-    sql: Annotated[bool, opt("Print what would run, for psql, and change nothing.")] = False,
-    lock_timeout: Annotated[
-        float,
-        seconds_option("--lock-timeout", "How long to wait for what others hold.", shown="1m"),
-    ] = 60.0,
+    sql: bool = False,
+    lock_timeout: Annotated[float, seconds_option("--lock-timeout", shown="1m")] = 60.0,
     form: Answer,
 ) -> None:
-    """Installs the schema, or brings it up to date."""
+    """Installs the schema, or brings it up to date.
+
+    Args:
+        sql: Print what would run, for psql, and change nothing.
+        lock_timeout: Time to wait for what others hold.
+    """
     with connect(find_dsn(dsn, migrate=False)) as connection:
         if sql:
             from pgflow.schema import migration_sql
@@ -76,14 +77,13 @@ def _in_words(report: dict[str, Any]) -> str:
     return f"Applied {migrations} and {files} of functions and views to {report['database']}"
 
 
-def init(
-    folder: Annotated[Path, arg("Folder of the project; made if it is not there.")] = Path(),
-    *,
-    no_migrate: Annotated[bool, opt("Do not touch a database.")] = False,
-    form: Answer,
-    dsn: Dsn = None,
-) -> None:
-    """Sets up a project: installs the schema, writes flows.py."""
+def init(folder: Path = Path(), *, no_migrate: bool = False, form: Answer, dsn: Dsn = None) -> None:
+    """Sets up a project: installs the schema, writes flows.py.
+
+    Args:
+        folder: Folder of the project; made if it is not there.
+        no_migrate: Do not touch a database.
+    """
     target = folder / "flows.py"
     if target.exists():
         raise Mistake(

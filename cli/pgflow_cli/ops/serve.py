@@ -2,51 +2,41 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from pgflow_cli.look.database import Dsn, find_dsn
-from pgflow_cli.look.declaring import made_of, opt
-from pgflow_cli.look.parsing import (
-    DeadAfter,
-    refuse_no_folder,
-    seconds_option,
-)
-from pgflow_cli.ops.options import Concurrency, Logs, grace_option, port_option
+from pgflow_cli.look.declaring import made_of, opt, options_of
+from pgflow_cli.look.parsing import DeadAfter, refuse_no_folder, seconds_option
+from pgflow_cli.ops.options import PORT, Concurrency, Logs, grace_option
 from pgflow_cli.runs.declared import FileOptions
 
-_OF_ALL_RUNS = ("provider", "providers", "env", "secret", "budget", "ignore", "search")
+_OF_ALL_RUNS = ("cwd", "provider", "providers", "env", "secret", "budget", "ignore", "search")
 """Options of `pgflow run FILE` that count for the runs of all files here."""
 
 
 def _shared_options() -> dict[str, tuple[Any, Any]]:
-    parameters = inspect.signature(FileOptions, eval_str=True).parameters
-    cwd = opt("Folder to work in; else the files' own.")
-    options: dict[str, tuple[Any, Any]] = {"cwd": (Annotated[Path | None, cwd], None)}
-    for name in _OF_ALL_RUNS:
-        kind, option = get_args(parameters[name].annotation)
-        option = copy(option)
-        about = option.help.removeprefix("FILE: ")
-        option.help = about[0].upper() + about[1:]
-        options[name] = Annotated[kind, option], parameters[name].default
+    options: dict[str, tuple[Any, Any]] = {}
+    for parameter in options_of(FileOptions):
+        if parameter.name in _OF_ALL_RUNS:
+            option = get_args(parameter.annotation)[1]
+            about = option.help.removeprefix("FILE: ").replace("this one", "the files' own")
+            option.help = about[0].upper() + about[1:]
+            options[parameter.name] = parameter.annotation, parameter.default
     return options
 
 
 def serve(
     *,
-    files: Annotated[Path, opt("Folder of workflow files and triggers.toml.", metavar="DIR")],
-    triggers: Annotated[Path | None, opt("Another file of triggers.", metavar="FILE")] = None,
+    files: Annotated[Path, opt(metavar="DIR")],
+    triggers: Annotated[Path | None, opt(metavar="FILE")] = None,
     dsn: Dsn = None,
     given: Annotated[FileOptions, made_of(_shared_options(), FileOptions)],
-    host: Annotated[str, opt("Address at which webhooks come in.")] = "127.0.0.1",
-    port: Annotated[int, port_option("Port of webhooks")] = 8422,
-    look: Annotated[
-        float, seconds_option("--look", "Time between looks at files.", shown="1s", least=0.01)
-    ] = 1.0,
+    host: str = "127.0.0.1",
+    port: Annotated[int, PORT] = 8422,
+    look: Annotated[float, seconds_option("--look", shown="1s", least=0.01)] = 1.0,
     concurrency: Concurrency = 100,
     grace: Annotated[float, grace_option("nodes")] = 10.0,
     dead_after: DeadAfter = 10.0,
@@ -57,6 +47,13 @@ def serve(
     The file triggers.toml says what starts which. Each event has one run, however often it comes
     and whenever this process dies. A changed file counts for the runs that start from then on. It
     works on these runs too, until SIGTERM.
+
+    Args:
+        files: Folder of workflow files and triggers.toml.
+        triggers: Another file of triggers.
+        host: Address at which webhooks come in.
+        port: Port of webhooks; 0 for any that is free.
+        look: Time between looks at files.
     """
     from pgflow import AsyncApp
     from pgflow.declare.durable import declared

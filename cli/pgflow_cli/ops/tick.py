@@ -25,26 +25,20 @@ if TYPE_CHECKING:
 def _limits(
     *,
     max_runtime: Annotated[
-        float,
-        seconds_option(
-            "--max-runtime",
-            "End by then, the grace included: 90s, 10m. Keep it below the job's own limit.",
-            shown="1h",
-            least=0.001,
-        ),
+        float, seconds_option("--max-runtime", shown="1h", least=0.001)
     ] = 3600.0,
-    budget: Annotated[
-        list[str] | None,
-        opt("UNIT=AMOUNT: take no more runs once those taken have spent this much."),
-    ] = None,
-    grace: Annotated[
-        float, seconds_option("--grace", "How long running steps may go on at the end.", shown="8s")
-    ] = 8.0,
-    linger: Annotated[
-        float, seconds_option("--linger", "Also wait for timers that are due so soon.", shown="0s")
-    ] = 0.0,
+    budget: list[str] | None = None,
+    grace: Annotated[float, seconds_option("--grace", shown="8s")] = 8.0,
+    linger: Annotated[float, seconds_option("--linger", shown="0s")] = 0.0,
 ) -> dict[str, Any]:
-    """Return the limits of a drain but for its begin."""
+    """Return the limits of a drain but for its begin.
+
+    Args:
+        budget: UNIT=AMOUNT: take no more runs once those taken have spent this much.
+        max_runtime: End by then, the grace included: 90s, 10m. Keep it below the job's own limit.
+        grace: Time for which running steps may go on at the end.
+        linger: Also wait for timers that are due so soon.
+    """
     grace_seconds = min(grace, max_runtime / 2)
     return {
         "runtime": max_runtime,
@@ -56,12 +50,17 @@ def _limits(
 
 def _settings(
     *,
-    max_runs: Annotated[int | None, opt("Take no more runs than this.", min=1)] = None,
-    concurrency: Annotated[int, opt("Runs to work on at once.", min=1)] = 50,
+    max_runs: Annotated[int | None, opt(min=1)] = None,
+    concurrency: Annotated[int, opt(min=1)] = 50,
     queue: QueueNames = None,
     dead_after: DeadAfter = 10.0,
 ) -> dict[str, Any]:
-    """Return options of the worker, as `AsyncApp.worker` takes them."""
+    """Return options of the worker, as `AsyncApp.worker` takes them.
+
+    Args:
+        max_runs: Take no more runs than this.
+        concurrency: Runs to work on at once.
+    """
     from pgflow.app import Tally
 
     return {
@@ -74,13 +73,11 @@ def _settings(
 
 
 def tick(
-    target: Annotated[str, arg("Module or file with the workflows.", metavar="MODULE[:APP]")],
+    target: Annotated[str, arg(metavar="MODULE[:APP]")],
     *,
     limited: Annotated[dict[str, Any], Made(_limits)],
     given: Annotated[dict[str, Any], Made(_settings)],
-    exclusive: Annotated[
-        bool, opt("Do nothing if another exclusive tick of these queues is at work.")
-    ] = False,
+    exclusive: bool = False,
     logs: QuietLogs,
     form: Answer,
     dsn: Dsn = None,
@@ -90,6 +87,10 @@ def tick(
     It takes up what a runner that died has left, fires schedules, works on what is ready or due,
     and ends with a summary and the time of the next timer or slot. SIGTERM hands back what is not
     done. In GitHub Actions it also annotates the run.
+
+    Args:
+        target: Module or file with the workflows.
+        exclusive: Do nothing if another exclusive tick of these queues is at work.
     """
     from pgflow_cli.look.targets import load_app
     from pgflow_cli.ops.drain import Limits, drain_once

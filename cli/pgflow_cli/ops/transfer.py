@@ -27,11 +27,9 @@ def export(
     keys: Keys = None,
     *,
     filters: Chosen,
-    everything: Annotated[bool, opt("Every run.", "--all")] = False,
-    children: Annotated[bool, opt("The runs that they started too, and so on.")] = False,
-    decisions: Annotated[
-        bool, opt("Their decisions instead, each with what became of it.")
-    ] = False,
+    everything: Annotated[bool, opt("--all")] = False,
+    children: bool = False,
+    decisions: bool = False,
     output: OutputFile = None,
     db: Db,
 ) -> None:
@@ -43,6 +41,11 @@ def export(
 
     With --decisions each line is a decision with its reasons and cost, the acts that rest on it,
     the answers that people gave at gates, and how its run ended: for evaluations.
+
+    Args:
+        everything: Every run.
+        children: The runs that they started too, and so on.
+        decisions: Their decisions instead, each with what became of it.
     """
     if bool(keys) + bool(filters) + everything != 1:
         raise Mistake("which runs? Pass keys, or options that choose, or --all")
@@ -138,17 +141,15 @@ def choose_chains(db: Database, filters: Filters) -> Iterator[int]:
     return inspect.stream(db.connection, inspect.list_chains(filters.chosen()))
 
 
-def import_runs(
-    file: Annotated[str, arg("Histories, one a line, or - for standard input.", metavar="FILE")],
-    *,
-    form: Answer,
-    db: Db,
-) -> None:
+def import_runs(file: Annotated[str, arg(metavar="FILE")], *, form: Answer, db: Db) -> None:
     """Imports exported runs as read-only history.
 
     It imports all of them or none: if a key or a run exists here already, it refuses the file. A
     run that was open is cancelled here, with the reason "imported while waiting"; replays judge it
     by its former status.
+
+    Args:
+        file: Histories, one a line, or - for standard input.
     """
     from pgflow.replay.histories import import_lines
 

@@ -5,30 +5,25 @@ them and as they are installed.
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 from pgflow import inspect
-from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, print_rows
 from pgflow_cli.look.targets import load_app
 
 
-def triggers(
-    target: Annotated[
-        str | None, arg("MODULE[:APP] with the workflows that @on decorates.")
-    ] = None,
-    *,
-    sql: Annotated[bool, opt("Print the statements that install those of the code.")] = False,
-    form: Rows,
-    db: Db,
-) -> None:
+def triggers(target: str | None = None, *, sql: bool = False, form: Rows, db: Db) -> None:
     """Lists triggers that start runs, or prints their statements.
 
     With MODULE they are compared with the code: exit code 1 if one is missing, of another
     declaration, altered, disabled or removed, or not in the code any more. The statements may be
     run again, and belong among the migrations of the application.
+
+    Args:
+        target: MODULE[:APP] with the workflows that @on decorates.
+        sql: Print the statements that install those of the code.
     """
     declared: list[Any] = []
     if target is not None:

@@ -8,9 +8,8 @@ from datetime import datetime
 
 from pgflow import inspect
 from pgflow_cli.look.options import Db, Rows
-from pgflow_cli.look.output import Column, age, print_rows
+from pgflow_cli.look.output import age, print_rows, table
 from pgflow_cli.look.selection import WorkflowNames
-from pgflow_cli.ops.options import counted
 
 
 def versions(workflow: WorkflowNames = None, *, form: Rows, db: Db) -> None:
@@ -20,15 +19,11 @@ def versions(workflow: WorkflowNames = None, *, form: Rows, db: Db) -> None:
     have worked on. You can retire a version once both are 0.
     """
     now = db.now()
-    columns = [
-        Column("WORKFLOW", "workflow"),
-        Column("VERSION", "version"),
-        counted("pinned_runs", "PINNED"),
-        counted("begun_runs", "BEGUN"),
-        counted("workers"),
-        Column("SERVED", lambda row: _served(row, now)),
-        Column("MAY GO", _verdict),
-    ]
+    columns = table(
+        "workflow version PINNED=pinned_runs# BEGUN=begun_runs# workers# SERVED MAY_GO",
+        SERVED=lambda row: _served(row, now),
+        MAY_GO=_verdict,
+    )
     rows = db.ask(inspect.list_versions(workflow or ()))
     print_rows(
         form, columns, rows, names=inspect.VersionRow, empty="No worker has reported its code yet."
@@ -54,14 +49,7 @@ def patches(workflow: WorkflowNames = None, *, form: Rows, db: Db) -> None:
 
     NEW counts open runs that took the new side, OLD those that may have passed before the change.
     """
-    columns = [
-        Column("WORKFLOW", "workflow"),
-        Column("PATCH", "patch"),
-        counted("new_side", "NEW"),
-        counted("old_side", "OLD"),
-        counted("workers"),
-        Column("NEXT", _next),
-    ]
+    columns = table("workflow patch NEW=new_side# OLD=old_side# workers# NEXT", NEXT=_next)
     rows, names = db.ask(inspect.list_patches(workflow or ())), inspect.PatchRow
     empty = "Neither a worker nor an open run knows a patch."
     print_rows(form, columns, rows, names=names, empty=empty)

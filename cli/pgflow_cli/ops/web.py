@@ -17,7 +17,7 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.output import note
 from pgflow_cli.look.parsing import read_toml
-from pgflow_cli.ops.options import Logs, port_option, several
+from pgflow_cli.ops.options import PORT, Logs
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,34 +39,27 @@ _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]+|\*")
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Options that say who may come in, and from where."""
+    """Options that say who may come in, and from where.
 
-    host: Annotated[
-        str, opt("Address to listen at; another than this machine's needs --tokens or --oidc.")
-    ] = "127.0.0.1"
-    port: Annotated[int, port_option("Port to listen at")] = 8421
-    tokens: Annotated[
-        Path | None, opt("TOML with a token and roles for each name.", metavar="FILE")
-    ] = None
-    oidc: Annotated[
-        Path | None,
-        opt(
-            "TOML with a provider of OpenID Connect, and roles by the values of a claim.",
-            metavar="FILE",
-        ),
-    ] = None
-    names: Annotated[
-        list[str] | None, several("--allow-host", "NAME", "Name by which browsers may call it")
-    ] = None
-    proxies: Annotated[
-        list[str] | None,
-        several("--behind-proxy", "ADDRESS", "Address or network of a proxy with TLS before it"),
-    ] = None
-    read_only: Annotated[bool, opt("Show, and take no orders; on this machine only.")] = False
-    roles: Annotated[
-        list[str] | None,
-        several("--as", "ROLE", "A role of yours that gates ask for, on this machine"),
-    ] = None
+    Args:
+        host: Address to listen at; another than this machine's needs --tokens or --oidc.
+        tokens: TOML with a token and roles for each name.
+        oidc: TOML with a provider of OpenID Connect, and roles by the values of a claim.
+        read_only: Show, and take no orders; on this machine only.
+        port: Port to listen at; 0 for any that is free.
+        names: Name by which browsers may call it; may be given again.
+        proxies: Address or network of a proxy with TLS before it; may be given again.
+        roles: A role of yours that gates ask for, on this machine; may be given again.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, PORT] = 8421
+    tokens: Annotated[Path | None, opt(metavar="FILE")] = None
+    oidc: Annotated[Path | None, opt(metavar="FILE")] = None
+    names: Annotated[list[str] | None, opt("--allow-host", metavar="NAME")] = None
+    proxies: Annotated[list[str] | None, opt("--behind-proxy", metavar="ADDRESS")] = None
+    read_only: bool = False
+    roles: Annotated[list[str] | None, opt("--as", metavar="ROLE")] = None
 
     def __post_init__(self) -> None:
         """Refuse options that would let in others, or that say two things.
@@ -109,14 +102,7 @@ def web(
     target: Target = None,
     *,
     access: Annotated[Access, Made(Access)],
-    logs_at: Annotated[
-        str,
-        opt(
-            "Where the logs of a run are, such as https://logs.example.org/?q={trace_id}.",
-            "--logs",
-            metavar="ADDRESS",
-        ),
-    ] = "",
+    logs_at: Annotated[str, opt("--logs", metavar="ADDRESS")] = "",
     logs: Logs,
     dsn: Dsn = None,
 ) -> None:
@@ -127,6 +113,9 @@ def web(
     either it may listen elsewhere. The secret of the client is PGFLOW_OIDC_SECRET. Put a proxy that
     speaks TLS before it: name its address by --behind-proxy, and the hosts that browsers ask for by
     --allow-host.
+
+    Args:
+        logs_at: Address of the logs of a run, such as https://logs.example.org/?q={trace_id}.
     """
     try:
         import uvicorn  # noqa: F401

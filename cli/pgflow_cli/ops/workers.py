@@ -10,17 +10,16 @@ from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.options import Db, Rows
-from pgflow_cli.look.output import Column, Form, age, print_rows
+from pgflow_cli.look.output import Form, age, print_rows, table
 from pgflow_cli.look.parsing import DeadAfter, seconds_option
 from pgflow_cli.ops.options import (
+    PORT,
     Concurrency,
     Endpoints,
     Logs,
     QueueNames,
     WorkerTarget,
-    ago,
     grace_option,
-    port_option,
 )
 
 
@@ -29,32 +28,20 @@ def _settings(
     concurrency: Concurrency = 100,
     queue: QueueNames = None,
     grace: Annotated[float, grace_option("steps")] = 10.0,
-    poll: Annotated[
-        float,
-        seconds_option(
-            "--poll", "Time between sweeps where nothing is notified.", shown="1s", least=0.01
-        ),
-    ] = 1.0,
+    poll: Annotated[float, seconds_option("--poll", shown="1s", least=0.01)] = 1.0,
     transaction_idle: Annotated[
-        float,
-        seconds_option(
-            "--transaction-idle",
-            "How long a @transaction may be idle before the server ends it.",
-            shown="5m",
-            least=0.001,
-        ),
+        float, seconds_option("--transaction-idle", shown="5m", least=0.001)
     ] = 300.0,
-    transactions: Annotated[
-        int,
-        opt(
-            "How many @transactions may be open at once, on as many connections.",
-            min=1,
-            metavar="COUNT",
-        ),
-    ] = 4,
+    transactions: Annotated[int, opt(min=1, metavar="COUNT")] = 4,
     dead_after: DeadAfter = 10.0,
 ) -> dict[str, Any]:
-    """Return the options of the worker, as `AsyncApp.worker` takes them."""
+    """Return the options of the worker, as `AsyncApp.worker` takes them.
+
+    Args:
+        transactions: Most @transactions that are open at once, on as many connections.
+        poll: Time between sweeps where nothing is notified.
+        transaction_idle: Time for which a @transaction may be idle before the server ends it.
+    """
     return {
         "concurrency": concurrency,
         "queues": queue or None,
@@ -68,15 +55,19 @@ def _settings(
 
 def _endpoints(
     *,
-    metrics_port: Annotated[int | None, port_option("Port of an endpoint for Prometheus")] = None,
-    metrics_host: Annotated[
-        str, opt("Address of that endpoint, which needs no password.")
-    ] = "127.0.0.1",
-    health_port: Annotated[
-        int | None, port_option("Port that answers probes at /live and /ready")
-    ] = None,
-    health_host: Annotated[str, opt("Address of that port.")] = "127.0.0.1",
+    metrics_port: Annotated[int | None, PORT] = None,
+    metrics_host: str = "127.0.0.1",
+    health_port: Annotated[int | None, PORT] = None,
+    health_host: str = "127.0.0.1",
 ) -> Endpoints:
+    """Return the options.
+
+    Args:
+        metrics_host: Address of that endpoint, which needs no password.
+        health_host: Address of that port.
+        metrics_port: Port of an endpoint for Prometheus; 0 for any that is free.
+        health_port: Port that answers probes at /live and /ready; 0 for any that is free.
+    """
     return Endpoints(
         None if metrics_port is None else (metrics_host, metrics_port),
         None if health_port is None else (health_host, health_port),
@@ -87,15 +78,11 @@ def workers(
     target: WorkerTarget = None,
     *,
     settings: Annotated[dict[str, Any], Made(_settings)],
-    processes: Annotated[
-        int, opt("Processes to run, each of which is a worker.", min=1, max=256)
-    ] = 1,
-    supervised: Annotated[
-        bool, opt("Ends with standard input.", "--supervised", hidden=True)
-    ] = False,
+    processes: Annotated[int, opt(min=1, max=256)] = 1,
+    supervised: Annotated[bool, opt("--supervised", hidden=True)] = False,
     endpoints: Annotated[Endpoints, Made(_endpoints)],
     logs: Logs,
-    only_list: Annotated[bool, opt("List the workers, as without a module.", "--list")] = False,
+    only_list: Annotated[bool, opt("--list")] = False,
     form: Rows,
     db: Db,
 ) -> None:
@@ -104,6 +91,11 @@ def workers(
     Without a module it lists the workers. After SIGTERM it claims nothing more, finishes or hands
     back its runs, and exits 0. A second signal is a crash: nothing is handed back, and the runs go
     on elsewhere once this worker is found dead. With --processes, one that dies is started again.
+
+    Args:
+        processes: Processes to run, each of which is a worker.
+        supervised: Ends with standard input.
+        only_list: List the workers, as without a module.
     """
     if target is None or only_list:
         _list_workers(db, form)
@@ -133,16 +125,12 @@ _COLUMNS = (
 
 def _list_workers(db: Database, form: Form) -> None:
     now = db.now()
-    columns = [
-        Column("WORKER", "worker_id", right=True),
-        Column("HOST", "host"),
-        Column("PID", "pid", right=True),
-        Column("RUNS", lambda row: f"{row.running}/{row.concurrency}", right=True),
-        ago("UP", "started_at", now),
-        Column("STATE", lambda row: _state(row, now)),
-        Column("VERSION", "version", from_width=100),
-        Column("QUEUES", lambda row: ", ".join(row.queues), takes_rest=True),
-    ]
+    columns = table(
+        "WORKER=worker_id host pid RUNS> UP=started_at STATE version@100 queues*60",
+        now=now,
+        RUNS=lambda row: f"{row.running}/{row.concurrency}",
+        STATE=lambda row: _state(row, now),
+    )
     empty = (
         "No worker is registered: start one with `pgflow workers MODULE`, "
         "or drain once with `pgflow tick MODULE`."

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pgflow import inspect
-from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.options import Db, Rows
-from pgflow_cli.look.output import Column, Limit, age, as_object, many, print_one, print_rows
+from pgflow_cli.look.output import Limit, as_object, many, print_one, print_rows, table
 
 _NAMES = (
     "key", "workflow", "opened_at", "begun_at", "is_whole", "runs", "passed",
@@ -15,16 +12,13 @@ _NAMES = (
 )  # fmt: skip
 
 
-def batches(
-    form: Rows,
-    database: Db,
-    key: Annotated[str | None, arg("Key of a batch, to count its runs by their ends.")] = None,
-    *,
-    limit: Limit = 50,
-) -> None:
+def batches(form: Rows, database: Db, key: str | None = None, *, limit: Limit = 50) -> None:
     """Lists batches, or counts the runs of one.
 
     PASSED are those before the first that is open, in the order in which they were started.
+
+    Args:
+        key: Key of a batch, to count its runs by their ends.
     """
     if key is not None:
         found = database.client.count_batch(key)
@@ -37,15 +31,11 @@ def batches(
         return
     rows = database.ask(inspect.list_batches(limit=limit or None))
     now = database.now()
-    columns = [
-        Column("BATCH", "key", takes_rest=True, most=128),
-        Column("WORKFLOW", "workflow"),
-        Column("AGE", lambda batch: age(batch.opened_at, now), right=True),
-        Column("RUNS", lambda batch: f"{batch.runs:,}", right=True),
-        Column("PASSED", lambda batch: f"{batch.passed:,}", right=True),
-        Column("STATE", _state),
-        Column("FIRST FAILED", "first_failed", most=60),
-    ]
+    columns = table(
+        "BATCH=key*128 workflow AGE=opened_at runs# passed# STATE FIRST_FAILED=first_failed/60",
+        now=now,
+        STATE=_state,
+    )
     print_rows(form, columns, rows, names=_NAMES, empty="There are no batches.")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
-from pgflow_cli.look.output import Column, short_json, when
+from pgflow_cli.look.output import short_json, table
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -47,12 +47,10 @@ def _result(call: inspect.Call) -> Any:
     return short_json(call.output) if call.status in GOOD else ""
 
 
-CALL_COLUMNS = [
-    Column("CALL", "call", right=True),
-    Column("NAME", _name, most=40),
-    Column("STATUS", _status),
-    Column("TRIES", "attempts", right=True),
-    Column("ENDED", lambda call: when(call.ended_at), from_width=110),
-    Column("IDEMPOTENCY KEY", "idempotency_key", from_width=150, most=70),
-    Column("RESULT", _result, takes_rest=True, most=200),
-]
+CALL_COLUMNS = table(
+    "call NAME/40 STATUS TRIES=attempts ENDED=ended_at@110 "
+    "IDEMPOTENCY_KEY=idempotency_key/70@150 RESULT*200",
+    NAME=_name,
+    STATUS=_status,
+    RESULT=_result,
+)

@@ -53,69 +53,51 @@ Names = list[str] | None
 
 @dataclass(frozen=True)
 class FileOptions:
-    """Options of the run of a file, as they are given. The help of each says what it is."""
+    """Options of the run of a file, as they are given. The help of each says what it is.
 
-    words: Annotated[
-        Names,
-        arg(
-            "Parameters of a workflow in Python; the message of one in a file.",
-            metavar="NAME=TEXT|NAME:=JSON|MESSAGE",
-        ),
-    ] = None
-    inputs: Annotated[
-        Names,
-        opt(
-            "All parameters as a JSON object, @FILE, or - for standard input; of a file also "
-            "NAME=TEXT, and more than once.",
-            "--input",
-            "-i",
-        ),
-    ] = None
-    cwd: Annotated[Path | None, opt("FILE: folder to work in; else this one.")] = None
-    provider: Annotated[
-        str | None,
-        opt(
-            "FILE: who takes the turns of agents: cmd:COMMAND, python:MODULE:FUNCTION, "
-            "stub:FILE, or a plug-in."
-        ),
-    ] = None
+    Args:
+        words: Parameters of a workflow in Python; the message of one in a file.
+        inputs: All parameters as a JSON object, @FILE, or - for standard input; of a file also
+            NAME=TEXT, and more than once.
+        cwd: FILE: folder to work in; else this one.
+        provider: FILE: who takes the turns of agents: cmd:COMMAND, python:MODULE:FUNCTION,
+            stub:FILE, or a plug-in.
+        env: FILE: a variable that programs get too.
+        secret: FILE: the same, and its value is taken out of everything that is recorded.
+        budget: Most that the run may spend, such as usd=5; may be given again.
+        ignore: FILE: a limit of agents that may be overlooked.
+        base: FILE: $BASE_BRANCH.
+        context: FILE: file with $CONTEXT.
+        parallel: FILE: most nodes at work at once.
+        dialect: FILE: a rejection cancels the run, or fails the node (ion).
+        requested: FOLDER: a stage that runs on request only.
+        chain: SOP: agents may have the SOPs run that it names.
+        lease: FILE: what to do if another run works in the folder, which it has alone.
+        worktree: FILE: work in a git worktree of the run's own.
+        conversation: FILE: agents that persist_session go on in its last run.
+        detach: FILE: only start it; a worker does the rest.
+    """
+
+    words: Annotated[Names, arg(metavar="NAME=TEXT|NAME:=JSON|MESSAGE")] = None
+    inputs: Annotated[Names, opt("--input", "-i")] = None
+    cwd: Path | None = None
+    provider: str | None = None
     providers: ProviderMap = None
-    env: Annotated[Names, opt("FILE: a variable that programs get too.", metavar="NAME")] = None
-    secret: Annotated[
-        Names,
-        opt(
-            "FILE: the same, and its value is taken out of everything that is recorded.",
-            metavar="NAME",
-        ),
-    ] = None
-    budget: Annotated[
-        Names,
-        opt(
-            "Most that the run may spend, such as usd=5; may be given again.", metavar="UNIT=AMOUNT"
-        ),
-    ] = None
-    ignore: Annotated[
-        Names, opt("FILE: a limit of agents that may be overlooked.", metavar="FIELD")
-    ] = None
-    base: Annotated[str | None, opt("FILE: $BASE_BRANCH.", metavar="BRANCH")] = None
-    context: Annotated[Path | None, opt("FILE: file with $CONTEXT.")] = None
-    parallel: Annotated[int, opt("FILE: most nodes at work at once.", min=1)] = 8
-    dialect: Annotated[
-        Dialect, opt("FILE: a rejection cancels the run, or fails the node (ion).")
-    ] = Dialect.ARCHON
-    requested: Annotated[
-        Names, opt("FOLDER: a stage that runs on request only.", "--with", metavar="STAGE")
-    ] = None
-    chain: Annotated[bool, opt("SOP: agents may have the SOPs run that it names.")] = False
-    lease: Annotated[
-        Folder, opt("FILE: what to do if another run works in the folder, which it has alone.")
-    ] = Folder.WAIT
-    worktree: Annotated[bool, opt("FILE: work in a git worktree of the run's own.")] = False
-    conversation: Annotated[
-        str, opt("FILE: agents that persist_session go on in its last run.", metavar="NAME")
-    ] = ""
+    env: Annotated[Names, opt(metavar="NAME")] = None
+    secret: Annotated[Names, opt(metavar="NAME")] = None
+    budget: Annotated[Names, opt(metavar="UNIT=AMOUNT")] = None
+    ignore: Annotated[Names, opt(metavar="FIELD")] = None
+    base: Annotated[str | None, opt(metavar="BRANCH")] = None
+    context: Path | None = None
+    parallel: Annotated[int, opt(min=1)] = 8
+    dialect: Dialect = Dialect.ARCHON
+    requested: Annotated[Names, opt("--with", metavar="STAGE")] = None
+    chain: bool = False
+    lease: Folder = Folder.WAIT
+    worktree: bool = False
+    conversation: Annotated[str, opt(metavar="NAME")] = ""
     search: SearchPath = None
-    detach: Annotated[bool, opt("FILE: only start it; a worker does the rest.")] = False
+    detach: bool = False
 
     @property
     def folders(self) -> tuple[Path, ...]:

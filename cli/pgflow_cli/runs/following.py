@@ -28,21 +28,19 @@ def logs(
     form: Answer,
     database: Db,
     *,
-    tail: Annotated[
-        int | None, opt("Only so many lines of those there are.", "--tail", "-n", min=0)
-    ] = None,
-    follow: Annotated[
-        bool, opt("Go on until the run has ended, or Ctrl-C.", "--follow", "-f")
-    ] = False,
-    every: Annotated[
-        float,
-        seconds_option("--every", "With --follow: time between looks.", shown="500ms", least=0.1),
-    ] = 0.5,
+    tail: Annotated[int | None, opt("--tail", "-n", min=0)] = None,
+    follow: Annotated[bool, opt("--follow", "-f")] = False,
+    every: Annotated[float, seconds_option("--every", shown="500ms", least=0.1)] = 0.5,
 ) -> None:
     """Prints the history of a run, line by line.
 
     Each line is a unit of its journal. Log records of your own code are where its workers write
     them; each carries the key of its run.
+
+    Args:
+        tail: Only so many lines of those there are.
+        follow: Go on until the run has ended, or Ctrl-C.
+        every: With --follow: time between looks.
     """
     run = find_run(database, key)
     seq = 0 if tail is None else max(0, database.ask(inspect.last_seq(run.run_id)) - tail)

@@ -12,12 +12,11 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import opt
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.options import Chosen, Db, Rows
 from pgflow_cli.look.output import (
     Column,
     Form,
-    age,
     as_object,
     console,
     dump,
@@ -26,11 +25,11 @@ from pgflow_cli.look.output import (
     note,
     plain,
     print_rows,
-    styled_status,
+    table,
     value_of,
 )
 from pgflow_cli.look.parsing import seconds_option
-from pgflow_cli.look.selection import Filters, KeyPatterns
+from pgflow_cli.look.selection import Filters
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -41,28 +40,29 @@ _NAMES = (
     "key", "status", "workflow", "queue", "labels", "priority", "attempt", "worker_id",
     "generation", "created_at", "since", "run_at", "deadline_at", "finished_at", "why",
 )  # fmt: skip
-_COUNT_COLUMNS = [
-    Column("STATUS", lambda row: styled_status(row["status"])),
-    Column("RUNS", lambda row: f"{row['runs']:,}", right=True),
-]
+_COUNT_COLUMNS = table("status runs#")
 
 
 def list_runs(
     filters: Chosen,
     form: Rows,
     database: Db,
-    patterns: KeyPatterns = None,
+    patterns: Annotated[list[str] | None, arg(metavar="[KEY]...")] = None,
     *,
-    limit: Annotated[
-        int, opt("At most so many, the newest; 0 for all.", "--limit", "-n", min=0)
-    ] = 50,
-    count: Annotated[bool, opt("Only how many there are of each status.")] = False,
-    watch: Annotated[bool, opt("Look again and again, until Ctrl-C.")] = False,
-    every: Annotated[
-        float, seconds_option("--every", "With --watch: time between looks.", shown="2s", least=0.1)
-    ] = 2.0,
+    limit: Annotated[int, opt("--limit", "-n", min=0)] = 50,
+    count: bool = False,
+    watch: bool = False,
+    every: Annotated[float, seconds_option("--every", shown="2s", least=0.1)] = 2.0,
 ) -> None:
-    """Lists runs, the newest first."""
+    """Lists runs, the newest first.
+
+    Args:
+        patterns: Only runs with these keys; * matches anything.
+        limit: At most so many, the newest; 0 for all.
+        count: Only how many there are of each status.
+        watch: Look again and again, until Ctrl-C.
+        every: With --watch: time between looks.
+    """
     listing = _Listing(database, replace(filters, patterns=patterns or []), limit, count, form)
     if watch:
         _watch(listing, every)
@@ -119,15 +119,11 @@ class _Listing:
 
 def run_columns(rows: Sequence[Any], now: datetime) -> list[Column]:
     """Columns of a table of runs."""
-    columns = [
-        Column("KEY", "key", most=48),
-        Column("STATUS", lambda row: styled_status(value_of(row, "status"))),
-        Column("SINCE", lambda row: age(value_of(row, "since"), now), right=True),
-        Column("WORKFLOW", "workflow", most=24),
-        Column("QUEUE", "queue", from_width=110, most=20),
-        Column("TRIES", lambda row: value_of(row, "attempt") or "", from_width=130, right=True),
-        Column("WHY", "why", takes_rest=True, most=200),
-    ]
+    columns = table(
+        "key/48 status since workflow/24 queue/20@110 TRIES>@130 why*200",
+        now=now,
+        TRIES=lambda row: value_of(row, "attempt") or "",
+    )
     if any(value_of(row, "labels") for row in rows):
         labels = Column(
             "LABELS", lambda row: labelled(value_of(row, "labels")), from_width=110, most=30

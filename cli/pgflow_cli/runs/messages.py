@@ -10,7 +10,7 @@ from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Db, OptionalKey, Rows
-from pgflow_cli.look.output import Column, Form, age, print_one, print_rows, short_json
+from pgflow_cli.look.output import Form, print_one, print_rows, table
 from pgflow_cli.look.parsing import parse_json
 from pgflow_cli.look.selection import find_run
 
@@ -22,25 +22,21 @@ _NAMES = ("key", "message", "signal", "state", "payload", "sent_at", "sent_by", 
 
 @dataclass(frozen=True)
 class Repair:
-    """Treatment of a message, as it is given."""
+    """Treatment of a message, as it is given.
 
-    drop: Annotated[int | None, opt("Take this message out of the mailbox.", metavar="MESSAGE")] = (
-        None
-    )
-    replace: Annotated[int | None, opt("Give this message another payload.", metavar="MESSAGE")] = (
-        None
-    )
-    payload: Annotated[
-        str | None,
-        opt("That payload in JSON, @FILE, or - for standard input.", "--with", metavar="JSON"),
-    ] = None
-    requeue: Annotated[
-        int | None,
-        opt("Send this message again, behind the others of its name.", metavar="MESSAGE"),
-    ] = None
-    to: Annotated[str | None, opt("With --requeue: the run that is to have it.", metavar="KEY")] = (
-        None
-    )
+    Args:
+        drop: Take this message out of the mailbox.
+        replace: Give this message another payload.
+        payload: That payload in JSON, @FILE, or - for standard input.
+        requeue: Send this message again, behind the others of its name.
+        to: With --requeue: the run that is to have it.
+    """
+
+    drop: Annotated[int | None, opt(metavar="MESSAGE")] = None
+    replace: Annotated[int | None, opt(metavar="MESSAGE")] = None
+    payload: Annotated[str | None, opt("--with", metavar="JSON")] = None
+    requeue: Annotated[int | None, opt(metavar="MESSAGE")] = None
+    to: Annotated[str | None, opt(metavar="KEY")] = None
 
     def chosen(self) -> tuple[str, int] | None:
         """Return what is to be done, and the number of the message; None for nothing.
@@ -65,9 +61,7 @@ def messages(
     repair: Annotated[Repair, Made(Repair)],
     key: OptionalKey = None,
     *,
-    why: Annotated[
-        str | None, opt("The reason, kept with the message or in the run's history.")
-    ] = None,
+    why: str | None = None,
 ) -> None:
     """Lists undelivered signals, or repairs one.
 
@@ -75,6 +69,9 @@ def messages(
     that need attention, in all runs. refused: the code could not take the payload, and the run is
     stuck until you drop, replace or requeue the message. ended: the run had ended. dropped,
     replaced: an operator took it out. You can send any of these again with --requeue.
+
+    Args:
+        why: The reason, kept with the message or in the run's history.
     """
     chosen = repair.chosen()
     if chosen is None:
@@ -101,15 +98,7 @@ def _list(database: Database, key: str | None, form: Form) -> None:
         find_run(database, key)
     found = database.ask(inspect.list_messages(key, limit=None)).items
     now = database.now()
-    columns = [
-        Column("RUN", "key"),
-        Column("MESSAGE", "message", right=True),
-        Column("SIGNAL", "signal"),
-        Column("STATE", "state"),
-        Column("SENT", lambda message: age(message.sent_at, now), right=True),
-        Column("PAYLOAD", lambda message: short_json(message.payload), most=60),
-        Column("WHY", "why", takes_rest=True, most=200),
-    ]
+    columns = table("RUN=key message signal state SENT=sent_at payload~/60 why*200", now=now)
     empty = (
         "No signals wait, and none was put aside."
         if key is not None

@@ -29,16 +29,7 @@ from pgflow_cli.look.options import (
     check_word,
     confirm,
 )
-from pgflow_cli.look.output import (
-    Column,
-    Form,
-    console,
-    make_table,
-    many,
-    note,
-    print_rows,
-    styled_status,
-)
+from pgflow_cli.look.output import Form, console, make_table, many, note, print_rows, table
 from pgflow_cli.look.selection import ENDED, OPEN, Filters, find_run, split_words
 from pgflow_cli.runs.listing import run_columns
 
@@ -68,13 +59,17 @@ RETRY = Order("retry", "retried", ("stuck",), ("failed",))
 
 @dataclass(frozen=True)
 class Batch:
-    """The runs that a command line chooses, and the manner in which they get the command."""
+    """The runs that a command line chooses, and the manner in which they get the command.
+
+    Args:
+        everything: Every run that this can be done to.
+    """
 
     options: Chosen
     form: Rows
     database: Db
     keys: Keys = None
-    everything: Annotated[bool, opt("Every run that this can be done to.", "--all")] = False
+    everything: Annotated[bool, opt("--all")] = False
     why: Why = None
     yes: Yes = False
     dry_run: DryRun = False
@@ -194,11 +189,7 @@ class Batch:
             )
 
 
-_REPORT_COLUMNS = [
-    Column("KEY", "key"),
-    Column("BEFORE", lambda row: styled_status(row["before"])),
-    Column("NOW", lambda row: styled_status(row["status"])),
-]
+_REPORT_COLUMNS = table("key before NOW=status")
 
 
 def _why_not(order: Order, status: str) -> str:
@@ -212,16 +203,15 @@ def _why_not(order: Order, status: str) -> str:
 Runs = Annotated[Batch, Made(Batch)]
 
 
-def cancel(
-    runs: Runs,
-    *,
-    force: Annotated[bool, opt("End it without running any more of its code.")] = False,
-) -> None:
+def cancel(runs: Runs, *, force: bool = False) -> None:
     """Cancels runs: their code may clean up first.
 
     Cancelled is final. Runs chosen by options are counted, shown and confirmed, and exactly these
     are cancelled. --force is for operators: effects that the runs have done and not compensated
     stay owed, and `pgflow owed` lists them.
+
+    Args:
+        force: End it without running any more of its code.
     """
     runs.give(replace(CANCEL, options={"force": force}))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import Made, arg, opt
+from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import (
@@ -72,11 +72,14 @@ def _again(
     *,
     effects: Effects = None,
     attempts: Attempts = None,
-    deadline: Annotated[
-        str | None, opt("A new deadline: cancel it if it is not over after 90s, 10m, 7d...")
-    ] = None,
+    deadline: str | None = None,
     why: Why = None,
 ) -> Again:
+    """Return the options.
+
+    Args:
+        deadline: A new deadline: cancel it if it is not over after 90s, 10m, 7d...
+    """
     given = {
         "effects": check_word("--effects", effects, EFFECTS),
         "attempts": attempts,
@@ -94,25 +97,25 @@ AgainOptions = Annotated[Again, Made(_again)]
 def fork(
     key: Key,
     again: AgainOptions,
-    new_key: Annotated[str | None, arg("Key of the fork; made up if it is left out.")] = None,
+    new_key: str | None = None,
     *,
-    at: Annotated[
-        int | None, opt("How many units of the journal it begins with; all if left out.", min=0)
-    ] = None,
+    at: Annotated[int | None, opt(min=0)] = None,
     from_step: FromStep = None,
     edit: Edit = None,
     text: NewInput = None,
-    with_mail: Annotated[
-        bool, opt("Copy signals that wait, and those that the part left out had taken.")
-    ] = False,
-    generation: Annotated[
-        int | None, opt("Of which generation; the newest if left out.", min=1)
-    ] = None,
+    with_mail: bool = False,
+    generation: Annotated[int | None, opt(min=1)] = None,
     label: OwnLabels = None,
 ) -> None:
     """Starts a run from a copy of another's journal.
 
     The other goes on as it is. The same new key with the same options is the same fork.
+
+    Args:
+        new_key: Key of the fork; made up if it is left out.
+        at: Number of units of the journal that it begins with; all if left out.
+        with_mail: Copy signals that wait, and those that the part left out had taken.
+        generation: Of which generation; the newest if left out.
     """
     options = {
         **_edited(edit),
@@ -140,10 +143,7 @@ def rewind(
     key: Key,
     again: AgainOptions,
     *,
-    to: Annotated[
-        int | None,
-        opt("The last unit to keep, as `pgflow timeline KEY --units` numbers them.", min=0),
-    ] = None,
+    to: Annotated[int | None, opt(min=0)] = None,
     from_step: FromStep = None,
     edit: Edit = None,
     cancel_children: Children = False,
@@ -152,6 +152,9 @@ def rewind(
 
     It keeps its key and goes on from there as its next generation. Its later work stays in the
     history.
+
+    Args:
+        to: The last unit to keep, as `pgflow timeline KEY --units` numbers them.
     """
     if to is None and from_step is None:
         raise Mistake("where to? Pass --to UNIT or --from-step STEP; `pgflow restart` begins anew")

@@ -15,19 +15,23 @@ from pgflow_cli.look.output import many, print_one
 
 
 def reset_sessions(
-    workflow: Annotated[str, arg("Name of the workflow.", metavar="WORKFLOW")],
+    workflow: Annotated[str, arg(metavar="WORKFLOW")],
     form: Answer,
     database: Db,
-    conversation: Annotated[str | None, opt("Of this conversation only.", metavar="NAME")] = None,
-    node: Annotated[
-        str | None, opt("Of this node of the conversation only.", metavar="NODE")
-    ] = None,
-    yes: Annotated[bool, opt("Without --conversation: of all conversations.")] = False,
+    conversation: Annotated[str | None, opt(metavar="NAME")] = None,
+    node: Annotated[str | None, opt(metavar="NODE")] = None,
+    yes: Annotated[bool, opt()] = False,
 ) -> None:
     """Forgets the sessions that agents keep between runs.
 
     The next run of the conversation begins anew. What agents keep of a session on their own disk
     stays.
+
+    Args:
+        workflow: Name of the workflow.
+        conversation: Of this conversation only.
+        node: Of this node of the conversation only.
+        yes: Without --conversation: of all conversations.
     """
     from pgflow.declare.durable.conversations import SESSIONS
     from pgflow.documents import Documents

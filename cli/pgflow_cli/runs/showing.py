@@ -14,7 +14,6 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db
 from pgflow_cli.look.output import (
     AsJson,
-    Column,
     Form,
     age,
     amount,
@@ -29,6 +28,7 @@ from pgflow_cli.look.output import (
     short_json,
     shown,
     styled_status,
+    table,
     when,
 )
 from pgflow_cli.look.selection import ENDED, Key, find_detail
@@ -65,17 +65,18 @@ def show(
     key: Key,
     database: Db,
     *,
-    limit: Annotated[
-        int | None,
-        opt("At most so many calls; 0 for each. A table has 30, JSON all.", "--limit", "-n", min=0),
-    ] = None,
-    svg: Annotated[bool, opt("Print its newest calls on a time axis, as SVG.")] = False,
+    limit: Annotated[int | None, opt("--limit", "-n", min=0)] = None,
+    svg: bool = False,
     as_json: AsJson = None,
 ) -> None:
     """Shows a run: where it is and why, input, result, calls.
 
     Calls are steps, decisions and effects. Of a run with more of them than the limit, many calls of
     one name are one line, which counts them by status.
+
+    Args:
+        limit: At most so many calls; 0 for each. A table has 30, JSON all.
+        svg: Print its newest calls on a time axis, as SVG.
     """
     if svg:
         if as_json or limit is not None:
@@ -305,8 +306,4 @@ def _traceback(error: Any) -> Text | None:
     return Text(lines.rstrip(), style="bright_black")
 
 
-_CHILD_COLUMNS = [
-    Column("CHILD", "key"),
-    Column("STATUS", lambda child: styled_status(child.status)),
-    Column("WORKFLOW", "workflow"),
-]
+_CHILD_COLUMNS = table("CHILD=key status workflow")

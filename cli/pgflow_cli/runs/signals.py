@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 from pgflow import inspect
-from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db
@@ -24,20 +24,22 @@ AWAITED_SECONDS = 2.0
 
 def signal(
     key: Key,
-    name: Annotated[str, arg("Name of the signal.")],
+    name: str,
     form: Answer,
     database: Db,
-    payload: Annotated[str, arg("Payload in JSON, @FILE, or - for standard input.")] = "null",
+    payload: str = "null",
     *,
-    idempotency_key: Annotated[
-        str | None,
-        opt("The same key to the same run is one message.", metavar="KEY", callback=refuse_empty),
-    ] = None,
+    idempotency_key: Annotated[str | None, opt(metavar="KEY", callback=refuse_empty)] = None,
 ) -> None:
     """Sends a signal to a run.
 
     If the run waits for it, it goes on; else the signal is kept until the run asks for it. To a run
     that has ended nothing is sent: exit code 2.
+
+    Args:
+        name: Name of the signal.
+        payload: Payload in JSON, @FILE, or - for standard input.
+        idempotency_key: The same key to the same run is one message.
     """
     from pgflow import Signal
 

@@ -5,10 +5,9 @@ messages that a run would refuse.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
-from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db
@@ -111,16 +110,14 @@ def _graph_of(detail: inspect.RunDetail) -> Graph | None:
     return graph if graph.family == "icm" else None
 
 
-def request(
-    key: Key,
-    stage: Annotated[str, arg("A stage with gate: explicit_request.")],
-    form: Answer,
-    database: Db,
-) -> None:
+def request(key: Key, stage: str, form: Answer, database: Db) -> None:
     """Requests a stage that a run would skip.
 
     The run is one of a workspace. It must not have passed the stage yet: exit code 2 if it has, or
     has ended.
+
+    Args:
+        stage: A stage with gate: explicit_request.
     """
     from pgflow import Signal
     from pgflow.declare.durable.stages.mail import REQUEST

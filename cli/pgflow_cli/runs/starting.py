@@ -19,13 +19,7 @@ from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Db, Deadline, OwnLabels
 from pgflow_cli.look.output import Form, dump, note, print_one, shown
-from pgflow_cli.look.parsing import (
-    parse_input,
-    parse_moment,
-    parse_pairs,
-    parse_span,
-    refuse_empty,
-)
+from pgflow_cli.look.parsing import parse_input, parse_moment, parse_pairs, parse_span, refuse_empty
 from pgflow_cli.look.selection import exists
 from pgflow_cli.runs.declared import FileOptions
 
@@ -56,54 +50,35 @@ class IfTaken(StrEnum):
 
 @dataclass(frozen=True)
 class StartGiven:
-    """Options of a start, as they are given. The help of each says what it is."""
+    """Options of a start, as they are given. The help of each says what it is.
+
+    Args:
+        queue: Queue to wait in; else the workflow's own.
+        priority: Lower numbers go first.
+        at: Not before: a time with zone, or 10m (from now).
+        if_taken: With --key: what to do if a run has it. match: the same input is the same run.
+        key_for: With --key: the key counts while its run is open, and this long after its start.
+        debounce: With --key: begin so long after the last start with it, which alone counts.
+        max_wait: With --debounce or --collect: begin at the latest so long after the first start.
+        collect: With --key and --max-wait: one run gets the lists of all starts, up to so many
+            items.
+        pool: Pool that the run draws on.
+        version: With a name: pin the run to this version of the code.
+    """
 
     key: RunKey = None
-    queue: Annotated[
-        str | None, opt("Queue to wait in; else the workflow's own.", "--queue", "-q")
-    ] = None
-    priority: Annotated[int, opt("Lower numbers go first.", min=-32768, max=32767)] = 0
-    at: Annotated[str | None, opt("Not before: a time with zone, or 10m (from now).")] = None
+    queue: Annotated[str | None, opt("--queue", "-q")] = None
+    priority: Annotated[int, opt(min=-32768, max=32767)] = 0
+    at: str | None = None
     deadline: Deadline = None
     label: OwnLabels = None
-    if_taken: Annotated[
-        IfTaken,
-        opt("With --key: what to do if a run has it. match: the same input is the same run."),
-    ] = IfTaken.MATCH
-    key_for: Annotated[
-        str | None,
-        opt(
-            "With --key: the key counts while its run is open, and this long after its start.",
-            metavar="DURATION",
-        ),
-    ] = None
-    debounce: Annotated[
-        str | None,
-        opt(
-            "With --key: begin so long after the last start with it, which alone counts.",
-            metavar="DURATION",
-        ),
-    ] = None
-    max_wait: Annotated[
-        str | None,
-        opt(
-            "With --debounce or --collect: begin at the latest so long after the first start.",
-            metavar="DURATION",
-        ),
-    ] = None
-    collect: Annotated[
-        int | None,
-        opt(
-            "With --key and --max-wait: one run gets the lists of all starts, up to so many items.",
-            metavar="ITEMS",
-            min=1,
-        ),
-    ] = None
-    pool: Annotated[str | None, opt("Pool that the run draws on.")] = None
-    version: Annotated[
-        str | None,
-        opt("With a name: pin the run to this version of the code.", callback=refuse_empty),
-    ] = None
+    if_taken: IfTaken = IfTaken.MATCH
+    key_for: Annotated[str | None, opt(metavar="DURATION")] = None
+    debounce: Annotated[str | None, opt(metavar="DURATION")] = None
+    max_wait: Annotated[str | None, opt(metavar="DURATION")] = None
+    collect: Annotated[int | None, opt(metavar="ITEMS", min=1)] = None
+    pool: str | None = None
+    version: Annotated[str | None, opt(callback=refuse_empty)] = None
 
     def parsed(self) -> dict[str, Any]:
         """Return the options of a start that need no database.
@@ -133,24 +108,23 @@ class StartGiven:
 
 
 def start(
-    target: Annotated[
-        str,
-        arg("Name of a workflow that the database knows, or MODULE:WORKFLOW.", metavar="WORKFLOW"),
-    ],
+    target: Annotated[str, arg(metavar="WORKFLOW")],
     given: Annotated[StartGiven, Made(StartGiven)],
     form: Answer,
     database: Db,
-    words: Annotated[
-        list[str] | None, arg("Parameters of the workflow.", metavar="NAME=TEXT|NAME:=JSON")
-    ] = None,
+    words: Annotated[list[str] | None, arg(metavar="NAME=TEXT|NAME:=JSON")] = None,
     *,
-    text: Annotated[
-        str | None,
-        opt("All parameters as a JSON object, @FILE, or - for standard input.", "--input", "-i"),
-    ] = None,
-    new: Annotated[bool, opt("Start it even if the database does not know the name.")] = False,
+    text: Annotated[str | None, opt("--input", "-i")] = None,
+    new: bool = False,
 ) -> None:
-    """Starts a run; workers do the rest."""
+    """Starts a run; workers do the rest.
+
+    Args:
+        target: Name of a workflow that the database knows, or MODULE:WORKFLOW.
+        words: Parameters of the workflow.
+        text: All parameters as a JSON object, @FILE, or - for standard input.
+        new: Start it even if the database does not know the name.
+    """
     from pgflow import StartOptions
 
     value, parsed = parse_input(words, text), given.parsed()
@@ -273,34 +247,22 @@ FILES = "pgflow.declare.durable"
 
 @dataclass(frozen=True)
 class RunGiven:
-    """Options of a run that is worked on here, as they are given."""
+    """Options of a run that is worked on here, as they are given.
+
+    Args:
+        max_runtime: Stop waiting after 90s, 10m...: exit code 3, and the run goes on with the next
+            worker.
+        from_node: FILE, with --key: do this node of the run again, and all that ended after it.
+        effects: With --from: what becomes of external nodes that were done: reuse, repeat or
+            compensate.
+    """
 
     key: RunKey = None
     deadline: Deadline = None
     label: OwnLabels = None
-    max_runtime: Annotated[
-        str | None,
-        opt(
-            "Stop waiting after 90s, 10m...: exit code 3, and the run goes on with the next worker."
-        ),
-    ] = None
-    from_node: Annotated[
-        str | None,
-        opt(
-            "FILE, with --key: do this node of the run again, and all that ended after it.",
-            "--from",
-            metavar="NODE",
-            callback=refuse_empty,
-        ),
-    ] = None
-    effects: Annotated[
-        str | None,
-        opt(
-            "With --from: what becomes of external nodes that were done: reuse, repeat or "
-            "compensate.",
-            metavar="WORD",
-        ),
-    ] = None
+    max_runtime: str | None = None
+    from_node: Annotated[str | None, opt("--from", metavar="NODE", callback=refuse_empty)] = None
+    effects: Annotated[str | None, opt(metavar="WORD")] = None
 
 
 @dataclass
@@ -326,27 +288,26 @@ class Prepared:
 
 def run(
     called: typer.Context,
-    target: Annotated[
-        str,
-        arg(
-            "The workflow: MODULE:NAME, FILE.py:NAME, a YAML file or SOP, the folder of a "
-            "workspace, or a name in .archon/workflows, of an SOP here or in sops/.",
-            metavar="MODULE[:WORKFLOW]|FILE|FOLDER|NAME",
-        ),
-    ],
+    target: Annotated[str, arg(metavar="MODULE[:WORKFLOW]|FILE|FOLDER|NAME")],
     options: Annotated[FileOptions, Made(FileOptions)],
     given: Annotated[RunGiven, Made(RunGiven)],
     form: Answer,
     database: Db,
     *,
-    watch: Annotated[bool, opt("FILE: print each node as it begins and ends.")] = False,
-    log_level: Annotated[str, opt("debug, info, warning or error.")] = "warning",
+    watch: bool = False,
+    log_level: str = "warning",
 ) -> None:
     """Starts a run, works on it here, and waits for its result.
 
     The process serves the workflow's queue until the run is over; what else it has taken by then,
     it hands back. A run that waits for a person ends it with exit code 4; the same command with the
     same key goes on.
+
+    Args:
+        target: The workflow: MODULE:NAME, FILE.py:NAME, a YAML file or SOP, the folder of a
+            workspace, or a name in .archon/workflows, of an SOP here or in sops/.
+        watch: FILE: print each node as it begins and ends.
+        log_level: debug, info, warning or error.
     """
     from pgflow_cli.look.logs import set_up_logging
     from pgflow_cli.runs.running import RunHere

@@ -55,19 +55,18 @@ def timeline(
     form: Rows,
     database: Db,
     *,
-    generation: Annotated[
-        int | None,
-        opt("An earlier one of a run that was continued as new; else the newest.", min=1),
-    ] = None,
-    units: Annotated[
-        bool, opt("The units of its journal, as they are numbered for fork and rewind.")
-    ] = False,
+    generation: Annotated[int | None, opt(min=1)] = None,
+    units: bool = False,
 ) -> None:
     """Draws what a run did and waited for.
 
     Full bars are steps whose beginning is recorded; of reads and transactions only the end is, so
     their lighter bar begins with the entry before. Lines are waits, crosses failed attempts.
     "recovered" says that another worker went on from the journal.
+
+    Args:
+        generation: An earlier one of a run that was continued as new; else the newest.
+        units: The units of its journal, as they are numbered for fork and rewind.
     """
     history = find(database, key, inspect.read_history(key, generation))
     if units:

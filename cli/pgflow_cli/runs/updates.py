@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow import inspect
-from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import FAILED, TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Arguments, Db, Timeout
@@ -28,26 +28,22 @@ LONGEST_LOOK_SECONDS = 0.5
 
 def update(
     key: Key,
-    name: Annotated[str, arg("Name of the handler.")],
+    name: str,
     form: Answer,
     database: Db,
     args: Arguments = "{}",
     *,
-    update_id: Annotated[
-        str | None,
-        opt(
-            "The same id to the same run is one update, with one answer.",
-            "--id",
-            metavar="ID",
-            callback=refuse_empty,
-        ),
-    ] = None,
+    update_id: Annotated[str | None, opt("--id", metavar="ID", callback=refuse_empty)] = None,
     timeout: Timeout = None,
 ) -> None:
     """Sends an update to a run, and waits for the answer.
 
     Exit code 1 if its handler failed, its validator rejected it, or the run ended before it was
     answered; 3 if the time is over first. The update stays where it is then: ask again with its id.
+
+    Args:
+        name: Name of the handler.
+        update_id: The same id to the same run is one update, with one answer.
     """
     value = parse_json(args, "ARGS")
     if not isinstance(value, dict):
@@ -93,16 +89,15 @@ def _describe(update: str, status: str, value: Any, error: Any) -> str:
     return f"{update} is {status}{why}"
 
 
-def query(
-    key: Key,
-    database: Db,
-    name: Annotated[str | None, arg("Name of the value; all if not given.")] = None,
-) -> None:
+def query(key: Key, database: Db, name: str | None = None) -> None:
     """Prints what a run has published.
 
     It is JSON: values that its code has given to set_state().
 
     It is read from the database: the run is not woken.
+
+    Args:
+        name: Name of the value; all if not given.
     """
     find_run(database, key)
     if name is None:

@@ -122,10 +122,7 @@ def _find_again(database: Database, key: str) -> inspect.RunDetail:
 
 
 async def _until_over(
-    dsn: str,
-    chains: dict[str, int],
-    limit: timedelta | None,
-    meanwhile: Callable[[], None] | None,
+    dsn: str, chains: dict[str, int], limit: timedelta | None, meanwhile: Callable[[], None] | None
 ) -> None:
     import asyncio
 

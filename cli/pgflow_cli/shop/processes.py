@@ -1,8 +1,8 @@
 """The processes beside this one: a server, and the workers that come and go.
 
 Each is in a session of its own, so that Ctrl-C reaches this process only, which then stops them in
-order; and none outlives this process, even if it is killed (`attended`). Their output goes to files
-in the folder of the run.
+order. Each ends with its standard input, so none outlives this process, even if it is killed. Their
+output goes to files in the folder of the run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def start_process(
     path = os.pathsep.join(filter(None, sys.path))
     with log.open("ab") as file:
         return subprocess.Popen(  # noqa: S603 - our own modules
-            [sys.executable, "-m", "pgflow_cli.shop.attended", *command],
+            [sys.executable, "-m", *command],
             stdin=subprocess.PIPE,
             stdout=file if stdout is None else stdout,
             stderr=file,
@@ -106,7 +106,7 @@ class Workers:
         dead_after_seconds: float = 1.5,
     ) -> None:
         self._command = [
-            *("pgflow_cli", "workers", target, "--queue", queue, "--poll", "0.2s"),
+            *("pgflow_cli", "workers", target, "--supervised", "--queue", queue, "--poll", "0.2s"),
             *("--concurrency", str(concurrency), "--dead-after", f"{dead_after_seconds:g}s"),
         ]
         self._folder = folder

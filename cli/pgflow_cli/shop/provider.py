@@ -101,13 +101,13 @@ class Provider:
 
 
 async def serve(book: str, latency_ms: str, seed: str) -> None:
-    """Serve until killed. The first line on standard output is the address."""
+    """Serve until standard input ends. The first line on standard output is the address."""
     provider = Provider(Path(book), float(latency_ms) / 1000, int(seed))
     server = await asyncio.start_server(provider.talk, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     print(f"{host}:{port}", flush=True)
     async with server:
-        await server.serve_forever()
+        await asyncio.to_thread(sys.stdin.read)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
 
-from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import AsJson, choose_form, plain, print_one
 
@@ -16,14 +14,12 @@ OURS = "---\nname: pgflow\n"
 """Beginning of the file, in every version of it."""
 
 
-def install_skill(
-    *,
-    to: Annotated[Path, opt("Folder of skills; pgflow/SKILL.md is written into it.")] = Path(
-        ".agents/skills"
-    ),
-    as_json: AsJson = None,
-) -> None:
-    """Writes the skill for coding assistants, or renews it."""
+def install_skill(*, to: Path = Path(".agents/skills"), as_json: AsJson = None) -> None:
+    """Writes the skill for coding assistants, or renews it.
+
+    Args:
+        to: Folder of skills; pgflow/SKILL.md is written into it.
+    """
     form = choose_form(as_json=as_json)
     target = to / "pgflow" / "SKILL.md"
     text = resources.files("pgflow_cli.skill").joinpath("SKILL.md").read_text(encoding="utf-8")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
 import typer
 
 from pgflow import inspect
 from pgflow_cli.look.consoles import Roles, Target, check_roles, open_target
 from pgflow_cli.look.database import Dsn
-from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.output import AsJson, Form, choose_form, console, dump
@@ -20,15 +18,19 @@ def top(
     target: Target = None,
     *,
     dsn: Dsn = None,
-    read_only: Annotated[bool, opt("Show, and take no orders.")] = False,
+    read_only: bool = False,
     roles: Roles = None,
-    once: Annotated[bool, opt("Print one picture, and end.")] = False,
+    once: bool = False,
     as_json: AsJson = None,
 ) -> None:
     """Opens the live console in the terminal.
 
     It trusts the user at the terminal, and records that name with every order. --once prints what
     needs a person, queues, runs, workers, gates, debts and budgets, for scripts in JSON.
+
+    Args:
+        read_only: Show, and take no orders.
+        once: Print one picture, and end.
     """
     check_roles(roles)
     if as_json is not None and not once:

@@ -27,15 +27,10 @@ from pgflow_cli.look.output import (
     plain,
     printable,
     styled_status,
+    table,
 )
 from pgflow_cli.runs.timeline import Bars, Marks
-from pgflow_cli.top.orders import (
-    Order,
-    Person,
-    orders_of_debt,
-    orders_of_gate,
-    orders_of_run,
-)
+from pgflow_cli.top.orders import Order, Person, orders_of_debt, orders_of_gate, orders_of_run
 from pgflow_cli.top.views import Place
 
 WINDOW_UNITS = 200
@@ -325,12 +320,11 @@ def _status(entry: inspect.Entry) -> str:
 
 
 def _held(held: list[inspect.HeldRun], now: datetime, width: int) -> RenderableType:
-    columns = [
-        Column("RUN", "key", most=36),
-        Column("WORKFLOW", "workflow", 70, most=24),
-        Column("FOR", lambda run: duration((now - run.since).total_seconds())),
-        Column("DOES", _does, takes_rest=True, most=200),
-    ]
+    columns = table(
+        "RUN=key/36 workflow/24@70 FOR DOES*200",
+        FOR=lambda run: duration((now - run.since).total_seconds()),
+        DOES=_does,
+    )
     return make_table(columns, held, width)
 
 
@@ -340,11 +334,8 @@ def _does(run: inspect.HeldRun) -> str:
 
 
 def _effects(effects: list[inspect.EffectRow], width: int) -> RenderableType:
-    columns = [
-        Column("NAME", "name", most=24),
-        Column("STATUS", lambda effect: effect.owed or effect.status),
-        Column("RISK", "risk", 90),
-        Column("TRIES", "attempts", 70, right=True),
-        Column("IDEMPOTENCY KEY", "effect", takes_rest=True, most=200),
-    ]
+    columns = table(
+        "name/24 STATUS risk@90 TRIES=attempts@70 IDEMPOTENCY_KEY=effect*200",
+        STATUS=lambda effect: effect.owed or effect.status,
+    )
     return make_table(columns, effects, width)

@@ -17,16 +17,7 @@ from pgflow import inspect
 from pgflow._console.alert import Alert
 from pgflow._console.alerts import SILENT_SECONDS, find_alerts
 from pgflow._console.backend import Backend
-from pgflow_cli.look.output import (
-    Column,
-    age,
-    amount,
-    as_object,
-    make_table,
-    many,
-    styled_status,
-)
-from pgflow_cli.ops.options import ago, counted
+from pgflow_cli.look.output import Column, age, as_object, make_table, many, table
 from pgflow_cli.top.pulse import draw_pulse, read_pulse
 
 MOST_ROWS = 100
@@ -97,16 +88,11 @@ async def _debts(backend: Backend, _: str) -> Rows:
 # ---------------------------------------------------------------- how it is drawn
 
 
-def _left(title: str, name: str, now: datetime) -> Column:
-    """Return a column with the time until a moment; red once that is over."""
-
-    def cell(row: Any) -> Any:
-        at = getattr(row, name)
-        if at is not None and at < now:
-            return Text("over", style="red")
-        return "" if at is None else age(now, at)
-
-    return Column(title, cell, right=True)
+def _left(at: datetime | None, now: datetime) -> Text | str:
+    """Return the time until a moment; "over" in red once it has passed."""
+    if at is not None and at < now:
+        return Text("over", style="red")
+    return "" if at is None else age(now, at)
 
 
 def _state_of_worker(row: inspect.WorkerRow, now: datetime) -> Text:
@@ -144,10 +130,6 @@ def _used(row: inspect.BudgetRow) -> Text:
     return Text("#" * full + "." * (10 - full), style="red" if spent >= 1 else "green")
 
 
-def _amount(title: str, name: str) -> Column:
-    return Column(title, lambda row: amount(getattr(row, name)), right=True)
-
-
 def _need_place(row: Alert) -> Place | None:
     key = row.query.get("gate") if row.page == "gate" else row.query.get("key")
     return (row.page, key) if row.page in ("run", "debt", "gate") and key else None
@@ -158,15 +140,10 @@ VIEWS = (
         "needs",
         "Triage",
         _needs,
-        lambda now: (
+        lambda now: [
             Column("", lambda row: Text(MARKS[row.level][0], style=MARKS[row.level][1])),
-            Column("KIND", "kind"),
-            Column("NAME", "name", most=28),
-            Column("AMOUNT", "amount", 120, right=True),
-            Column("WHAT", "what", most=200, takes_rest=True),
-            ago("SINCE", "since", now),
-            Column("ACTION", "action", 120),
-        ),
+            *table("kind name/28 amount>@120 what*200 since action@120", now),
+        ],
         "Nothing needs you.",
         _need_place,
         every=5,
@@ -175,12 +152,11 @@ VIEWS = (
         "queues",
         "Queues",
         lambda backend, _: backend.ask(inspect.list_queues()),
-        lambda now: (
-            Column("QUEUE", "queue", takes_rest=True),
-            *map(counted, ("queued", "running", "waiting", "paused", "stuck")),
-            ago("OLDEST", "oldest_queued_at", now),
-            counted("workers"),
-            Column("STATE", _state_of_queue, 90),
+        lambda now: table(
+            "queue*60 queued# running# waiting# paused# stuck# OLDEST=oldest_queued_at workers#"
+            " STATE@90",
+            now,
+            STATE=_state_of_queue,
         ),
         "No runs yet. `pgflow init` sets up a project.",
     ),
@@ -190,14 +166,7 @@ VIEWS = (
         lambda backend, status: backend.ask(
             inspect.list_runs(_with_status(backend, status), limit=MOST_ROWS)
         ),
-        lambda now: (
-            Column("KEY", "key", most=36),
-            Column("STATUS", lambda row: styled_status(row.status)),
-            Column("WORKFLOW", "workflow", 60, most=24),
-            Column("QUEUE", "queue", 120),
-            ago("FOR", "since", now),
-            Column("WHY", "why", most=200, takes_rest=True),
-        ),
+        lambda now: table("key/36 status workflow/24@60 queue@120 FOR=since why*200", now),
         "No runs match.",
         lambda row: ("run", row.key),
     ),
@@ -205,13 +174,12 @@ VIEWS = (
         "workers",
         "Workers",
         lambda backend, _: backend.ask(inspect.list_workers()),
-        lambda now: (
-            Column("WORKER", lambda row: f"{row.host}:{row.pid}", most=36),
-            Column("QUEUES", lambda row: ", ".join(row.queues), takes_rest=True),
-            Column("RUNS", lambda row: f"{row.running}/{row.concurrency}", right=True),
-            ago("UP", "started_at", now),
-            Column("STATE", lambda row: _state_of_worker(row, now)),
-            Column("VERSION", "version", 100),
+        lambda now: table(
+            "WORKER/36 queues*60 RUNS> UP=started_at STATE version@100",
+            now,
+            WORKER=lambda row: f"{row.host}:{row.pid}",
+            RUNS=lambda row: f"{row.running}/{row.concurrency}",
+            STATE=lambda row: _state_of_worker(row, now),
         ),
         "No worker is running. `pgflow workers MODULE` starts one.",
         lambda row: ("worker", str(row.worker_id)),
@@ -220,12 +188,11 @@ VIEWS = (
         "gates",
         "Gates",
         lambda backend, _: backend.ask(inspect.list_gates(tenant=backend.tenant, limit=MOST_ROWS)),
-        lambda now: (
-            Column("GATE", "name", most=28),
-            Column("RUN", "key", most=36),
-            Column("ASKS", lambda row: ", ".join(row.approvers) or "anybody", takes_rest=True),
-            ago("ASKED", "asked_at", now),
-            _left("LEFT", "expires_at", now),
+        lambda now: table(
+            "GATE=name/28 RUN=key/36 ASKS*60 ASKED=asked_at LEFT>",
+            now,
+            ASKS=lambda row: ", ".join(row.approvers) or "anybody",
+            LEFT=lambda row: _left(row.expires_at, now),
         ),
         "No gate waits for an answer.",
         lambda row: ("gate", row.gate),
@@ -235,13 +202,11 @@ VIEWS = (
         "debts",
         "Owed",
         _debts,
-        lambda now: (
-            Column("NAME", "name", most=28),
-            Column("KIND", "kind", 70),
-            Column("STATE", _state_of_debt),
-            Column("RUN", "key", takes_rest=True),
-            ago("SINCE", "opened_at", now),
-            _left("DUE IN", "due_at", now),
+        lambda now: table(
+            "name/28 kind@70 STATE RUN=key*60 SINCE=opened_at DUE_IN>",
+            now,
+            STATE=_state_of_debt,
+            DUE_IN=lambda row: _left(row.due_at, now),
         ),
         "Nothing is owed.",
         lambda row: ("debt", row.effect) if row.effect else None,
@@ -251,15 +216,10 @@ VIEWS = (
         "budgets",
         "Spend",
         lambda backend, _: backend.ask(inspect.list_budgets(limit=MOST_ROWS)),
-        lambda _: (
-            Column("POOL", "pool", takes_rest=True),
-            Column("UNIT", "unit"),
-            _amount("ALLOWED", "allowed"),
-            _amount("CHARGED", "charged"),
-            _amount("RESERVED", "reserved"),
-            _amount("LEFT", "remaining"),
-            Column("USED", _used),
-            Column("STATE", _state_of_budget, 80),
+        lambda _: table(
+            "pool*60 unit allowed charged reserved LEFT=remaining USED STATE@80",
+            USED=_used,
+            STATE=_state_of_budget,
         ),
         "There are no pools.",
     ),

@@ -12,10 +12,5 @@ from pgflow.agent.langgraph.store import AwaitedStore as AsyncPgflowStore
 from pgflow.agent.langgraph.store import PgflowStore
 
 __all__ = [
-    "AsyncPgflowSaver",
-    "AsyncPgflowStore",
-    "DurableGraph",
-    "PgflowSaver",
-    "PgflowStore",
-    "durable",
-]
+    "AsyncPgflowSaver", "AsyncPgflowStore", "DurableGraph", "PgflowSaver", "PgflowStore", "durable",
+]  # fmt: skip

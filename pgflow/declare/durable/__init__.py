@@ -21,14 +21,6 @@ from pgflow.declare.durable.results import Result, WorkflowFailed
 from pgflow.declare.durable.workflow import declared
 
 __all__ = [
-    "Frozen",
-    "Result",
-    "Settings",
-    "WorkflowFailed",
-    "declared",
-    "execute_workflow",
-    "freeze",
-    "missing_inputs",
-    "refuse_unbuilt",
-    "wanted_inputs",
-]
+    "Frozen", "Result", "Settings", "WorkflowFailed", "declared", "execute_workflow", "freeze",
+    "missing_inputs", "refuse_unbuilt", "wanted_inputs",
+]  # fmt: skip

@@ -56,32 +56,11 @@ from pgflow.declare.text.outputs import NodeState, Output, Outputs, Unresolvable
 from pgflow.declare.text.templates import Previous, Spill, Surface, Variables, resolve
 
 __all__ = [
-    "Change",
-    "Channel",
-    "CommandUnavailable",
-    "NextRound",
-    "Place",
-    "Plan",
-    "Round",
-    "RunState",
-    "Settled",
-    "State",
-    "Surroundings",
-    "Task",
-    "apply",
-    "begin",
-    "completion_reason",
-    "first_said",
-    "group_output",
-    "judge",
-    "make_plan",
-    "open_places",
-    "receive",
-    "round_at",
-    "run_output",
-    "run_state",
-    "until_met",
-]
+    "Change", "Channel", "CommandUnavailable", "NextRound", "Place", "Plan", "Round", "RunState",
+    "Settled", "State", "Surroundings", "Task", "apply", "begin", "completion_reason", "first_said",
+    "group_output", "judge", "make_plan", "open_places", "receive", "round_at", "run_output",
+    "run_state", "until_met",
+]  # fmt: skip
 
 Channel = Literal["field", "signal", "check", "assumed"]
 """Cause of a loop's end: a field that is true, a signal, a check that passed, or the assumption

@@ -34,6 +34,12 @@ class Rule(ABC):
     def check(self, module: Module) -> Iterator[Finding]:
         """Return every place of a module that breaks this rule."""
 
+    def found(
+        self, module: Module, node: ast.AST, what: str, instead: str | None = None
+    ) -> Finding:
+        """Return a finding that says what is there, why it is trouble, and what to do instead."""
+        return self.at(module, node, f"{what}: {self.why}; {instead or self.instead}")
+
     def at(self, module: Module, node: ast.AST, message: str) -> Finding:
         """Return a finding of this rule."""
         return module.finding(node, self.code, message)

@@ -30,16 +30,7 @@ async def ship(order: int) -> None:
 async def fulfil(order: int) -> None:
     ship(order)
 """
-    good = """import pgflow
-
-@pgflow.step
-async def ship(order: int) -> None:
-    pass
-
-@pgflow.workflow
-async def fulfil(order: int) -> None:
-    await ship(order)
-"""
+    good = bad.replace("ship(order)", "await ship(order)")
 
     def check(self, module: Module) -> Iterator[Finding]:
         """Calls that make a coroutine and throw it away, or take it for its result."""
@@ -54,9 +45,7 @@ async def fulfil(order: int) -> None:
                     if _is_in_async(node, module)
                     else f"in a sync workflow, call {_sync_twin(called, node, module)}()"
                 )
-                yield self.at(
-                    module, node, f"{called}() {region.place} is not awaited: {self.why}; {how}"
-                )
+                yield self.found(module, node, f"{called}() {region.place} is not awaited", how)
 
 
 def _coroutine(call: ast.Call, module: Module) -> str | None:
@@ -169,16 +158,7 @@ async def pack(order: int) -> str:
 async def fulfil(order: int) -> str:
     return await pack(order)
 """
-    good = """import pgflow
-
-@pgflow.workflow
-async def pack(order: int) -> str:
-    return f"parcel {order}"
-
-@pgflow.workflow
-async def fulfil(order: int) -> str:
-    return await pgflow.run_child(pack, order)
-"""
+    good = bad.replace("return await pack(order)", "return await pgflow.run_child(pack, order)")
 
     def check(self, module: Module) -> Iterator[Finding]:
         """Find calls of a workflow in workflow code."""
@@ -190,11 +170,11 @@ async def fulfil(order: int) -> str:
                     if _is_in_async(node, module)
                     else f"pgflow.sync.run_child({name}, ...)"
                 )
-                yield self.at(
+                yield self.found(
                     module,
                     node,
-                    f"workflow {name} is called {region.place}: {self.why}; {twin} starts it as a "
-                    "child and waits",
+                    f"workflow {name} is called {region.place}",
+                    f"{twin} starts it as a child and waits",
                 )
 
 
@@ -215,26 +195,13 @@ async def ship(order: int) -> str:
 async def fulfil(order: int) -> str:
     return await ship.fn(order)
 """
-    good = """import pgflow
-
-@pgflow.step
-async def ship(order: int) -> str:
-    return f"parcel {order}"
-
-@pgflow.workflow
-async def fulfil(order: int) -> str:
-    return await ship(order)
-"""
+    good = bad.replace("return await ship.fn(order)", "return await ship(order)")
 
     def check(self, module: Module) -> Iterator[Finding]:
         """Find calls of the function under a step in workflow code."""
         for node, region, callee in _calls(module):
             if callee.declared.kind is not Kind.WORKFLOW and callee.door == "fn":
-                yield self.at(
-                    module,
-                    node,
-                    f"{callee.declared.name}.fn() {region.place}: {self.why}; {self.instead}",
-                )
+                yield self.found(module, node, f"{callee.declared.name}.fn() {region.place}")
 
 
 def _calls(module: Module) -> Iterator[tuple[ast.Call, Region, Callee]]:
@@ -283,11 +250,10 @@ async def release(text: str) -> None:
                     and not _is_of_another(body, node, module)
                 ):
                     name = getattr(body, "name", "a lambda")
-                    yield self.at(
+                    yield self.found(
                         module,
                         node,
-                        f"{ast.unparse(node.func)}() is called in {name}, the body of a step: "
-                        f"{self.why}; {self.instead}",
+                        f"{ast.unparse(node.func)}() is called in {name}, the body of a step",
                     )
 
 
@@ -316,16 +282,7 @@ async def ship(order: int) -> str:
 def fulfil(order: int) -> str:
     return ship(order)
 """
-    good = """import pgflow
-
-@pgflow.step
-async def ship(order: int) -> str:
-    return f"parcel {order}"
-
-@pgflow.workflow
-def fulfil(order: int) -> str:
-    return ship.sync(order)
-"""
+    good = bad.replace("return ship(order)", "return ship.sync(order)")
 
     def check(self, module: Module) -> Iterator[Finding]:
         """Calls of steps, and of what waits, by the door for workflows of the other colour."""
@@ -341,7 +298,7 @@ def fulfil(order: int) -> str:
             else:
                 how = f"an async call {region.place}, which is sync"
                 instead = f"call {_sync_twin(called, node, module)}()"
-            yield self.at(module, node, f"{called}() is {how}: {self.why}; {instead}")
+            yield self.found(module, node, f"{called}() is {how}", instead)
 
 
 def _is_for_async(call: ast.Call, module: Module) -> bool:

@@ -70,11 +70,7 @@ async def build(folder: str) -> None:
             if isinstance(node, TRIES):
                 for block, name in _cleanups(node, module):
                     for found, what in _effects(block, module, frozenset()):
-                        yield self.at(
-                            module,
-                            found,
-                            f"{what} in {name} {region.place}: {self.why}; {self.instead}",
-                        )
+                        yield self.found(module, found, f"{what} in {name} {region.place}")
 
 
 def _cleanups(node: ast.Try | ast.TryStar, module: Module) -> Iterator[tuple[list[ast.stmt], str]]:
@@ -176,16 +172,7 @@ async def patient() -> str:
         return "given up"
     return "slept"
 """
-    good = """import pgflow
-
-@pgflow.workflow
-async def patient() -> str:
-    try:
-        await pgflow.sleep(60)
-    except Exception:
-        return "given up"
-    return "slept"
-"""
+    good = bad.replace("except BaseException:", "except Exception:")
 
     def check(self, module: Module) -> Iterator[Finding]:
         """Handlers of everything that raise nothing,
@@ -214,7 +201,7 @@ async def patient() -> str:
                         )
 
     def _found(self, module: Module, node: ast.AST, what: str, region: Region) -> Finding:
-        return self.at(module, node, f"{what} {region.place}: {self.why}; {self.instead}")
+        return self.found(module, node, f"{what} {region.place}")
 
 
 def _leaving(block: list[ast.stmt]) -> Iterator[ast.stmt]:

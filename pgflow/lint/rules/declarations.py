@@ -49,10 +49,8 @@ pgflow.effects.Confirmed[str] | pgflow.effects.Absent | pgflow.effects.StillUnkn
             reason = _reason_to_settle(found)
             if reason and "settle" not in found.hooks:
                 advice = self.instead.replace("NAME", found.name.rpartition(".<locals>.")[2])
-                yield self.at(
-                    module,
-                    found.at,
-                    f"effect {found.label} is {reason} and has no settle: {self.why}; {advice}",
+                yield self.found(
+                    module, found.at, f"effect {found.label} is {reason} and has no settle", advice
                 )
 
 
@@ -103,11 +101,11 @@ async def refund(charge_id: str, cents: int) -> None:
         for found in module.definitions.of_kind(Kind.EFFECT):
             if _constant(found, "risk") == "compensable" and "compensate" not in found.hooks:
                 advice = self.instead.replace("NAME", found.name.rpartition(".<locals>.")[2])
-                yield self.at(
+                yield self.found(
                     module,
                     found.at,
-                    f"effect {found.label} is compensable and has no compensate: {self.why}; "
-                    f"{advice}",
+                    f"effect {found.label} is compensable and has no compensate",
+                    advice,
                 )
 
 
@@ -153,11 +151,8 @@ async def book(code: str) -> str:
             if not _is_written_out(found):
                 continue  # made at run time
             if len(name.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-                yield self.at(
-                    module,
-                    found.at,
-                    f"the name of {found.kind} {name} has more than 255 bytes: {self.why}; "
-                    f"{self.instead}",
+                yield self.found(
+                    module, found.at, f"the name of {found.kind} {name} has more than 255 bytes"
                 )
 
 
@@ -196,11 +191,8 @@ async def fulfil(order: int) -> str:
             around = module.names.function_around(found.at)
             region = in_workflow.get(id(around)) if around is not None else None
             if region is not None and not isinstance(found.body, ast.Lambda):
-                yield self.at(
-                    module,
-                    found.at,
-                    f"{found.kind} {found.label} is defined {region.place}: {self.why}; "
-                    f"{self.instead}",
+                yield self.found(
+                    module, found.at, f"{found.kind} {found.label} is defined {region.place}"
                 )
         for node in module.names.calls:
             kind = _kind_of_lambda(node, module)
@@ -228,12 +220,7 @@ class WrongSchedule(Rule):
 @pgflow.workflow
 async def nightly() -> None: ...
 """
-    good = """import pgflow
-
-@pgflow.schedule("30 2 * * *", tz="Europe/London")
-@pgflow.workflow
-async def nightly() -> None: ...
-"""
+    good = bad.replace('25 * * *"', '2 * * *", tz="Europe/London"')
 
     def check(self, module: Module) -> Iterator[Finding]:
         """Calls of ``schedule`` whose expressions and zone are written out."""
@@ -291,11 +278,10 @@ async def pack(order: int) -> None: ...
             if found.name.isidentifier() and _is_written_out(found):
                 known = first.setdefault(found.label, found)
                 if known is not found:
-                    yield self.at(
+                    yield self.found(
                         module,
                         found.at,
-                        f"workflows {known.name} and {found.name} are both named {found.label}: "
-                        f"{self.why}; {self.instead}",
+                        f"workflows {known.name} and {found.name} are both named {found.label}",
                     )
 
 

@@ -72,17 +72,7 @@ async def tell_all(names: list[str]) -> None:
     for name in set(names):
         await tell(name)
 """
-    good = """import pgflow
-
-@pgflow.step
-async def tell(name: str) -> None:
-    pass
-
-@pgflow.workflow
-async def tell_all(names: list[str]) -> None:
-    for name in sorted(set(names)):
-        await tell(name)
-"""
+    good = bad.replace("for name in set(names):", "for name in sorted(set(names)):")
 
     def check(self, module: Module) -> Iterator[Finding]:
         """Find places where the order of a set decides something."""
@@ -90,11 +80,7 @@ async def tell_all(names: list[str]) -> None:
         for node, region in module.nodes():
             for found in _ordered(node, module):
                 if sets.is_set(found):
-                    yield self.at(
-                        module,
-                        found,
-                        f"the order of a set counts {region.place}: {self.why}; {self.instead}",
-                    )
+                    yield self.found(module, found, f"the order of a set counts {region.place}")
 
 
 def _ordered(node: ast.AST, module: Module) -> Iterator[ast.expr]:
@@ -188,11 +174,8 @@ async def first(shops: list[str]) -> int:
                 and use.call.args
                 and _are_bare(use.call.args[0], module)
             ):
-                yield self.at(
-                    module,
-                    use.call,
-                    f"asyncio.as_completed() over coroutines {use.region.place}: {self.why}; "
-                    f"{self.instead}",
+                yield self.found(
+                    module, use.call, f"asyncio.as_completed() over coroutines {use.region.place}"
                 )
 
 
@@ -255,7 +238,7 @@ async def shard(customer: str) -> int:
                 )
 
     def _found(self, module: Module, node: ast.AST, what: str, region: Region) -> Finding:
-        return self.at(module, node, f"{what} {region.place}: {self.why}; {self.instead}")
+        return self.found(module, node, f"{what} {region.place}")
 
 
 def _shown(node: ast.AST, module: Module) -> ast.expr | None:

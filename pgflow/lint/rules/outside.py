@@ -27,10 +27,11 @@ class Banned(Rule):
             path = self.match(module, use)
             if path is not None:
                 called = "()" if use.call is not None else ""
-                yield self.at(
+                yield self.found(
                     module,
                     use.call or use.node,
-                    f"{written(path)}{called} {use.region.place}: {self.why}; {self.advice(use)}",
+                    f"{written(path)}{called} {use.region.place}",
+                    self.advice(use),
                 )
 
     def match(self, module: Module, use: Use) -> str | None:
@@ -84,12 +85,9 @@ import pgflow
 async def remind() -> str:
     return datetime.datetime.now().isoformat()
 """
-    good = """import pgflow
-
-@pgflow.workflow
-async def remind() -> str:
-    return pgflow.now().isoformat()
-"""
+    good = bad.replace("import datetime\n", "").replace(
+        "return datetime.datetime.now().isoformat()", "return pgflow.now().isoformat()"
+    )
     words = vocabulary.CLOCK
 
     def match(self, module: Module, use: Use) -> str | None:
@@ -118,13 +116,7 @@ import pgflow
 async def draw(names: list[str]) -> str:
     return random.choice(names)
 """
-    good = """import random
-import pgflow
-
-@pgflow.workflow
-async def draw(names: list[str]) -> str:
-    return random.Random(pgflow.random()).choice(names)
-"""
+    good = bad.replace("random.choice(names", "random.Random(pgflow.random()).choice(names")
     words = vocabulary.CHANCE
 
     def match(self, module: Module, use: Use) -> str | None:
@@ -224,7 +216,7 @@ async def load(path: str) -> int:
                 and isinstance(node.func, ast.Attribute)
                 and (what := self._by_name(node.func))
             ):
-                yield self.at(module, node, f"{what}() {region.place}: {self.why}; {self.instead}")
+                yield self.found(module, node, f"{what}() {region.place}")
 
     @staticmethod
     def _by_name(function: ast.Attribute) -> str | None:
@@ -253,12 +245,7 @@ import pgflow
 async def nap() -> None:
     time.sleep(60)
 """
-    good = """import pgflow
-
-@pgflow.workflow
-async def nap() -> None:
-    await pgflow.sleep(60)
-"""
+    good = bad.replace("import time\n", "").replace("time.sleep(60)", "await pgflow.sleep(60)")
     words = vocabulary.SLEEPING
 
     def advice(self, use: Use) -> str:
@@ -303,11 +290,7 @@ async def measure(text: str) -> int:
                 case ast.Call(func=ast.Attribute(attr="run_in_executor") as function) if (
                     module.names.resolve(function) is None
                 ):
-                    yield self.at(
-                        module,
-                        node,
-                        f".run_in_executor() {region.place}: {self.why}; {self.instead}",
-                    )
+                    yield self.found(module, node, f".run_in_executor() {region.place}")
 
 
 class Output(Banned):
@@ -323,12 +306,7 @@ class Output(Banned):
 async def greet(name: str) -> None:
     print(f"greeting {name}")
 """
-    good = """import pgflow
-
-@pgflow.workflow
-async def greet(name: str) -> None:
-    pgflow.logger.info("greeting %s", name)
-"""
+    good = bad.replace('print(f"greeting {name}")', 'pgflow.logger.info("greeting %s", name)')
     words = vocabulary.OUTPUT
 
     def match(self, module: Module, use: Use) -> str | None:

@@ -89,11 +89,8 @@ async def fits(size: int, limit: int) -> bool:
                     first[region.function, node.id] = (node, region)
         for node, region in first.values():
             where = f"which line {changed[node.id]} changes"
-            yield self.at(
-                module,
-                node,
-                f"variable {node.id} of the module, {where}, {region.place}: {self.why}; "
-                f"{self.instead}",
+            yield self.found(
+                module, node, f"variable {node.id} of the module, {where}, {region.place}"
             )
 
 

@@ -11,15 +11,15 @@ from typing import Any
 from starlette.requests import Request
 
 from pgflow._console.backend import Backend
-from pgflow._console.orders import ORDERS, Order, refusal_of
+from pgflow._console.orders import ORDERS, refusal_of
 from pgflow._console.words import many, quoted
 from pgflow.errors import HasActed, InvalidArgument, RunNotFound, WrongState
 from pgflow.inspect import list_runs, read_statuses
-from pgflow.web.page import Page, need, query, read_form
+from pgflow.web.page import Page, need, order_of, read_form
 from pgflow.web.pages.runs import asked_of, command_of, filter_of
 
 MOST_RUNS = 500
-VERBS = ("retry", "resume", "pause", "cancel")
+OF_MANY = {verb: ORDERS[verb] for verb in ("retry", "resume", "pause", "cancel")}
 REFUSALS = (HasActed, InvalidArgument, RunNotFound, WrongState)
 MOST_NAMED = 5
 """Keys that the command line of an order names."""
@@ -30,7 +30,7 @@ MOST_REFUSALS = 20
 async def ask_many(backend: Backend, request: Request) -> Page:
     """Show the runs that an order would be given to, and ask."""
     need(request, "operate")
-    order, asked = _order(request), asked_of(request)
+    order, asked = order_of(request, OF_MANY, "many runs take"), asked_of(request)
     chosen = request.query_params.getlist("chosen")[:MOST_RUNS]
     if not chosen and not any(asked.values()):
         raise InvalidArgument("choose runs or search first: an order to all runs was not meant")
@@ -68,7 +68,7 @@ async def tell_many(backend: Backend, request: Request) -> Page:
     """Give an order to the runs that were shown."""
     principal = need(request, "operate")
     form = await read_form(request)
-    order = _order(request)
+    order = order_of(request, OF_MANY, "many runs take")
     said: dict[str, Any] = {"by": principal.name}
     if why := form.get("why", "").strip():
         said["why"] = why
@@ -110,13 +110,6 @@ def told(
         },
         under=back,
     )
-
-
-def _order(request: Request) -> Order:
-    verb = query(request, "verb")
-    if verb not in VERBS:
-        raise InvalidArgument(f"many runs take no order {verb!r}")
-    return ORDERS[verb]
 
 
 def _keys(text: str) -> list[str]:

@@ -9,16 +9,16 @@ from starlette.responses import Response
 
 from pgflow import Signal
 from pgflow._console.backend import Backend
-from pgflow._console.orders import ORDERS, Order, command_of, refusal_of, sql_of
+from pgflow._console.orders import ORDERS, command_of, refusal_of, sql_of
 from pgflow.errors import InvalidArgument, WrongState
 from pgflow.inspect import find_run
-from pgflow.web.page import Page, need, query, read_form, read_json, see
+from pgflow.web.page import Page, need, order_of, query, read_form, read_json, see
 
 
 async def ask_order(backend: Backend, request: Request) -> Page:
     """Show an order to a run, and ask."""
     principal = need(request, "operate")
-    order = _order(request)
+    order = order_of(request, ORDERS, "a run takes")
     run = await backend.ask(find_run(query(request, "key"), tenant=backend.tenant))
     signal, payload = request.query_params.get("name", ""), request.query_params.get("payload", "")
     return Page(
@@ -40,7 +40,7 @@ async def give_order(backend: Backend, request: Request) -> Response:
     """Give an order to a run."""
     principal = need(request, "operate")
     form = await read_form(request)
-    order, key = _order(request), query(request, "key")
+    order, key = order_of(request, ORDERS, "a run takes"), query(request, "key")
     run = await backend.ask(find_run(key, tenant=backend.tenant))
     if run.status not in order.fits:
         raise WrongState(refusal_of(order, key, run.status))
@@ -55,10 +55,3 @@ async def give_order(backend: Backend, request: Request) -> Response:
         said = {"why": why} if why else {}
         await backend.call(order.verb, key, by=principal.name, **said)
     return see(request, "/run", key=key, done=order.verb)
-
-
-def _order(request: Request) -> Order:
-    verb = query(request, "verb")
-    if verb not in ORDERS:
-        raise InvalidArgument(f"a run takes no order {verb!r}")
-    return ORDERS[verb]

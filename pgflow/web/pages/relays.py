@@ -10,17 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pgflow._console.backend import Backend
-from pgflow._console.orders import Order
 from pgflow._console.relays import ORDERS, command_of, orders_for, sql_of
 from pgflow.errors import InvalidArgument, WrongState
-from pgflow.web.page import Page, need, query, read_form, see
+from pgflow.web.page import Page, need, order_of, read_form, see
 from pgflow.web.pages.outbox import SHAPES, find_relay
 
 
 async def ask_order(backend: Backend, request: Request) -> Page:
     """Show an order to a relay, and ask."""
     principal = need(request, "operate")
-    order, relay = _order(request), await find_relay(backend, request)
+    order, relay = order_of(request, ORDERS, "a relay takes"), await find_relay(backend, request)
     event = request.query_params.get("event", "").strip()
     return Page(
         "relay_order",
@@ -41,7 +40,7 @@ async def give_order(backend: Backend, request: Request) -> Response:
     """Give an order to a relay."""
     principal = need(request, "operate")
     form = await read_form(request)
-    order, relay = _order(request), await find_relay(backend, request)
+    order, relay = order_of(request, ORDERS, "a relay takes"), await find_relay(backend, request)
     said: dict[str, Any] = {"by": principal.name, "why": form.get("why", "").strip() or None}
     event = _number(form.get("event", ""))
     if order.verb == "replay":
@@ -63,10 +62,3 @@ def _number(text: str) -> int | None:
     if not (said.isascii() and said.isdecimal() and len(said) < 19):
         raise InvalidArgument(f"an event has a number from 1 on, not {said!r}")
     return int(said)
-
-
-def _order(request: Request) -> Order:
-    verb = query(request, "verb")
-    if verb not in ORDERS:
-        raise InvalidArgument(f"a relay takes no order {verb!r}")
-    return ORDERS[verb]

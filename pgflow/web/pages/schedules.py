@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +10,7 @@ from starlette.responses import Response
 
 from pgflow._console.alerts import SCHEDULE_STATES
 from pgflow._console.backend import Backend
+from pgflow._console.orders import Order
 from pgflow._console.words import literal, quoted, wall
 from pgflow.errors import InvalidArgument, ScheduleNotFound
 from pgflow.inspect import (
@@ -21,7 +21,7 @@ from pgflow.inspect import (
     list_schedule_changes,
     list_schedules,
 )
-from pgflow.web.page import Page, need, principal_of, query, read_form, see
+from pgflow.web.page import Page, need, order_of, principal_of, query, read_form, see
 
 PAGE_ROWS = 50
 CHANGE_ROWS = 20
@@ -41,47 +41,34 @@ OVERLAPS = {
 }
 
 
-@dataclass(frozen=True)
-class Order:
-    """An order to a schedule.
-
-    Attributes:
-        verb: The verb, as it is named on the command line.
-        title: Words of its button.
-        says: Words for what it does.
-        past: Words for what was done.
-    """
-
-    verb: str
-    title: str
-    says: str
-    past: str
-
-
 ORDERS = {
     order.verb: order
     for order in (
         Order(
             "resume",
             "Resume",
+            (),
             "It goes on with the slots to come. Those that passed meanwhile start nothing.",
             "It goes on.",
         ),
         Order(
             "pause",
             "Pause",
+            (),
             "Its slots start no run until it is resumed. Runs that are open go on.",
             "It is paused.",
         ),
         Order(
             "trigger",
             "Trigger",
+            (),
             "One run starts now, whatever runs of it are open.",
             "A run is started.",
         ),
         Order(
             "backfill",
             "Backfill",
+            (),
             "Slots of a range in the past start their runs. One that has a run gets no second one.",
             "The slots have their runs.",
         ),
@@ -174,7 +161,7 @@ def _next_slots(found: ScheduleRow) -> list[datetime]:
 async def ask_order(backend: Backend, request: Request) -> Page:
     """Show an order to a schedule, and ask."""
     principal = need(request, "operate")
-    order, found = _order(request), await _find(backend, request)
+    order, found = order_of(request, ORDERS, "a schedule takes"), await _find(backend, request)
     zone = str(found.spec.get("tz", "UTC"))
     values: dict[str, Any] = {
         "order": order,
@@ -211,7 +198,7 @@ async def give_order(backend: Backend, request: Request) -> Page | Response:
     """Give an order to a schedule."""
     principal = need(request, "operate")
     form = await read_form(request)
-    order, found = _order(request), await _find(backend, request)
+    order, found = order_of(request, ORDERS, "a schedule takes"), await _find(backend, request)
     said: dict[str, Any] = {"by": principal.name, "why": form.get("why", "").strip() or None}
     if order.verb == "trigger":
         slot = form.get("slot", "").strip()
@@ -242,13 +229,6 @@ async def give_order(backend: Backend, request: Request) -> Page | Response:
         )
     changed = await backend.call(f"{order.verb}_schedule", found.name, **said)
     return see(request, "/schedule", name=found.name, done=order.verb if changed else NOT_CHANGED)
-
-
-def _order(request: Request) -> Order:
-    verb = query(request, "verb")
-    if verb not in ORDERS:
-        raise InvalidArgument(f"a schedule takes no order {verb!r}")
-    return ORDERS[verb]
 
 
 def _overlap(text: str) -> str:
