@@ -165,7 +165,7 @@ class Execution:
                 if self.history.divergence is None:
                     raise
         if not ((agenda.accepted or agenda.effects) and agenda.owes) and (
-            self.is_undoing or not self.end.awaits_discharge
+            self.is_undoing or not (agenda.owed and self.end.awaits_discharge)
         ):
             return True
         self.code.end()
@@ -188,7 +188,8 @@ class Execution:
         """
         if self.release.decided:
             self.release.forget()
-        if not self.end.is_known:
+        end = self.end
+        if end.hold is None and end.ending is None and end.continue_input is None:
             try:
                 # In the try: behind it, the compiler takes the divergence to be None for good.
                 if self.history.divergence is None:
@@ -274,7 +275,7 @@ class Execution:
 
     def step_returned(self, result: StepResult) -> None:
         """Receive the result of a body."""
-        self.agenda.receive(result)
+        self.agenda.inbox.append(result)
         self.advance()
 
     def retry_due(self, call: StepCall) -> None:
@@ -309,7 +310,8 @@ class Execution:
         """Unwind the code: the run continues elsewhere or later, or has ended."""
         self.over = True
         self.code.close()
-        self.agenda.close()
+        if self.agenda.open:
+            self.agenda.close()
         self.line.cut()
 
     # ================================================================ flushes

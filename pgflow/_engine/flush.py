@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from pgflow._engine.calls import StepCall
 from pgflow._model.claims import Offer
@@ -47,6 +48,10 @@ class Row(NamedTuple):
     """The call that this result belongs to, if another run's body produced it: the unit names the
     key under which that ran.
     """
+
+
+new_row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
+"""Make a row of all its values, without a call of a Python function: `Row(...)` is one."""
 
 
 class Returned(NamedTuple):

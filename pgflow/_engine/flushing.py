@@ -38,7 +38,7 @@ from pgflow._engine.questions import (
 from pgflow._engine.release import Release
 from pgflow._model.budgets import Spent
 from pgflow._model.protocol import Answer, Question, QuestionPart
-from pgflow._model.units import Unit
+from pgflow._model.units import Unit, new_unit
 
 LINGER_TIMER_US = 1_000_000
 """The run waits in memory for a timer or a retry due within this time, because parking would cost
@@ -82,8 +82,8 @@ class Flushing:
         """
         self.durable_seq = claim.last_seq
         """The last acknowledged unit."""
-        self.last_acknowledged_at = 0.0
-        """Time of the last acknowledgement, on the host's own clock."""
+        self.last_acknowledged_at = self._line.monotonic_ns() / 1e9
+        """Time of the last acknowledgement, on the host's own clock; at first that of the claim."""
         self.last_acknowledged_by: Any = None
         """Server of the last acknowledgement; None if unknown."""
         self._asked: tuple[list[ChildCall], list[EffectCall], list[StepCall], list[int]] | None = (
@@ -329,7 +329,7 @@ class Flushing:
             if idle and not flush.rows:
                 self._look_later(look_us)
             return None
-        asked = agenda.take_look()
+        asked, agenda.wants_look = agenda.wants_look, False
         children = agenda.take_children() if agenda.new_children and not self.pausing else []
         effects = agenda.take_effects() if agenda.new_effects and not self.pausing else []
         admissions = agenda.take_admissions() if agenda.new_admissions and not self.pausing else []
@@ -367,11 +367,13 @@ class Flushing:
         self.pausing = answer["pause"]
         self.is_held_back = self.pausing or self.draining
         has_children = False
+        decide, children = self._release.decide, self._agenda.children
         for seq, number, kind, name, payload, due_us in answer["units"]:
-            self._buffer.go_to(seq)
             self.durable_seq = seq
-            self._release.decide(Unit(seq, number, kind, name, payload, None, at_us, due_us))
-            has_children = has_children or number in self._agenda.children
+            decide(new_unit((seq, number, kind, name, payload, None, at_us, due_us)))
+            has_children = has_children or number in children
+        if answer["units"]:
+            self._buffer.go_to(self.durable_seq)
         if has_children:
             self.linger()
         if answer.get("postponed"):

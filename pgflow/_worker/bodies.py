@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from types import CoroutineType
 from typing import Any, TypeAlias
 
@@ -95,7 +96,7 @@ class Bodies:
         self._tasks: dict[StepCall, asyncio.Task[None] | Job] = {}
         self._deferred: list[tuple[Execution, StepCall]] = []
         self._stopped = False
-        runs.when_leaving(self._stop_those_of)
+        runs.when_leaving(attrgetter("agenda.running"), self._stop_those_of)
 
     def __len__(self) -> int:
         return len(self._tasks)

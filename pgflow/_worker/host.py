@@ -51,7 +51,7 @@ class RunHost(Part):
         self._thread_id = threading.get_ident()
         self._looks: dict[Execution, asyncio.TimerHandle] = {}
         self.start_body = bodies.start
-        runs.when_leaving(self._forget)
+        runs.when_leaving(self._looks.__contains__, self._forget)
 
     # ------------------------------------------------------------ bodies
 

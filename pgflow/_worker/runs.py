@@ -67,6 +67,9 @@ class Suspects:
                 self._want_claims()
 
 
+Concerns = Callable[[Execution], Any]
+"""Tells whether a run concerns a callback."""
+
 MAX_ENGINE_FAILURES = 3
 """Failures of the engine in this worker after which a run is held."""
 MAX_REMEMBERED = 1_000
@@ -97,22 +100,28 @@ class Runs:
         self._records_errors = context.definitions.envelopes is None
         self._releases: set[asyncio.Task[Any]] = set()
         self.engine_failures: dict[int, tuple[int, str]] = {}
-        self._when_leaving: list[Callable[[Execution], None]] = []
-        self._when_left: list[Callable[[Execution], None]] = []
+        self._when_leaving: list[tuple[Concerns, Callable[[Execution], None]]] = []
+        self._when_left: list[tuple[Concerns, Callable[[Execution], None]]] = []
         self._when_room: list[Callable[[], None]] = []
         self._when_released: list[Callable[[list[int]], None]] = []
 
-    def when_leaving(self, callback: Callable[[Execution], None]) -> None:
-        """Call this with each run that leaves, before it is taken apart."""
-        self._when_leaving.append(callback)
+    def when_leaving(self, concerns: Concerns, callback: Callable[[Execution], None]) -> None:
+        """Call this with each run that leaves and that it concerns, before it is taken apart.
 
-    def when_left(self, callback: Callable[[Execution], None]) -> None:
-        """Call this with each run that has left."""
-        self._when_left.append(callback)
+        Args:
+            concerns: Returns a true value for such runs. Make it no Python function: it is called
+                for every run.
+            callback: The function to call.
+        """
+        self._when_leaving.append((concerns, callback))
+
+    def when_left(self, concerns: Concerns, callback: Callable[[Execution], None]) -> None:
+        """Call this with each run that has left and that it concerns; see :meth:`when_leaving`."""
+        self._when_left.append((concerns, callback))
 
     def when_room(self, callback: Callable[[], None]) -> None:
-        """Call this each time that a run gives up its place: it has left, or waits for its
-        children.
+        """Call this each time that runs have given up their places: they have left, or wait for
+        their children.
         """
         self._when_room.append(callback)
 
@@ -219,19 +228,31 @@ class Runs:
 
     def remove(self, execution: Execution) -> None:
         """Take apart a run that leaves this worker."""
+        self.take_apart(execution)
+        self.made_room()
+
+    def take_apart(self, execution: Execution) -> None:
+        """Take apart a run that leaves this worker. Call :meth:`made_room` after the last of
+        several.
+        """
         self.departures += 1
         self.executions.pop(execution.run_id, None)
         self.waiting.discard(execution)
-        for callback in self._when_leaving:
-            callback(execution)
+        for concerns, callback in self._when_leaving:
+            if concerns(execution):
+                callback(execution)
         # Closing cuts the references that `when_leaving` callbacks may still read.
         execution.close()
-        for callback in self._when_left:
-            callback(execution)
+        for concerns, callback in self._when_left:
+            if concerns(execution):
+                callback(execution)
         if self.suspects.alarms:
             self.suspects.progressed(execution)  # a suspect makes room by leaving, too
-        for tell in self._when_room:
-            tell()
+
+    def made_room(self) -> None:
+        """Tell those who wait for a place, and for runs to change."""
+        for callback in self._when_room:
+            callback()
         self.changed.set()
 
     def remove_all(self) -> None:
