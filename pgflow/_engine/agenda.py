@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Collection
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from pgflow._engine.calls import Call, ChildCall, StepCall, TimerCall, ranges_of
 from pgflow._engine.effects import EffectCall, still_accepted
@@ -404,10 +404,6 @@ class Agenda:
 
     # ================================================================ questions
 
-    def look(self) -> None:
-        """Have the next flush ask the database for news."""
-        self.wants_look = True
-
     def start_child(self, call: ChildCall) -> None:
         """Have the next flush start a child."""
         self.new_children[call.number] = call
@@ -489,4 +485,4 @@ class Agenda:
             open_children = [c.number for c in self.children.values() if c.state != "decided"]
             if open_children:
                 waits["child_calls"] = ranges_of(open_children)
-        return cast("QuestionPart", waits)
+        return waits  # type: ignore[return-value]

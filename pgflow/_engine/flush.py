@@ -19,6 +19,8 @@ from pgflow._model.claims import Offer
 from pgflow._model.codecs import quote_json
 from pgflow._model.protocol import Question
 
+_to_json = json.JSONEncoder().encode  # as `json.dumps`, which is one call more
+
 CHILDS = ',"c"'
 """Suffix of a taken message that is the result of a child."""
 # A buffer that reaches either bound requests a flush before the code waits.
@@ -273,7 +275,7 @@ def batch_document(
         if flush.over is not None:
             draws += draws_of(flush)
         if flush.question is not None:
-            questions.append(json.dumps(flush.question))
+            questions.append(_to_json(flush.question))
     parts = [f'"worker":{worker_id},"runs":[{",".join(runs)}],"units":[{",".join(units)}]']
     if has_ledger or has_obligations:
         parts.append('"has_ledger":true')

@@ -326,7 +326,7 @@ class Release:
             self._await_repair(call, misfit)
         else:
             call.state = "pending"
-            self._agenda.look()
+            self._agenda.wants_look = True
         self._buffer.flush_soon()
 
     def _await_repair(self, call: Call, misfit: Exception) -> None:

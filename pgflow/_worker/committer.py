@@ -132,7 +132,7 @@ class CommitQueue:
         size = 0
         while self._pending and len(items) < limit and size < MAX_BATCH_BYTES:
             execution = self._pending.pop(next(iter(self._pending)))
-            flush = execution.take_flush()
+            flush = None if execution.over else execution.flushing.take()
             if flush is not None:
                 items.append((execution, flush))
                 size += flush.size_bytes

@@ -79,6 +79,7 @@ class Executor(Loop):
         self._meter = context.options.meter
         self._claims = claims
         self._starter = starter
+        self._resting = starter.runs.resting
         self._results = results
 
     async def execute(self, wire: OwnWire, batch: list[Item], *, careful: bool) -> list[Item]:
@@ -159,6 +160,9 @@ class Executor(Loop):
 
     def _begin(self, claims: list[Claim]) -> None:
         for claim in claims:
+            if claim.run_id in self._resting and self._starter.go_on(claim):
+                continue
+            claim.read_page()
             if len(claim.units) < claim.last_seq and not self._life.is_stopping:
                 # Keep the place until the rest of the journal is here.
                 self._claims.journal_awaited(1)
@@ -242,7 +246,7 @@ class RunStarter(Part):
         self._posts = context.posts
         self._tasks = context.tasks
         self._definitions = context.definitions
-        self._runs = runs
+        self.runs = self._runs = runs
         self._host = host
         self._turns = turns
         self._code_threads = SpareThreads(context.options.concurrency, "pgflow-workflow")
@@ -270,6 +274,22 @@ class RunStarter(Part):
             self._runs.release_soon(claim)
             return False
         return True
+
+    def go_on(self, claim: Claim) -> bool:
+        """Let a run go on where it has waited in memory; return False if only a replay can: its
+        journal has grown elsewhere.
+        """
+        execution = self._runs.resting.pop(claim.run_id)
+        if self._life.is_stopping or not execution.fits(claim):
+            execution.close()
+            return False
+        self._runs.add(execution)
+        self._runs.guard(execution, execution.go_on, claim)
+        return True
+
+    def leave(self) -> None:
+        """Forget the runs that wait in memory: the new primary may lack units of them."""
+        self._runs.forget_resting()
 
     def begin(self, claim: Claim) -> None:
         """Begin a claimed run, or hand it back if the worker stops. An error of the engine hands
@@ -345,7 +365,8 @@ class RunStarter(Part):
             spawn=self._code_threads.run,
             yield_control=partial(self._posts.post, self._thread_stands),
         )
-        return Program(driver, result, workflow.code_hash)
+        may_rest = workflow.is_async and not (definitions.interceptors or definitions.ref_checkers)
+        return Program(driver, result, workflow.code_hash, may_rest)
 
     def _hold(
         self,
@@ -389,7 +410,10 @@ class RunStarter(Part):
         self._turns.changed(execution)
 
     async def stop(self) -> None:
-        """Stop using the threads, without waiting for calls that hang in them."""
+        """Stop using the threads, without waiting for calls that hang in them, and unwind the runs
+        that wait in memory.
+        """
+        self._runs.forget_resting()
         self._code_threads.close()
         self._checks.close()
 
@@ -486,7 +510,10 @@ class CommitResults:
                 if answer["place"] in ("ended", "held"):
                     self._notifications.ended([claim.chain_id])
                 self._count_leave(execution, flush, answer["place"])
-            self._runs.take_apart(execution)
+            if answer is not None and answer["place"] == "parked" and execution.may_rest:
+                self._runs.rest(execution)
+            else:
+                self._runs.take_apart(execution)
         if execution in self._turns.waiting:
             self._turns.changed(execution)
 
@@ -554,10 +581,15 @@ class CommitResults:
         ended from outside. Log why it is held.
         """
         question: QuestionPart = flush.question or {}
-        self._runs.count_left(
-            execution,
-            "waiting" if place == "parked" else "continued" if "continue" in question else place,
-        )
+        if self._meter is not None:
+            self._runs.count_left(
+                execution,
+                "waiting"
+                if place == "parked"
+                else "continued"
+                if "continue" in question
+                else place,
+            )
         if place == "held":
             self._want_pages()
         hold = question.get("hold") or question.get("stuck")

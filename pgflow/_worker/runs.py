@@ -70,6 +70,11 @@ class Suspects:
 Concerns = Callable[[Execution], Any]
 """Tells whether a run concerns a callback."""
 
+MAX_RESTING = 256
+"""Parked runs that a worker keeps in memory. Each holds some kilobytes; any more are unwound, the
+oldest first, and replayed when they are claimed.
+"""
+
 MAX_ENGINE_FAILURES = 3
 """Failures of the engine in this worker after which a run is held."""
 MAX_REMEMBERED = 1_000
@@ -81,6 +86,7 @@ class Runs:
     Attributes:
         executions: By run. A run is in here if, and only if, this worker works on it.
         waiting: Those of them that only wait for news of their children. They take no place.
+        resting: Runs that are parked, and wait in memory to be claimed again, the oldest first.
         suspects: Those of them that may kill their worker.
         engine_failures: Failures of the engine, by run: their number and the last error.
         changed: Set when a run has left or something of it is durable; cleared by the waiter.
@@ -90,6 +96,7 @@ class Runs:
     def __init__(self, context: WorkerContext) -> None:
         self.executions: dict[int, Execution] = {}
         self.waiting: set[Execution] = set()
+        self.resting: dict[int, Execution] = {}
         self.suspects = Suspects(context)
         self.changed = asyncio.Event()
         self.departures = 0
@@ -249,6 +256,20 @@ class Runs:
         if self.suspects.alarms:
             self.suspects.progressed(execution)  # a suspect makes room by leaving, too
 
+    def rest(self, execution: Execution) -> None:
+        """Keep a parked run in memory: it needs no replay if this worker claims it again."""
+        self.departures += 1
+        del self.executions[execution.run_id]
+        self.waiting.discard(execution)
+        self.resting[execution.run_id] = execution
+        if len(self.resting) > MAX_RESTING:
+            self.resting.pop(next(iter(self.resting))).close()
+
+    def forget_resting(self) -> None:
+        """Unwind the runs that wait in memory: each is replayed when it is claimed again."""
+        while self.resting:
+            self.resting.popitem()[1].close()
+
     def made_room(self) -> None:
         """Tell those who wait for a place, and for runs to change."""
         for callback in self._when_room:
@@ -257,6 +278,7 @@ class Runs:
 
     def remove_all(self) -> None:
         """Take apart all runs without handing them back: other workers have them."""
+        self.forget_resting()
         for execution in list(self.executions.values()):
             self.remove(execution)
 

@@ -475,9 +475,9 @@ class Worker:
 
     def _send(self, execution: WatchedExecution) -> None:
         del self.wanting[execution.run_id]
-        flush = execution.take_flush()
+        flush = None if execution.over else execution.flushing.take()
         if flush is not None:
-            assert execution.take_flush() is None, "two flushes of a run are on their way"
+            assert execution.flushing.take() is None, "two flushes of a run are on their way"
             self.on_the_way.append(
                 (execution, flush, document_of(flush, execution.clock.estimate_us))
             )

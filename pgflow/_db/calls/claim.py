@@ -121,8 +121,9 @@ def read_claims(rows: list[Row]) -> list[Claim]:
 
 def _claim(row: Row) -> Claim:
     *columns, extra = row
-    columns[11] = parse_units(columns[11]) if columns[11] else []
+    page, columns[11] = columns[11], []
     claim = Claim(*columns)
+    claim.page = page
     return _with_extra(claim, from_json(extra)) if extra is not None else claim
 
 
