@@ -114,7 +114,7 @@ class Execution:
         """Returns the event loop's time: seconds from the run's creation to the last outcome."""
         self.over = False
         self._may_rest = program.may_rest and not self.is_undoing
-        self.code.drive_by(program.make_driver(self))
+        self.code.driver = program.make_driver(self)  # it needs the other parts
 
     def kind_of(self, call: Call) -> KindOfCall[Any]:
         """Return the part for a call's kind."""
@@ -357,7 +357,7 @@ class Execution:
         self.code.close()
         if self.agenda.open:
             self.agenda.close()
-        self.line.cut()
+        self.line.execution = None  # what would be a cycle waits for the garbage collector
 
     # ================================================================ flushes
 

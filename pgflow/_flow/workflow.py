@@ -357,7 +357,9 @@ class Workflow(Generic[P, R_co]):
         if not kwargs and args and len(args) == len(self._names):
             arguments = dict(zip(self._names, args, strict=True))
         else:
-            arguments = self._defaults.fill(dict(self._signature.bind(*args, **kwargs).arguments))
+            arguments = dict(self._signature.bind(*args, **kwargs).arguments)
+            if self._defaults.stored:
+                arguments = self._defaults.fill(arguments)
         text = self.input_codec.encode(arguments, what)
         self.input_codec.decode(text, what)
         return text

@@ -363,7 +363,10 @@ class Bodies:
                 then,
                 extra=log_fields(execution.claim, call),
             )
-        self._runs.guard(execution, execution.step_returned, result)
+        try:
+            execution.step_returned(result)
+        except BaseException as error:  # noqa: BLE001 - raised again if it is the end
+            self._runs.move_failed(execution, error)
 
     def _judge_raised(self, execution: Execution, call: StepCall, error: BaseException) -> None:
         """Judge the error of a body, and hold the run if that fails."""

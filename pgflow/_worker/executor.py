@@ -17,7 +17,6 @@ import psycopg
 from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import commit as commit_calls
 from pgflow._db.calls.claim import ClaimRequest
-from pgflow._db.connect import server_of
 from pgflow._db.query import Query
 from pgflow._db.wire import OwnWire
 from pgflow._engine.execution import Execution, Program
@@ -82,13 +81,16 @@ class Executor(Loop):
         self._resting = starter.runs.resting
         self._results = results
 
-    async def execute(self, wire: OwnWire, batch: list[Item], *, careful: bool) -> list[Item]:
+    async def execute(
+        self, wire: OwnWire, batch: list[Item], server: Any, *, careful: bool
+    ) -> list[Item]:
         """Take runs one round through the worker, in one round trip. Each run comes by once as a
         claim, then with each of its commits, until one of them ends it.
 
         Args:
             wire: Connection to commit on.
             batch: Runs with something to commit, each with its flush.
+            server: Server to which the connection leads; None if unknown.
             careful: True to check what the server has already; then nothing is claimed.
 
         Returns:
@@ -117,7 +119,7 @@ class Executor(Loop):
             answer.lanes = self._claims.left_of(request, claims, answer.lanes)
         # Run the bodies that the commit licenses, or end the run. The result of a body queues its
         # run again (:meth:`Bodies.returned`).
-        return self._results.apply(batch, answer, server_of(wire.connection))
+        return self._results.apply(batch, answer, server)
 
     async def loop(self) -> None:
         """Claim whenever there may be work, for as long as there is work and room."""
@@ -162,7 +164,8 @@ class Executor(Loop):
         for claim in claims:
             if claim.run_id in self._resting and self._starter.go_on(claim):
                 continue
-            claim.read_page()
+            if claim.page is not None:
+                claim.read_page()
             if len(claim.units) < claim.last_seq and not self._life.is_stopping:
                 # Keep the place until the rest of the journal is here.
                 self._claims.journal_awaited(1)
@@ -455,7 +458,7 @@ class CommitResults:
         """Apply the answer to each run of a batch, and return what must be sent again, because the
         server was busy with its run.
         """
-        ended, busy = [], list[Item]()
+        ended, busy, departures = [], list[Item](), self._runs.departures
         for execution, flush in batch:
             verdict = answer.bad.get(execution.run_id) if answer.bad else None
             if verdict is None or (verdict == "already" and flush.question is None):
@@ -474,7 +477,10 @@ class CommitResults:
             else:
                 self._runs.discard(execution, "another worker holds it")
         # Once the whole batch is applied: waiters look for a durable change.
-        self._runs.made_room()
+        if self._runs.departures != departures:
+            self._runs.made_room()
+        else:
+            self._runs.changed.set()
         if answer.wake or answer.lanes:
             self._notifications.wake_soon(answer.wake, set(answer.lanes), answer.told)
         if ended:
@@ -497,9 +503,10 @@ class CommitResults:
             self._notifications.emitted([claim.chain_id])
         if answer is not None and answer["units"] and not self._is_opened(execution, answer):
             return
-        self._runs.guard(
-            execution, execution.flush_committed, flush, answer, time.monotonic(), server
-        )
+        try:
+            execution.flush_committed(flush, answer, time.monotonic(), server)
+        except BaseException as error:  # noqa: BLE001 - raised again if it is the end
+            self._runs.move_failed(execution, error)
         if claim.suspect and any(row.kind != Kind.STEP_STARTED for row in flush.rows):
             self._runs.suspects.progressed(execution)
         if execution.over and self._runs.executions.get(execution.run_id) is execution:

@@ -164,16 +164,21 @@ class Runs:
         """
         try:
             move(*args)
-        except BaseException as error:
-            if is_the_end(error):
-                raise
-            log.exception(
-                "run %s: the engine failed; the run is handed back",
-                execution.claim.key,
-                extra=log_fields(execution.claim),
-            )
-            self.engine_failed(execution.claim, error)
-            self.give_back(execution)
+        except BaseException as error:  # noqa: BLE001 - raised again if it is the end
+            self.move_failed(execution, error)
+
+    def move_failed(self, execution: Execution, error: BaseException) -> None:
+        """Hand a run back on which the engine failed; raise the error if it ends the process."""
+        if is_the_end(error):
+            raise error
+        log.error(
+            "run %s: the engine failed; the run is handed back",
+            execution.claim.key,
+            exc_info=error,
+            extra=log_fields(execution.claim),
+        )
+        self.engine_failed(execution.claim, error)
+        self.give_back(execution)
 
     def poke(self, run_ids: Iterable[int]) -> None:
         """Make those of these runs that are here ask the database for their mail."""
