@@ -269,7 +269,7 @@ class Tasks(Part):
         return task
 
     def begin(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """Run the coroutine that a function makes in the background, until the worker ends; for timers."""
+        """Run the coroutine that a function makes in the background; for timers."""
         self.spawn(make())
 
     def keep_going(self, name: str, loop: Callable[[], Awaitable[Any]]) -> None:
