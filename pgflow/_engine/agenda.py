@@ -273,6 +273,14 @@ class Agenda:
         self.running.pop(call.number, None)
         self._line.retry_later(call, delay_seconds)
 
+    def receive(self, result: StepResult) -> None:
+        """Queue a result to be recorded in the journal."""
+        self.inbox.append(result)
+
+    def take_result(self) -> StepResult:
+        """Return the oldest queued result. There must be one."""
+        return self.inbox.popleft()
+
     def returned(self, call: StepCall) -> None:
         """Remove a call from those whose bodies are running, although it stays open."""
         self.running.pop(call.number, None)
@@ -403,6 +411,15 @@ class Agenda:
         return list(self._ageing.values())
 
     # ================================================================ questions
+
+    def look(self) -> None:
+        """Have the next flush ask the database for news."""
+        self.wants_look = True
+
+    def take_look(self) -> bool:
+        """Return True if a look was requested, and clear the request."""
+        wants, self.wants_look = self.wants_look, False
+        return wants
 
     def start_child(self, call: ChildCall) -> None:
         """Have the next flush start a child."""

@@ -71,7 +71,7 @@ class Children(KindOfCall[ChildCall]):
         if not call.chain_id:
             self._agenda.start_child(call)
             return
-        self._agenda.wants_look = True
+        self._agenda.look()
         if call.is_unwanted:
             self._agenda.unwant(call)
 

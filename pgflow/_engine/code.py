@@ -20,6 +20,10 @@ class Code:
         self.has_ended = False
         """True once the code has ended with an effect still open."""
 
+    def drive_by(self, driver: Driver) -> None:
+        """Set the driver. It needs the other parts, so it is made last."""
+        self.driver = driver
+
     def deliver(self, call: Call, value: Any, error: Exception | None) -> None:
         """Close a call, pass its outcome to the code and run the code."""
         effect = self._agenda.effects.get(call.number)

@@ -70,7 +70,7 @@ class Events(KindOfCall[EventCall]):
             self._agenda.enter(call)
             if timeout is not None:
                 self._limit(call, name, timeout)
-            self._agenda.wants_look = True
+            self._agenda.look()
         return call
 
     def add_to(self, flush: Flush) -> None:

@@ -114,7 +114,7 @@ class Execution:
         """Returns the event loop's time: seconds from the run's creation to the last outcome."""
         self.over = False
         self._may_rest = program.may_rest and not self.is_undoing
-        self.code.driver = program.make_driver(self)  # it needs the other parts
+        self.code.drive_by(program.make_driver(self))
 
     def kind_of(self, call: Call) -> KindOfCall[Any]:
         """Return the part for a call's kind."""
@@ -246,7 +246,7 @@ class Execution:
 
     def poke(self) -> None:
         """Ask the database for mail and due timers when the code next waits."""
-        self.agenda.wants_look = True
+        self.agenda.look()
         if not (self.over or self.flushing.locked):
             self.advance()
 
@@ -280,7 +280,7 @@ class Execution:
 
     def step_returned(self, result: StepResult) -> None:
         """Receive the result of a body."""
-        self.agenda.inbox.append(result)
+        self.agenda.receive(result)
         self.advance()
 
     def retry_due(self, call: StepCall) -> None:
@@ -347,7 +347,8 @@ class Execution:
         self.over = False
         self.clock.sync(claim.now_us)
         self.flushing.go_on()
-        self.agenda.wants_look = claim.has_mail
+        if claim.has_mail:
+            self.agenda.look()
         self.go_live()
         self.advance()
 
@@ -357,7 +358,7 @@ class Execution:
         self.code.close()
         if self.agenda.open:
             self.agenda.close()
-        self.line.execution = None  # what would be a cycle waits for the garbage collector
+        self.line.cut()
 
     # ================================================================ flushes
 

@@ -114,6 +114,10 @@ class Flushing:
         """Start and ask nothing more; send what there is, then leave the run."""
         self.draining = self.is_held_back = True
 
+    def note_beat(self) -> None:
+        """Note that a step has reported progress."""
+        self.beat = True
+
     def go_on(self) -> None:
         """Go on under a new claim. The last acknowledgement stays the one before the run parked: a
         server that may lack it is asked for that unit.
@@ -349,7 +353,7 @@ class Flushing:
             if idle and not flush.rows:
                 self._look_later(look_us)
             return None
-        asked, agenda.wants_look = agenda.wants_look, False
+        asked = agenda.take_look()
         children = agenda.take_children() if agenda.new_children and not self.pausing else []
         effects = agenda.take_effects() if agenda.new_effects and not self.pausing else []
         admissions = agenda.take_admissions() if agenda.new_admissions and not self.pausing else []

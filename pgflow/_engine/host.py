@@ -110,7 +110,7 @@ class Line:
     """The worker, as the parts of one execution see it.
 
     Owns the parts' only reference to the execution, and with it to parts that are made on first
-    use. It is cut when the execution closes: a cycle would wait for the garbage collector.
+    use. Cuts it when the execution closes: a cycle would wait for the garbage collector.
     """
 
     def __init__(self, host: Host[Any], execution: Any) -> None:
@@ -149,3 +149,7 @@ class Line:
         """Continue the open calls after the replay."""
         if self.execution is not None:
             self.execution.go_live()
+
+    def cut(self) -> None:
+        """Drop the reference to the execution."""
+        self.execution = None

@@ -40,7 +40,7 @@ class KindOfCall(Generic[C]):
 
     def bring_on(self, call: C) -> None:  # noqa: ARG002 - the question lists them all
         """Continue a call after the replay: ask the database with the next flush."""
-        self._agenda.wants_look = True
+        self._agenda.look()
 
     def take_mark(self, call: C, unit: Unit) -> None:
         """Apply a mark that the database has just written."""

@@ -232,7 +232,7 @@ class Ledger(KindOfCall[EffectCall]):
         elif want == Want.FOLLOW:
             call.state = "following"
         elif want == Want.NEEDLESS:
-            self._agenda.inbox.append(EffectResult(call, "needless"))
+            self._agenda.receive(EffectResult(call, "needless"))
         elif want == Want.CLOSE:
             self._close_as_absent(call)
         elif want == Want.LATER:
@@ -287,7 +287,7 @@ class Ledger(KindOfCall[EffectCall]):
         assert call.known is not None
         call.key = call.ordinal = call.known.key
         call.state = "running"
-        self._agenda.inbox.append(EffectResult(call, "carried", text=call.known.result))
+        self._agenda.receive(EffectResult(call, "carried", text=call.known.result))
 
     def _record_carried(self, call: EffectCall, result: EffectResult) -> None:
         known = call.known
@@ -484,7 +484,7 @@ class Ledger(KindOfCall[EffectCall]):
             needs.policy_version = policy_version
             needs.terms = terms
             needs.notify = call.agreed.notify
-        self._agenda.inbox.append(
+        self._agenda.receive(
             EffectResult(call, "failed", error=encode_error(error, with_traceback=False))
         )
 

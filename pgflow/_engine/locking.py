@@ -38,7 +38,7 @@ class Locks(KindOfCall[LockCall]):
             self._agenda.enter_lock(call)
             if timeout is not None:
                 self._limit(call, key, timeout)
-            self._agenda.wants_look = True
+            self._agenda.look()
         return call
 
     def give_up(self, call: LockCall) -> None:
@@ -67,4 +67,4 @@ class Holds(KindOfCall[HoldCall]):
     def release(self, call: HoldCall) -> None:
         """End the block: the next flush releases the lock."""
         call.is_given_back = True
-        self._agenda.wants_look = True
+        self._agenda.look()

@@ -61,7 +61,7 @@ class Release:
             return True
         agenda = self._agenda
         while agenda.inbox:
-            result = agenda.inbox.popleft()
+            result = agenda.take_result()
             call = result.call
             if agenda.open.get(call.number) is call and (
                 self._line.execution.parts[KINDS[type(call)]].record(call, result)
@@ -326,7 +326,7 @@ class Release:
             self._await_repair(call, misfit)
         else:
             call.state = "pending"
-            self._agenda.wants_look = True
+            self._agenda.look()
         self._buffer.flush_soon()
 
     def _await_repair(self, call: Call, misfit: Exception) -> None:

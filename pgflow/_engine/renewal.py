@@ -74,7 +74,7 @@ class Renewal:
         call = self.renewing
         assert call is not None
         while self._agenda.inbox:
-            result = self._agenda.inbox.popleft()
+            result = self._agenda.take_result()
             if result.call is call:
                 return self._end(call, result)
         return False

@@ -25,5 +25,5 @@ class Signals(KindOfCall[SignalCall]):
             self._agenda.enter(call)
             if timeout is not None:
                 self._limit(call, name, timeout)
-            self._agenda.wants_look = True
+            self._agenda.look()
         return call

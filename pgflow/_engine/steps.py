@@ -168,7 +168,7 @@ class Steps(KindOfCall[StepCall]):
         else:
             assert want == Want.RESULT, want
             call.state = "running"
-            self._agenda.inbox.append(StepResult(call, call.carried, None))
+            self._agenda.receive(StepResult(call, call.carried, None))
 
     def take_mark(self, call: StepCall, unit: Unit) -> None:
         """Start the body of an admitted call."""

@@ -123,7 +123,7 @@ class Updates(KindOfCall[UpdateCall]):
     def bring_on(self, call: UpdateCall) -> None:
         """Ask the database, unless updates are listed and no time-out is running."""
         if not self._shown or call.due_us is not None:
-            self._agenda.wants_look = True
+            self._agenda.look()
 
     def begin(self, taken: Taken) -> None:
         """Remember that the code owes an update its answer."""
@@ -179,7 +179,7 @@ class Updates(KindOfCall[UpdateCall]):
                 )
             )
         # The list may have been incomplete.
-        self._agenda.wants_look = True
+        self._agenda.look()
         return None
 
     def _record(self, call: UpdateCall, shown: Shown) -> Unit:

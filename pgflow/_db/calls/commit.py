@@ -41,9 +41,8 @@ _answered_unit: Callable[[Sequence[Any]], AnsweredUnit] = partial(tuple.__new__,
 
 def read_answer(answer: Answer) -> Answer:
     """Return an answer with its units typed."""
-    if answer["units"]:
-        # The last value is left out if there is none.
-        answer["units"] = [_answered_unit((*unit, None)[:6]) for unit in answer["units"]]
+    # The last value is left out if there is none.
+    answer["units"] = [_answered_unit((*unit, None)[:6]) for unit in answer["units"]]
     return answer
 
 
@@ -52,7 +51,10 @@ def _answer(data: BatchAnswer | None) -> CommitAnswer:
         return ALL_WELL
     return CommitAnswer(
         bad=dict(data.get("bad") or ()),
-        settled={answer["run"]: read_answer(answer) for answer in data.get("answers") or ()},
+        settled={
+            answer["run"]: read_answer(answer) if answer["units"] else answer
+            for answer in data.get("answers") or ()
+        },
         wake=data.get("wake") or [],
         lanes=data.get("lanes") or [],
         told={chain: Offer(*message) for chain, message in data.get("told") or ()},

@@ -124,7 +124,7 @@ def take_over(
     Args:
         scope: The parent.
         block: The innermost block in which the child was started.
-        left: What the child leaves to be taken back.
+        left: Effects of the child, to be taken back.
         of_call: The call that waited for it.
     """
     is_foreign = left["of"] != scope.claim.root
