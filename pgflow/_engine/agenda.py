@@ -116,7 +116,9 @@ class Agenda:
         until the garbage collector runs.
         """
         for call in self.open.values():
-            call.let_go()
+            call.waiter = None
+        for timer in self.timers.values():
+            timer.let_go()
         for calls in (self.open, self.children, self.timers, self.effects, self.holds):
             calls.clear()
 

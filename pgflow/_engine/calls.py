@@ -256,10 +256,6 @@ class Call:
             else:
                 waiter.set_exception(error)
 
-    def let_go(self) -> None:
-        """Release the reference to the code."""
-        self.waiter = None
-
     @property
     def waits_for_database(self) -> bool:
         """True if only the database can continue it."""
@@ -474,8 +470,7 @@ class TimerCall(TimedCall):
         self.fire()
 
     def let_go(self) -> None:
-        """Release the callback too."""
-        super().let_go()
+        """Release the callback, which refers to the code."""
         self.fire = _nothing
 
 
