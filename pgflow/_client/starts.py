@@ -100,7 +100,8 @@ def start_query(
     envelopes: Envelopes | None,
 ) -> Query[start.Started]:
     """Return the query that starts one run. It always has a key, so that it can be sent again."""
-    check_workflow(workflow, "start()")
+    if not isinstance(workflow, Workflow):
+        check_workflow(workflow, "start()")
     workflow.check_definition()
     options = stored_options(effective_options(workflow, interceptors), envelopes)
     if options.collect is not None and envelopes is not None and envelopes.is_writing:

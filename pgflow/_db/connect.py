@@ -191,7 +191,7 @@ Server = tuple[str, str]
 _standing: dict[Server, float] = {}
 """Time at which a server was last found to take writes; negative: at which it was last given up."""
 
-_left: dict[Server, float] = {}
+left_servers: dict[Server, float] = {}
 """Time at which a server was left: connections opened before it are not used any more."""
 
 
@@ -246,14 +246,14 @@ def leave(server: Server, before: float) -> None:
     """Leave a server that is not the primary any more:
     connections opened before this time are used no more.
     """
-    _left[server] = max(before, _left.get(server, 0.0))
+    left_servers[server] = max(before, left_servers.get(server, 0.0))
 
 
 def last_left() -> float:
     """Return the time before which connections of other libraries may lead to a server that was
     left.
     """
-    return max(_left.values(), default=0.0)
+    return max(left_servers.values(), default=0.0)
 
 
 def cut_if_left(connection: object) -> None:
@@ -266,7 +266,7 @@ def is_left(connection: object) -> bool:
     """Return True if a connection leads to a server that was left since it was opened."""
     return isinstance(
         connection, (Connection, AsyncConnection)
-    ) and connection.opened_at < _left.get(connection.server, 0.0)
+    ) and connection.opened_at < left_servers.get(connection.server, 0.0)
 
 
 # ---------------------------------------------------------------- connections

@@ -125,8 +125,13 @@ def ours() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.__dict__[_OURS] = True
+        mark_ours(error)
         raise
+
+
+def mark_ours(error: Exception) -> None:
+    """Mark an error as one of a call of pgflow's; see :func:`ours`."""
+    error.__dict__[_OURS] = True
 
 
 def is_our_trouble(

@@ -38,6 +38,7 @@ _Sent = tuple[bytes, list[bytes | None], list[int] | None]
 _OID_OF_JSON = psycopg.postgres.types["json"].oid
 _ARRAY, _LENGTH = struct.Struct("!5i"), struct.Struct("!i")
 CANCEL_TIMEOUT_SECONDS = 5.0
+_INTS = {int}
 _numbers = itertools.count()
 _BEGIN: Statement = (BEGIN, ())
 _COMMIT: Statement = ("commit", ())
@@ -80,7 +81,7 @@ class _Spoken:
             return b"%d" % param
         if param is None:
             return None
-        if kind is list and all(type(item) is int for item in param):
+        if kind is list and _INTS.issuperset(map(type, param)):
             return b"{%b}" % b",".join([b"%d" % item for item in param])
         if kind is JsonTexts:
             return _binary(param)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection
 from itertools import islice
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall, StepCall, TimerCall, Waits
+from pgflow._engine.calls import Call, ChildCall, StepCall, TimerCall, ranges_of
 from pgflow._engine.effects import EffectCall, still_accepted
 from pgflow._engine.flush import MAX_FLUSH_CHILDREN, MAX_FLUSH_STARTS
 from pgflow._engine.host import Line, StepResult
@@ -43,13 +43,15 @@ class Agenda:
         self.accepted: dict[int, EffectCall] = (
             {} if claim.heritage is None else still_accepted(claim)
         )
-        self._obligations: dict[str, Owed] | None = None
+        self.owed: dict[str, Owed] | None = None
+        """Obligations of the run, by key; None if it never had any."""
         self.left_behind: frozenset[int] = frozenset()
         """Calls that were open when the code ended while an effect was still open."""
         self.unlicensed: dict[int, StepCall] = {}
         self.startable: dict[int, StepCall] = {}
         self.running: dict[int, StepCall] = {}
         self.inbox: deque[StepResult] = deque()
+        """Results to be recorded in the journal, in order."""
         self.new_children: dict[int, ChildCall] = {}
         self.new_effects: dict[int, EffectCall] = {}
         self.new_admissions: dict[int, StepCall] = {}
@@ -114,7 +116,9 @@ class Agenda:
         until the garbage collector runs.
         """
         for call in self.open.values():
-            call.let_go()
+            call.waiter = None
+        for timer in self.timers.values():
+            timer.let_go()
         for calls in (self.open, self.children, self.timers, self.effects, self.holds):
             calls.clear()
 
@@ -183,19 +187,19 @@ class Agenda:
     @property
     def obligations(self) -> dict[str, Owed]:
         """Obligations of the run, by key."""
-        if self._obligations is None:
-            self._obligations = {}
-        return self._obligations
+        if self.owed is None:
+            self.owed = {}
+        return self.owed
 
     @property
     def is_held_open(self) -> bool:
         """True if the run has an obligation that must be closed before it may complete."""
-        return self._obligations is not None and any(o.holds for o in self._obligations.values())
+        return self.owed is not None and any(o.holds for o in self.owed.values())
 
     @property
     def leaves_obligations(self) -> bool:
         """True if an obligation is open, whether or not the run waits for it."""
-        return self._obligations is not None and any(o.is_open for o in self._obligations.values())
+        return self.owed is not None and any(o.is_open for o in self.owed.values())
 
     def promise(self, owed: Owed) -> None:
         """Add an obligation that the code opened."""
@@ -275,9 +279,9 @@ class Agenda:
         """Queue a result to be recorded in the journal."""
         self.inbox.append(result)
 
-    def take_result(self) -> StepResult | None:
-        """Return the oldest queued result, or None."""
-        return self.inbox.popleft() if self.inbox else None
+    def take_result(self) -> StepResult:
+        """Return the oldest queued result. There must be one."""
+        return self.inbox.popleft()
 
     def returned(self, call: StepCall) -> None:
         """Remove a call from those whose bodies are running, although it stays open."""
@@ -414,6 +418,11 @@ class Agenda:
         """Have the next flush ask the database for news."""
         self.wants_look = True
 
+    def take_look(self) -> bool:
+        """Return True if a look was requested, and clear the request."""
+        wants, self.wants_look = self.wants_look, False
+        return wants
+
     def start_child(self, call: ChildCall) -> None:
         """Have the next flush start a child."""
         self.new_children[call.number] = call
@@ -423,11 +432,6 @@ class Agenda:
         if self.unwanted is None:
             self.unwanted = []
         self.unwanted.append(call.chain_id)
-
-    def take_look(self) -> bool:
-        """Return True if a look was requested, and clear the request."""
-        wants, self.wants_look = self.wants_look, False
-        return wants
 
     def take_unwanted(self) -> list[int]:
         """Return the chains of the children that a flush asks to end."""
@@ -486,15 +490,18 @@ class Agenda:
 
     def waits(self) -> QuestionPart:
         """Return the open waits that only the database can end."""
-        owed = (
-            [o.call for o in self._obligations.values() if o.holds]
-            if self._has_ended and self._obligations
-            else ()
-        )
-        waits = Waits([*self.accepted, *owed] if owed else self.accepted)
-        for call in self.beside_children():
-            if call.state not in ("decided", "misfit"):
-                call.wait(waits)
-        return waits.in_question(
-            [child.number for child in self.children.values() if child.state != "decided"]
-        )
+        waits: defaultdict[str, Any] = defaultdict(list)
+        open_effects = [*self.accepted] if self.accepted else []
+        if self._has_ended and self.owed:
+            open_effects += [o.call for o in self.owed.values() if o.holds]
+        if open_effects:
+            waits["open_effects"] = open_effects
+        if len(self.open) > len(self.children):
+            for call in self.open.values():
+                if call.state not in ("decided", "misfit"):
+                    call.wait(waits)
+        if self.children:
+            open_children = [c.number for c in self.children.values() if c.state != "decided"]
+            if open_children:
+                waits["child_calls"] = ranges_of(open_children)
+        return waits  # type: ignore[return-value]

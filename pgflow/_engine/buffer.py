@@ -6,7 +6,15 @@ import json
 
 from pgflow._engine.calls import StepCall
 from pgflow._engine.clock import Clock
-from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_UNITS, Flush, Returned, Row, Word
+from pgflow._engine.flush import (
+    MAX_FLUSH_BYTES,
+    MAX_FLUSH_UNITS,
+    Flush,
+    Returned,
+    Row,
+    Word,
+    new_row,
+)
 from pgflow._engine.host import Line
 from pgflow._engine.parts import Parts
 from pgflow._model.claims import Offer
@@ -70,17 +78,8 @@ class Buffer:
     ) -> Row:
         """Add a unit and return its row."""
         self.seq += 1
-        row = Row(
-            self.seq,
-            number,
-            kind,
-            name,
-            payload,
-            self._clock.estimate_us(),
-            delay_seconds,
-            key,
-            carried,
-        )
+        at_us = self._clock.estimate_us()
+        row = new_row((self.seq, number, kind, name, payload, at_us, delay_seconds, key, carried))
         self.rows.append(row)
         self.size_bytes += UNIT_BYTES if payload is None else UNIT_BYTES + len(payload)
         if len(self.rows) >= MAX_FLUSH_UNITS or self.size_bytes >= MAX_FLUSH_BYTES:

@@ -15,17 +15,19 @@ Effects also have stages: see :mod:`pgflow._engine.effects`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Protocol, cast
 
+from pydantic_core import from_json
+
 from pgflow._model.budgets import Admission, Amounts, Spent, added, parts_of, refusal
-from pgflow._model.codecs import ANYTHING, Codec
+from pgflow._model.codecs import ANYTHING, Codec, write_json
 from pgflow._model.decisions import Choice, Decision
 from pgflow._model.exceptions import ErrorClasses, rebuild_error
 from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.options import Retries
-from pgflow._model.protocol import QuestionPart
 from pgflow._model.units import RETURNED, Unit
 from pgflow.errors import KeyConflict, NotStorable, RunCancelled, RunFailed
 
@@ -171,29 +173,8 @@ class Want:
     """Close it as not done: it is not wanted any more."""
 
 
-class Waits:
-    """Open waits that only the database can end, as a question lists them."""
-
-    def __init__(self, accepted: Iterable[int]) -> None:
-        self._rows: dict[str, list[Any]] = {
-            "signals": [],
-            "timers": [],
-            "retries": [],
-            "open_effects": list(accepted),
-        }
-
-    def add(self, sort: str, row: object) -> None:
-        """Add a wait to the list of its sort."""
-        self._rows.setdefault(sort, []).append(row)
-
-    def in_question(self, children: list[int]) -> QuestionPart:
-        """Return the waits by sort, and open children as ranges of numbers: a family may have ten
-        thousand.
-        """
-        waits: dict[str, Any] = {sort: rows for sort, rows in self._rows.items() if rows}
-        if children:
-            waits["child_calls"] = ranges_of(children)
-        return cast("QuestionPart", waits)
+Waits = defaultdict[str, list[Any]]
+"""Open waits that only the database can end, by sort, as a question lists them."""
 
 
 def ranges_of(numbers: list[int]) -> str:
@@ -274,10 +255,6 @@ class Call:
                 waiter.set_result(value)
             else:
                 waiter.set_exception(error)
-
-    def let_go(self) -> None:
-        """Release the reference to the code."""
-        self.waiter = None
 
     @property
     def waits_for_database(self) -> bool:
@@ -436,7 +413,7 @@ class StepCall(Call):
     def wait(self, waits: Waits) -> None:
         """Add the next try."""
         if self.state == "backoff":
-            waits.add("retries", [self.number, self.retry_seq])
+            waits["retries"].append([self.number, self.retry_seq])
 
     def read(self, unit: Unit) -> bool:
         """Count a failed attempt, or record an admission."""
@@ -470,9 +447,8 @@ class TimedCall(Call):
     """Seq of the note that started the time; 0 if there is no limit."""
 
     def add_time_out(self, waits: Waits) -> None:
-        """Add the time-out, if it has one."""
-        if self.started_seq:
-            waits.add("timers", [self.number, self.started_seq, Kind.WAIT_TIMED_OUT])
+        """Add the time-out, which it has."""
+        waits["timers"].append([self.number, self.started_seq, Kind.WAIT_TIMED_OUT])
 
 
 @dataclass(eq=False)
@@ -487,15 +463,14 @@ class TimerCall(TimedCall):
 
     def wait(self, waits: Waits) -> None:
         """Add the timer."""
-        waits.add("timers", [self.number, self.started_seq, Kind.TIMER_FIRED])
+        waits["timers"].append([self.number, self.started_seq, Kind.TIMER_FIRED])
 
     def deliver(self, value: Any, error: Exception | None) -> None:  # noqa: ARG002 - it has neither
         """Fire."""
         self.fire()
 
     def let_go(self) -> None:
-        """Release the callback too."""
-        super().let_go()
+        """Release the callback, which refers to the code."""
         self.fire = _nothing
 
 
@@ -524,8 +499,9 @@ class SignalCall(TimedCall):
 
     def wait(self, waits: Waits) -> None:
         """Add the signal and its time-out."""
-        waits.add("signals", [self.number, self.name])
-        self.add_time_out(waits)
+        waits["signals"].append([self.number, self.name])
+        if self.started_seq:
+            self.add_time_out(waits)
 
 
 @dataclass(eq=False)
@@ -588,14 +564,14 @@ class ChildCall(Call):
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
         """Return its result, or the error that awaiting it raises."""
-        data = json.loads(unit.payload if unit.payload is not None else "null")
+        data = from_json(unit.payload if unit.payload is not None else "null")
         if data.get("saga"):
             self.take_over(data["saga"], self.number)
         status = data["status"]
         if status == "completed":
             try:
                 return self.result.decode(
-                    json.dumps(data["output"]), f"the result of child {self.name}"
+                    write_json(data["output"]).decode(), f"the result of child {self.name}"
                 ), None
             except NotStorable as error:
                 return None, error
@@ -619,13 +595,8 @@ class ChildCall(Call):
 
     def note_start(self, unit: Unit) -> None:
         """Record its chain and key."""
-        started = json.loads(unit.payload or "{}")
+        started = from_json(unit.payload or "{}")
         self.chain_id, self.key = started["run_id"], started.get("key") or ""
-
-    @property
-    def awaits_start(self) -> bool:
-        """True if the code waits for its start, which is then an outcome."""
-        return self.start is not None and not self.has_started
 
     def tell_start(self) -> None:
         """Deliver the start to the code."""

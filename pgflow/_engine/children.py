@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.calls import Call, ChildCall, ChildRequest, Waiter, Want
+from pgflow._engine.calls import Call, ChildCall, ChildRequest, Waiter
 from pgflow._engine.flush import Flush
 from pgflow._engine.history import NEVER
 from pgflow._engine.kind import KindOfCall
@@ -52,8 +52,9 @@ class Children(KindOfCall[ChildCall]):
         )
         if call.number == NEVER:
             return call
-        self._take_over(call)
-        if not (call.chain_id or call.number in history.journal.called):
+        if self._dropped:
+            self._take_over(call)
+        if self._values.are_sealed and not (call.chain_id or call.number in history.journal.called):
             self._values.seal_child(request)
         self._agenda.enter_child(call)
         self._were_any = True
@@ -67,7 +68,7 @@ class Children(KindOfCall[ChildCall]):
 
     def bring_on(self, call: ChildCall) -> None:
         """Start the child, or look for its result."""
-        if call.ask() == Want.CHILD:
+        if not call.chain_id:
             self._agenda.start_child(call)
             return
         self._agenda.look()
@@ -93,7 +94,7 @@ class Children(KindOfCall[ChildCall]):
         """Take over the same child that a dropped part of the journal started. Its result arrives
         under its old number.
         """
-        if not self._dropped or call.number in self._history.journal.called:
+        if call.number in self._history.journal.called:
             return
         for known in self._dropped:
             is_same = call.answers_to(known.workflow) and call.request.key == known.key

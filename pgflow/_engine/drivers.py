@@ -73,6 +73,8 @@ class CoroutineDriver:
     ) -> None:
         self.loop = WorkflowLoop(host)
         self.waiter: Callable[[], Waiter] = self.loop.create_future
+        self.close: Callable[[], None] = self.loop.close
+        """Unwinds every coroutine."""
         self._main = main
         self._context = context
         self._task: asyncio.Task[Any] | None = None
@@ -84,7 +86,8 @@ class CoroutineDriver:
         self._task = self.loop.create_task(self._main(), name="main", context=self._context)
         if self._cancelled_early:
             self._task.cancel()
-        self.resume()
+        self.loop.pump()
+        self.done = self._task.done()
 
     def land(self) -> None:
         """Do nothing: the code runs in the delivering thread."""
@@ -115,10 +118,6 @@ class CoroutineDriver:
             self._cancelled_early = True
         else:
             self._task.cancel()
-
-    def close(self) -> None:
-        """Unwind every coroutine."""
-        self.loop.close()
 
     def where(self) -> list[str]:
         """Return the source lines of each task; called from within the code, only those of the

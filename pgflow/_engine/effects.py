@@ -412,7 +412,7 @@ class EffectCall(StepCall):
         """Add the next question, and the wait for a report on it."""
         super().wait(waits)
         if self.state in ("backoff", "owed"):
-            waits.add("open_effects", self.number)
+            waits["open_effects"].append(self.number)
 
     # =========================================================== settling an unknown outcome
 

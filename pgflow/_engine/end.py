@@ -42,11 +42,6 @@ class End:
         self._of_children: Sequence[str] = ()
 
     @property
-    def is_known(self) -> bool:
-        """True if the next flush ends or holds the run."""
-        return self.hold is not None or self.ending is not None or self.continue_input is not None
-
-    @property
     def awaits_discharge(self) -> bool:
         """True if the code succeeded and is not being cancelled, but an obligation must be closed
         first.
@@ -105,7 +100,8 @@ class End:
                 history.diverge(f"the code ends where the journal goes on with {unit}", unit=unit)
             history.check_starts()
             history.end_replay()
-        self._agenda.forget_plans()
+        if self._agenda.open:
+            self._agenda.forget_plans()
         if isinstance(error, ContinueAsNew):
             self.continue_input = error.input_text
             self._handed_on = [(call.number, code) for call, code in error.saga if call.is_in_place]
@@ -136,4 +132,4 @@ class End:
         what = f"the result of workflow {self._claim.workflow}"
         text = self._result.encode(value, what)
         self._result.decode(text, what)
-        return self._values.sealed(text, what)
+        return self._values.sealed(text, what) if self._values.are_sealed else text

@@ -40,9 +40,8 @@ class EventCall(SignalCall):
         """Add the message, and the event that it delivers."""
         super().wait(waits)
         wanted = self.wanted
-        waits.add(
-            "events",
-            [self.number, self.name, wanted.topic, wanted.match, wanted.key, wanted.after],
+        waits["events"].append(
+            [self.number, self.name, wanted.topic, wanted.match, wanted.key, wanted.after]
         )
 
 

@@ -37,12 +37,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 from pgflow._engine import mypyc_attr
 from pgflow._engine.agenda import Agenda
 from pgflow._engine.buffer import Buffer
-from pgflow._engine.calls import Call, StepCall
+from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.clock import Clock
 from pgflow._engine.code import Code
 from pgflow._engine.drivers import Driver
@@ -65,6 +65,9 @@ from pgflow._model.claims import Claim, Offer
 from pgflow._model.codecs import ANYTHING, Codec
 from pgflow._model.protocol import Answer
 
+RESTFUL: Final = frozenset({TimerCall, SignalCall, ChildCall})
+"""Kinds of calls with which a parked run may wait in memory."""
+
 
 @dataclass(eq=False)
 class Program:
@@ -74,11 +77,14 @@ class Program:
         make_driver: Makes the driver of the code for an execution.
         result: Type of its result.
         code_hash: Hash of the code; empty if it does not matter.
+        may_rest: True if its code may stay in memory while the run is parked: no thread and no
+            interceptor waits with it, and no Ref has to be checked before it goes on.
     """
 
     make_driver: Callable[[Execution], Driver]
     result: Codec[Any] = ANYTHING
     code_hash: str = ""
+    may_rest: bool = False
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -107,8 +113,7 @@ class Execution:
         self.time_seconds = self.clock.seconds
         """Returns the event loop's time: seconds from the run's creation to the last outcome."""
         self.over = False
-        self.beat = False
-        """True if a step reported progress: the end of the run deletes those rows."""
+        self._may_rest = program.may_rest and not self.is_undoing
         self.code.drive_by(program.make_driver(self))
 
     def kind_of(self, call: Call) -> KindOfCall[Any]:
@@ -165,7 +170,7 @@ class Execution:
                 if self.history.divergence is None:
                     raise
         if not ((agenda.accepted or agenda.effects) and agenda.owes) and (
-            self.is_undoing or not self.end.awaits_discharge
+            self.is_undoing or not (agenda.owed and self.end.awaits_discharge)
         ):
             return True
         self.code.end()
@@ -188,7 +193,8 @@ class Execution:
         """
         if self.release.decided:
             self.release.forget()
-        if not self.end.is_known:
+        end = self.end
+        if end.hold is None and end.ending is None and end.continue_input is None:
             try:
                 # In the try: behind it, the compiler takes the divergence to be None for good.
                 if self.history.divergence is None:
@@ -305,30 +311,56 @@ class Execution:
         self.hold_for("definition", {"message": message}, self.end.code_hash)
         raise Unwind
 
+    @property
+    def may_rest(self) -> bool:
+        """True if a parked run can go on from here when it is claimed again: it waits for timers,
+        signals and children alone, and the ledgers, locks and pools know nothing of it.
+        """
+        claim, agenda = self.claim, self.agenda
+        return (
+            self._may_rest
+            and claim.heritage is None
+            and claim.pool is None
+            and not (claim.suspect or claim.saga or claim.lost)
+            and not (agenda.accepted or agenda.has_locks or agenda.owed or agenda.has_drawn)
+            and not (
+                self.release.misfits
+                or self.release.decided
+                or self.history.replaying
+                or Updates in self.parts
+            )
+            and self.end.cancel_request is None
+            and {*map(type, agenda.open.values())} <= RESTFUL
+        )
+
+    def fits(self, claim: Claim) -> bool:
+        """Return True if nothing was added to the journal while the run was parked."""
+        return (
+            claim.last_seq == self.flushing.durable_seq == self.buffer.seq
+            and claim.generation == self.claim.generation
+            and not (claim.suspect or claim.heritage or claim.pool or claim.saga)
+        )
+
+    def go_on(self, claim: Claim) -> None:
+        """Go on under a new claim: what a replay of the journal would come to is in memory."""
+        self.claim.renew(claim)
+        self.over = False
+        self.clock.sync(claim.now_us)
+        self.flushing.go_on()
+        if claim.has_mail:
+            self.agenda.look()
+        self.go_live()
+        self.advance()
+
     def close(self) -> None:
         """Unwind the code: the run continues elsewhere or later, or has ended."""
         self.over = True
         self.code.close()
-        self.agenda.close()
+        if self.agenda.open:
+            self.agenda.close()
         self.line.cut()
 
     # ================================================================ flushes
-
-    def take_flush(self) -> Flush | None:
-        """Return the flush to commit now; see :meth:`Flushing.take`."""
-        flush = None if self.over else self.flushing.take()
-        if flush is not None and flush.ending is not None:
-            heritage = self.claim.heritage
-            flush.has_kin = (
-                self.beat
-                or self.claim.has_kin
-                or (heritage is not None and bool(heritage.children))
-            )
-            flush.has_locks = self.agenda.has_locks or self.claim.generation > 1
-        if flush is not None:
-            for part in self.parts.in_flushes:
-                part.add_to(flush)
-        return flush
 
     def flush_committed(
         self,

@@ -38,7 +38,7 @@ from pgflow._engine.questions import (
 from pgflow._engine.release import Release
 from pgflow._model.budgets import Spent
 from pgflow._model.protocol import Answer, Question, QuestionPart
-from pgflow._model.units import Unit
+from pgflow._model.units import Unit, new_unit
 
 LINGER_TIMER_US = 1_000_000
 """The run waits in memory for a timer or a retry due within this time, because parking would cost
@@ -66,6 +66,9 @@ class Flushing:
         self._history = parts[History]
         self._end = parts[End]
         self._release = parts[Release]
+        self._in_flushes = parts.in_flushes
+        self.beat = False
+        """True if a step reported progress: the end of the run deletes those rows."""
         self.inflight: Flush | None = None
         """The flush or transaction under way."""
         self.locked = False
@@ -82,8 +85,8 @@ class Flushing:
         """
         self.durable_seq = claim.last_seq
         """The last acknowledged unit."""
-        self.last_acknowledged_at = 0.0
-        """Time of the last acknowledgement, on the host's own clock."""
+        self.last_acknowledged_at = self._line.monotonic_ns() / 1e9
+        """Time of the last acknowledgement, on the host's own clock; at first that of the claim."""
         self.last_acknowledged_by: Any = None
         """Server of the last acknowledgement; None if unknown."""
         self._asked: tuple[list[ChildCall], list[EffectCall], list[StepCall], list[int]] | None = (
@@ -110,6 +113,18 @@ class Flushing:
     def drain(self) -> None:
         """Start and ask nothing more; send what there is, then leave the run."""
         self.draining = self.is_held_back = True
+
+    def note_beat(self) -> None:
+        """Note that a step has reported progress."""
+        self.beat = True
+
+    def go_on(self) -> None:
+        """Go on under a new claim. The last acknowledgement stays the one before the run parked: a
+        server that may lack it is asked for that unit.
+        """
+        self.is_held_back = self._claim.has_mail
+        self.pausing = self.locked = False
+        self._lingers_from_us = 0
 
     def acknowledged_at(self, seconds: float) -> None:
         """Set the time of the last acknowledgement, on the host's own clock."""
@@ -220,7 +235,7 @@ class Flushing:
 
     def take(self) -> Flush | None:
         """Return the flush to commit now; None if there is nothing to commit, or the last flush is
-        still under way.
+        still under way. Do not call it once the execution is over.
         """
         end, history, release = self._end, self._history, self._release
         if self.inflight or self.locked or self._code.driver.busy or release.decided:
@@ -238,7 +253,14 @@ class Flushing:
             self._agenda.take_licences() if may_start and self._agenda.unlicensed else []
         )
         if end.ending is not None and end.hold is None:
+            claim = self._claim
             flush.ending = end.ending
+            flush.has_locks = self.may_have_locks
+            flush.has_kin = (
+                self.beat
+                or claim.has_kin
+                or (claim.heritage is not None and bool(claim.heritage.children))
+            )
             if end.ending.status != "completed" and self._agenda.leaves_obligations:
                 flush.has_obligations = True
         else:
@@ -249,6 +271,8 @@ class Flushing:
                 return None
         if self._agenda.has_drawn or flush.has_draws:
             flush.over = self._over(flush)
+        for part in self._in_flushes:
+            part.add_to(flush)
         self.inflight = flush
         return flush
 
@@ -367,11 +391,13 @@ class Flushing:
         self.pausing = answer["pause"]
         self.is_held_back = self.pausing or self.draining
         has_children = False
+        decide, children = self._release.decide, self._agenda.children
         for seq, number, kind, name, payload, due_us in answer["units"]:
-            self._buffer.go_to(seq)
             self.durable_seq = seq
-            self._release.decide(Unit(seq, number, kind, name, payload, None, at_us, due_us))
-            has_children = has_children or number in self._agenda.children
+            decide(new_unit((seq, number, kind, name, payload, None, at_us, due_us)))
+            has_children = has_children or number in children
+        if answer["units"]:
+            self._buffer.go_to(self.durable_seq)
         if has_children:
             self.linger()
         if answer.get("postponed"):

@@ -104,9 +104,9 @@ class GateCall(Call):
 
     def wait(self, waits: Waits) -> None:
         """Add the gate, and the request to ask it if that is not done yet."""
-        waits.add("gates", [self.number, self.name])
+        waits["gates"].append([self.number, self.name])
         if not self.asked_seq:
-            waits.add("new_gates", self._wanted())
+            waits["new_gates"].append(self._wanted())
 
     def _wanted(self) -> dict[str, Any]:
         terms = self.terms

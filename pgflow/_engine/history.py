@@ -181,8 +181,10 @@ class History:
 
     def is_start(self, unit: Unit) -> bool:
         """Return True if the unit is the start of a child and the code waits for that start."""
+        if unit.kind != Kind.CHILD_STARTED:
+            return False
         call = self._agenda.children.get(unit.call)
-        return unit.kind == Kind.CHILD_STARTED and call is not None and call.awaits_start
+        return call is not None and call.start is not None and not call.has_started
 
     def _knows(self, number: int) -> bool:
         """Return True if the code has made this call and more marks may follow."""

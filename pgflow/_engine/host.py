@@ -89,7 +89,7 @@ class Host(Protocol[E_contra]):
         """Call ``retry_due`` after a delay."""
 
     def want_flush(self, execution: E_contra) -> None:
-        """Call ``take_flush`` soon."""
+        """Call ``flushing.take`` soon."""
 
     def look_later(self, execution: E_contra, delay_seconds: float) -> None:
         """Call ``look_due`` after a delay."""

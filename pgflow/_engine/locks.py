@@ -57,9 +57,9 @@ class LockCall(TimedCall):
             self.started_seq or None,
             list(self.within),
         )
-        waits.add("locks", row)
+        waits["locks"].append(row)
         if self.started_seq:
-            waits.add("retries", [self.number, self.started_seq])
+            waits["retries"].append([self.number, self.started_seq])
 
     def read(self, unit: Unit) -> bool:
         """Return True for the mark that it is queued."""

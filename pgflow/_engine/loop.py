@@ -29,7 +29,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from functools import partial
-from types import MethodType
+from types import FrameType, MethodType
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from pgflow.errors import NotInWorkflowError
@@ -102,6 +102,9 @@ class DurableTimerHandle(asyncio.TimerHandle):
             self.withdraw()
             self.withdraw = None
         super().cancel()
+
+
+_new_handle = partial(asyncio.Handle.__new__, asyncio.Handle)
 
 
 class WorkflowFuture(asyncio.Future[T]):
@@ -208,7 +211,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     def __init__(self, host: TimerHost) -> None:
         self.host = host
         self._time = host.time_seconds
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[Any] = deque()  # handles, of which the loop uses private attributes
         self._tasks: list[WorkflowTask[Any]] = []
         # None instead of an empty list: most runs need none of these, and the garbage collector
         # tracks each list.
@@ -221,7 +224,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self._ordinals = (host.run_id & 0x1FFFFF) << 40
         self._closing = False
         self._running: asyncio.Handle | None = None
-        self._repeating: deque[asyncio.Handle] | None = None
+        self._repeating: deque[Any] | None = None
         self._cancelling: int | None = None  # the ordinal of the task
         self._cancelled: list[tuple[int, asyncio.Handle]] | None = None
         self._exception_handler: (
@@ -246,41 +249,42 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                 first()
             if self._cancelled:  # a cancel of the run comes from outside
                 self._order_cancelled()
-            self._run_ready()
-            if self._repeating:
-                self._repeat()
+            repeats = 0
+            while True:
+                ready = self._ready
+                came_of_it = -len(ready)
+                while ready:
+                    handle = ready.popleft()
+                    came_of_it += 1
+                    if not handle._cancelled:
+                        self._running = handle
+                        try:
+                            # As the handle does, which would be one more call for each.
+                            handle._context.run(handle._callback, *handle._args)
+                        except (SystemExit, KeyboardInterrupt) as error:
+                            if is_interrupt(error):
+                                raise
+                            # Asyncio has set it on the task that raised it:
+                            # it ends the run, not the worker.
+                        except BaseException as error:  # noqa: BLE001 - as asyncio does
+                            self._callback_failed(handle, error)
+                        if self._cancelled:
+                            self._order_cancelled()
+                # Callbacks that append themselves again run on while they make progress.
+                is_stuck = repeats and came_of_it <= 0
+                if not self._repeating or is_stuck or repeats == MAX_REPEATS:
+                    break
+                repeats += 1
+                self._ready, self._repeating = self._repeating, ready
         finally:
             self._running = None
             sys.set_asyncgen_hooks(*hooks_outside)
             asyncio._set_running_loop(loop_outside)
 
-    def _repeat(self) -> None:
-        """Run callbacks that append themselves again, while they make progress."""
-        for _ in range(MAX_REPEATS):
-            assert self._repeating is not None
-            self._ready, self._repeating = self._repeating, self._ready
-            if not self._run_ready() or not self._repeating:
-                return
-
-    def _run_ready(self) -> bool:
-        """Run the ready callbacks; return True if there were more of them than at the start."""
-        ready = self._ready
-        came_of_it = -len(ready)
-        while ready:
-            handle = ready.popleft()
-            came_of_it += 1
-            if not handle._cancelled:
-                self._running = handle
-                try:
-                    handle._run()
-                except (SystemExit, KeyboardInterrupt) as error:
-                    if is_interrupt(error):
-                        raise
-                    # Asyncio has set it on the task that raised it:
-                    # it ends the run, not the worker.
-                if self._cancelled:
-                    self._order_cancelled()
-        return came_of_it > 0
+    def _callback_failed(self, handle: asyncio.Handle, error: BaseException) -> None:
+        self.call_exception_handler(
+            {"message": f"Exception in callback {handle!r}", "exception": error, "handle": handle}
+        )
 
     def _order_cancelled(self) -> None:
         """Order tasks that were cancelled together, perhaps from an unordered set, by their
@@ -337,7 +341,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         finally:
             asyncio.tasks._leave_task(self, task)
         # It never becomes done, so the future that it awaited would keep it and the run alive.
-        _forget_callbacks(task)
+        if task._callbacks:  # type: ignore[attr-defined]
+            _forget_callbacks(task)
         if (awaited := task._fut_waiter) is not None:  # type: ignore[attr-defined]
             _forget_callbacks(awaited)
 
@@ -366,9 +371,13 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         """Append a callback to the queue of this pump."""
-        handle = asyncio.Handle(callback, args, self, context)
+        # As its constructor does, which would be one more call of Python for each callback.
+        handle: Any = _new_handle()
+        handle._context = contextvars.copy_context() if context is None else context
+        handle._loop, handle._callback, handle._args = self, callback, args
+        handle._cancelled, handle._repr, handle._source_traceback = False, None, None
         if self._closing:
-            return handle
+            return handle  # type: ignore[no-any-return]
         if (
             type(callback) is MethodType
             and self._running is not None
@@ -377,13 +386,13 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             if self._repeating is None:
                 self._repeating = deque()
             self._repeating.append(handle)
-            return handle
+            return handle  # type: ignore[no-any-return]
         self._ready.append(handle)
         if self._cancelling is not None:
             if self._cancelled is None:
                 self._cancelled = []
             self._cancelled.append((self._cancelling, handle))
-        return handle
+        return handle  # type: ignore[no-any-return]
 
     def call_later(
         self,
@@ -442,7 +451,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         **_options: Any,
     ) -> asyncio.Task[T]:
         """Return a task with an ordinal, and a name that counts within the run."""
-        if _called_from_as_completed():
+        caller = sys._getframe(1)
+        if caller.f_code.co_filename == asyncio.tasks.__file__ and _is_as_completed(caller):
             coro.close()
             raise NotInWorkflowError(
                 "asyncio.as_completed() over coroutines starts them in an order that a replay "
@@ -566,13 +576,10 @@ def _ignore(_generator: AsyncGenerator[Any, Any]) -> None:
     """Do nothing: the loop holds every generator until it closes, so none is finalised earlier."""
 
 
-def _called_from_as_completed() -> bool:
-    """Return True if ``ensure_future`` was called by ``as_completed``, which iterates a set of bare
-    coroutines.
+def _is_as_completed(frame: FrameType | None) -> bool:
+    """Return True if ``ensure_future``, which has this frame, was called by ``as_completed``, which
+    iterates a set of bare coroutines.
     """
-    frame = sys._getframe(2)
-    if frame.f_code.co_filename != asyncio.tasks.__file__:
-        return False
     for _ in range(4):
         if frame is None or frame.f_code.co_filename != asyncio.tasks.__file__:
             return False
@@ -580,5 +587,5 @@ def _called_from_as_completed() -> bool:
             frame.f_code, "co_qualname", ""
         ):
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False

@@ -26,7 +26,7 @@ from pgflow._model.envelopes import open_text
 from pgflow._model.exceptions import clean
 from pgflow._model.kinds import CALL_MARKS, OBLIGATION_MARKS, Kind
 from pgflow._model.opening import is_event, open_child, open_event
-from pgflow._model.units import RETURNED, Unit
+from pgflow._model.units import RETURNED, Unit, new_unit
 from pgflow.errors import CodecError, NotStorable
 
 
@@ -60,7 +60,8 @@ class Release:
             self._release(self.decided.popleft())
             return True
         agenda = self._agenda
-        while (result := agenda.take_result()) is not None:
+        while agenda.inbox:
+            result = agenda.take_result()
             call = result.call
             if agenda.open.get(call.number) is call and (
                 self._line.execution.parts[KINDS[type(call)]].record(call, result)
@@ -255,7 +256,7 @@ class Release:
         row = self._buffer.record(call.number, kind, name, offer.payload)
         call.state = "decided"
         self.decided.append(
-            Unit(row.seq, row.call, row.kind, row.name, text, None, row.at_us, None)
+            new_unit((row.seq, row.call, row.kind, row.name, text, None, row.at_us, None))
         )
         self._buffer.flush_soon()
 
@@ -294,7 +295,9 @@ class Release:
             return False
         row = self._buffer.record(first.number, Kind.TIMER_FIRED, None, None)
         first.state = "decided"
-        self.decided.append(Unit(row.seq, row.call, row.kind, None, None, None, row.at_us, None))
+        self.decided.append(
+            new_unit((row.seq, row.call, row.kind, None, None, None, row.at_us, None))
+        )
         self._buffer.flush_soon()
         return True
 

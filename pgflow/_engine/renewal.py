@@ -73,7 +73,8 @@ class Renewal:
         """Release the result of the body that ran again; return False while there is none."""
         call = self.renewing
         assert call is not None
-        while (result := self._agenda.take_result()) is not None:
+        while self._agenda.inbox:
+            result = self._agenda.take_result()
             if result.call is call:
                 return self._end(call, result)
         return False

@@ -85,8 +85,9 @@ class UpdateCall(TimedCall):
 
     def wait(self, waits: Waits) -> None:
         """Add the wait for updates and its time-out."""
-        waits.add("updates", [self.number])
-        self.add_time_out(waits)
+        waits["updates"].append([self.number])
+        if self.started_seq:
+            self.add_time_out(waits)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -39,13 +39,10 @@ class Values:
     def __init__(self, parts: Parts) -> None:
         self._history = parts[History]
         self._envelopes = envelopes = parts.claim.envelopes
+        self.are_sealed = envelopes is not None
+        """True if the app has a codec."""
         self.hash_key = None if envelopes is None else envelopes.hash_key
         """Secret key for hashes of arguments; None for plain hashes."""
-
-    @property
-    def are_sealed(self) -> bool:
-        """True if the app has a codec."""
-        return self._envelopes is not None
 
     def by_codec(self, work: Callable[[], T]) -> T:
         """Return the result of the codec's work; hold the run if it fails."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from pgflow._engine.calls import ChildCall, ChildRequest
 from pgflow._engine.children import Children
 from pgflow._flow.ledgers.handover import take_over
-from pgflow._flow.ledgers.saga import give_up_child
+from pgflow._flow.ledgers.saga import give_up_child, innermost
 from pgflow._flow.messages import execute_update, execute_update_sync, send, send_sync
 from pgflow._flow.run_info import run_info
-from pgflow._flow.scope import WorkflowScope, async_scope, known_errors, sync_scope
+from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
 from pgflow._flow.signals import Signal
 from pgflow._flow.updates import UpdateHandler
 from pgflow._flow.workflow import Workflow, check_workflow
@@ -36,12 +37,13 @@ def run_child(
         KeyConflict: ``options(key=...)`` named a run that is not this child.
     """
     scope = async_scope("pgflow.run_child()", "pgflow.sync.run_child()")
-    return _run_child(scope, workflow, args, kwargs)
+    return await_child(scope, workflow, args, kwargs)
 
 
-async def _run_child(
+async def await_child(
     scope: WorkflowScope, workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> R:
+    """Start a child run and wait for its result; see :func:`run_child`."""
     call = issue_child(scope, workflow, args, kwargs)
     try:
         return cast("R", await call.waiter)  # type: ignore[misc]
@@ -193,14 +195,15 @@ def issue_child(
     waits_for_start: bool = False,
 ) -> ChildCall:
     """Issue the start of a child run. This run compensates its effects once it has completed."""
-    check_workflow(workflow, "start_child()" if waits_for_start else "run_child()")
+    if not isinstance(workflow, Workflow):
+        check_workflow(workflow, "start_child()" if waits_for_start else "run_child()")
     call = scope.execution.parts[Children].issue(
         child_request(scope, workflow, args, kwargs),
         workflow.result_codec,
-        known_errors(scope, workflow.raises),
+        workflow.errors_of(scope.app_errors),
         waits_for_start,
     )
-    call.take_over = take_over(scope)
+    call.take_over = partial(take_over, scope, innermost.get())
     return call
 
 
@@ -233,7 +236,7 @@ def child_request(
         run_at_us=None if options.run_at is None else int(options.run_at.timestamp() * 1e6),
         timeout_seconds=None if options.timeout is None else options.timeout.total_seconds(),
         labels=options.labels or None,
-        metadata={**scope.claim.metadata, **options.metadata} or None,
+        metadata={**scope.execution.claim.metadata, **options.metadata} or None,
         close_policy=ClosePolicy.CANCEL
         if options.when_parent_ends == "cancel"
         else ClosePolicy.ABANDON,

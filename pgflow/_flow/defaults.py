@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import json
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from pgflow._flow.step import resolve_hints
@@ -30,18 +31,12 @@ class Defaults:
     def __init__(self, fn: Callable[..., Any], what: str) -> None:
         self._fn = fn
         self._what = what
-        self._stored: dict[str, tuple[Codec[Any], str]] | None = None
 
-    @property
-    def _all(self) -> dict[str, tuple[Codec[Any], str]]:
+    @cached_property
+    def stored(self) -> dict[str, tuple[Codec[Any], str]]:
         """Codec and JSON of each default by the name of its parameter. One that cannot be stored is
         left out: the code gets the object itself, such as a client or a marker.
         """
-        if self._stored is None:
-            self._stored = self._encode()
-        return self._stored
-
-    def _encode(self) -> dict[str, tuple[Codec[Any], str]]:
         given = {
             name: parameter.default
             for name, parameter in inspect.signature(self._fn).parameters.items()
@@ -60,12 +55,12 @@ class Defaults:
     @property
     def text(self) -> str:
         """All of them as one JSON object; empty if there are none."""
-        parts = (f"{json.dumps(name)}: {text}" for name, (_, text) in self._all.items())
-        return "{" + ", ".join(parts) + "}" if self._all else ""
+        parts = (f"{json.dumps(name)}: {text}" for name, (_, text) in self.stored.items())
+        return "{" + ", ".join(parts) + "}" if self.stored else ""
 
     def fill(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by name, with those that were left out."""
-        stored = self._all
+        stored = self.stored
         if not stored or given.keys() >= stored.keys():
             return given
         return given | {

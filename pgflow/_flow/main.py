@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,24 +17,12 @@ from pgflow._flow.scope import WorkflowScope, current
 from pgflow._flow.workflow import Workflow
 
 
-def make_main(
+def begin(
     scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]
 ) -> Any:
-    """The workflow's function with its stored input, inside the interceptors' contexts.
-
-    The saga is outermost: an input that cannot be read, or an interceptor, may end a run that has
-    something to take back.
-    """
-    # One partial: a nested one is three more objects of a run for the garbage collector.
-    main = guarded if workflow.is_async else guarded_sync
-    return partial(main, scope, _begin, scope, workflow, interceptors)
-
-
-def _begin(
-    scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]
-) -> Any:
-    """Calls the function: the result of a ``def``, the coroutine of an ``async def``, which is
-    awaited without another around it.
+    """Call a workflow's function with its stored input, inside the interceptors' contexts: the
+    result of a ``def``, the coroutine of an ``async def``, which is awaited without another around
+    it.
     """
     args, kwargs = workflow.bind_input(scope.execution.claim.input)
     if not interceptors:
@@ -63,19 +51,33 @@ def make_driver(
     errors: tuple[type[Exception], ...],
     interceptors: Sequence[Interceptor],
     spawn: Any,
-    yield_control: Any,
+    yield_control: Callable[[Execution], None],
     *,
     is_check: bool = False,
 ) -> Driver:
-    """Return the driver of a workflow's code, with its scope in a context of its own."""
+    """Return the driver of a workflow's code, with its scope in a context of its own.
+
+    Args:
+        execution: The execution.
+        workflow: The workflow.
+        errors: Classes as which errors may be rebuilt.
+        interceptors: They are around the code.
+        spawn: Runs the code of a sync workflow in a thread.
+        yield_control: Called in that thread with the execution, each time that its code waits.
+        is_check: True to replay a recorded run only to see if the code repeats it.
+    """
     effects = carried_effects(execution.claim.saga) if execution.claim.saga else []
     scope = WorkflowScope(
         execution, errors, workflow, is_check=is_check, interceptors=interceptors, effects=effects
     )
     context = contextvars.Context()
     context.run(current.set, scope)
-    main = make_main(scope, workflow, interceptors)
+    # The saga is outermost: an input that cannot be read, or an interceptor, may end a run that has
+    # something to take back. One partial: a nested one is three more objects of a run for the
+    # garbage collector.
+    guard = guarded if workflow.is_async else guarded_sync
+    main = partial(guard, scope, begin, scope, workflow, interceptors)
     if workflow.is_async:
         return CoroutineDriver(execution, main, context)
-    scope.thread = ThreadDriver(spawn, yield_control, main, context)
+    scope.thread = ThreadDriver(spawn, partial(yield_control, execution), main, context)
     return scope.thread

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 from pgflow._engine.loop import Unwind
-from pgflow._flow.children import run_child
-from pgflow._flow.scope import async_scope
+from pgflow._flow.children import await_child
+from pgflow._flow.scope import WorkflowScope, async_scope
 from pgflow._flow.step import Step
 from pgflow._flow.workflow import Workflow
 from pgflow._model.options import MapResult
@@ -47,10 +48,10 @@ def map(  # noqa: A001 - the field's word; users write pgflow.map
             still succeed. With ``tolerated_failures=0`` the item's own error is raised instead.
         InvalidArgument: ``max_parallel`` is less than 1, or another limit less than 0.
     """
-    async_scope("pgflow.map()", "pgflow.sync.map()")
+    scope = async_scope("pgflow.map()", "pgflow.sync.map()")
     check_mapped(step)
     limits = max_parallel, min_successful, tolerated_failures, tolerated_percent
-    return _map(step, Tally("map()", list(items), *limits))
+    return _map(scope, step, Tally("map()", list(items), *limits))
 
 
 def check_mapped(step: object) -> None:
@@ -66,22 +67,34 @@ def check_mapped(step: object) -> None:
         )
 
 
-async def _map(step: Step[[T], R] | Workflow[[T], R], tally: Tally[T, R]) -> MapResult[T, R]:
-    finished: asyncio.Queue[tuple[int, BaseException | None, R | None]] = asyncio.Queue()
+async def _map(
+    scope: WorkflowScope, step: Step[[T], R] | Workflow[[T], R], tally: Tally[T, R]
+) -> MapResult[T, R]:
+    finished = deque[tuple[int, BaseException | None, R | None]]()
+    idle: asyncio.Future[None] | None = None
     waiting = enumerate(tally.items)
+
+    def finish(index: int, error: BaseException | None, value: R | None) -> None:
+        finished.append((index, error, value))
+        if idle is not None and not idle.done():
+            idle.set_result(None)
 
     async def go_on() -> None:
         for index, item in waiting:
             try:
-                value = await (step.aio(item) if isinstance(step, Step) else run_child(step, item))
+                value = await (
+                    step.aio(item)
+                    if isinstance(step, Step)
+                    else await_child(scope, step, (item,), {})
+                )
             except Unwind:
                 raise  # the run ends; its traceback would keep the whole run alive
             except BaseException as error:
-                finished.put_nowait((index, error, None))
+                finish(index, error, None)
                 if not isinstance(error, Exception):
                     raise
             else:
-                finished.put_nowait((index, None, value))
+                finish(index, None, value)
 
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(go_on()) for _ in range(min(tally.max_parallel, len(tally.items)))]
@@ -89,10 +102,14 @@ async def _map(step: Step[[T], R] | Workflow[[T], R], tally: Tally[T, R]) -> Map
         for _ in tally.items:
             if tally.enough:
                 break
-            tally.count(*await finished.get())
+            if not finished:
+                idle = loop.create_future()
+                await idle
+            tally.count(*finished.popleft())
     finally:
         for task in tasks:
-            task.cancel()
+            if not task.done():
+                task.cancel()
     return tally.result()
 
 

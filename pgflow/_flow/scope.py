@@ -195,7 +195,9 @@ def async_scope(what: str, twin: str) -> WorkflowScope:
     """Return the scope of the calling async workflow. In a sync one, raise an error that names
     ``twin``.
     """
-    scope = workflow_scope(what)
+    scope = current.get()
+    if not isinstance(scope, WorkflowScope):
+        scope = workflow_scope(what)
     if scope.thread is not None:
         raise WrongColourError(f"{what} is for async workflows: in this sync one, call {twin}")
     return scope

@@ -83,11 +83,10 @@ class Signal(Generic[T]):
         return self._wait(async_scope(f"signal {self.name!r}.wait()", "its .sync.wait()"), timeout)
 
     async def _wait(self, scope: WorkflowScope, timeout: Duration | None) -> T:
-        call = scope.execution.parts[Signals].issue(
-            self.name, self.codec, _patience(self.name, timeout)
-        )
+        limit = None if timeout is None else _patience(self.name, timeout)
+        call = scope.execution.parts[Signals].issue(self.name, self.codec, limit)
         try:
-            return cast("T", await call.waiter)  # type: ignore[misc]
+            return await call.waiter  # type: ignore[misc,no-any-return]
         except asyncio.CancelledError:
             scope.execution.cancel_call(call)
             raise

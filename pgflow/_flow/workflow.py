@@ -40,6 +40,7 @@ from pgflow._model.budgets import Amount, Pool, amounts_of
 from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.durations import Duration, duration
 from pgflow._model.effects import Ref
+from pgflow._model.exceptions import ErrorClasses
 from pgflow._model.names import is_name
 from pgflow._model.options import DEFAULT_QUEUE, IfTaken, StartOptions
 from pgflow._model.schedules import Declared
@@ -106,8 +107,7 @@ class Workflow(Generic[P, R_co]):
         )
         self._has_positional_only = inspect.Parameter.POSITIONAL_ONLY in kinds
         self._defaults = Defaults(fn, f"workflow {self.name}")
-        self._input: Codec[dict[str, Any]] | None = None
-        self._result: Codec[Any] | None = None
+        self._errors: tuple[tuple[type[Exception], ...], ErrorClasses] | None = None
         look_like(self, fn)
         if not is_name(self.name):
             raise DefinitionError(
@@ -309,14 +309,11 @@ class Workflow(Generic[P, R_co]):
 
     # ------------------------------------------------------------ input and result
 
-    @property
+    @cached_property
     def input_codec(self) -> Codec[dict[str, Any]]:
         """Codec of the input: an object with the parameters."""
-        if self._input is None:
-            self.origin._input = self._input = self._make_input_codec()
-        return self._input
-
-    def _make_input_codec(self) -> Codec[dict[str, Any]]:
+        if self.origin is not self:
+            return self.origin.input_codec
         hints = resolve_hints(self.fn)
         fields = {
             name: field_of(parameter, hints)
@@ -324,14 +321,21 @@ class Workflow(Generic[P, R_co]):
         }
         return parameters_codec("workflow", self.name, fields, self.upcasters)
 
-    @property
+    @cached_property
     def result_codec(self) -> Codec[Any]:
         """Codec of the result."""
-        if self._result is None:
-            self.origin._result = self._result = codec_for(
-                resolve_hints(self.fn).get("return", Any), f"the result of workflow {self.name}"
-            )
-        return self._result
+        if self.origin is not self:
+            return self.origin.result_codec
+        return codec_for(
+            resolve_hints(self.fn).get("return", Any), f"the result of workflow {self.name}"
+        )
+
+    def errors_of(self, app_errors: tuple[type[Exception], ...]) -> ErrorClasses:
+        """Return the classes as which its errors may be rebuilt, in an app that knows these."""
+        found = self._errors
+        if found is None or found[0] is not app_errors:
+            found = self._errors = app_errors, ErrorClasses(app_errors, self.raises)
+        return found[1]
 
     def check_definition(self) -> None:
         """Check that parameters and result can be stored, before a run starts that could never end.
@@ -353,7 +357,9 @@ class Workflow(Generic[P, R_co]):
         if not kwargs and args and len(args) == len(self._names):
             arguments = dict(zip(self._names, args, strict=True))
         else:
-            arguments = self._defaults.fill(dict(self._signature.bind(*args, **kwargs).arguments))
+            arguments = dict(self._signature.bind(*args, **kwargs).arguments)
+            if self._defaults.stored:
+                arguments = self._defaults.fill(arguments)
         text = self.input_codec.encode(arguments, what)
         self.input_codec.decode(text, what)
         return text
@@ -382,9 +388,9 @@ class Workflow(Generic[P, R_co]):
 
     def bind_input(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and named arguments for ``fn`` from a stored input."""
-        values = self._defaults.fill(
-            self.input_codec.decode(text, f"the input of workflow {self.name}")
-        )
+        values = self.input_codec.decode(text, f"the input of workflow {self.name}")
+        if self._defaults.stored:
+            values = self._defaults.fill(values)
         if not self._has_positional_only:
             return (), values
         bound = self._signature.bind_partial()

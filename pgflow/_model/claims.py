@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pgflow._model.effects import Ref
 from pgflow._model.envelopes import Envelopes
 from pgflow._model.protocol import SagaEntry
-from pgflow._model.units import Unit
+from pgflow._model.units import Unit, parse_units
 
 
 @dataclass
@@ -158,6 +158,22 @@ class Claim:
     """The pool that it draws on; None = none."""
     is_pool_hard: bool = False
     """True if each of its steps asks that pool."""
+
+    page: str | None = None
+    """The first units of its journal as they were sent, until they are read."""
+
+    def read_page(self) -> None:
+        """Read the units that came with the claim."""
+        if self.page is not None:
+            self.units, self.page = parse_units(self.page), None
+
+    def renew(self, claim: Claim) -> None:
+        """Take over what another claim of the same run says of the lease and the mail."""
+        self.token, self.attempt, self.suspect = claim.token, claim.attempt, claim.suspect
+        self.has_mail, self.offer = claim.has_mail, claim.offer
+        self.now_us, self.took_us, self.priority = claim.now_us, claim.took_us, claim.priority
+        self.lane_id, self.deadline_us = claim.lane_id, claim.deadline_us
+        self.has_beats = claim.has_beats
 
     @property
     def is_suspect(self) -> bool:

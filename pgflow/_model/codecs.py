@@ -137,7 +137,8 @@ def _plain(value: Any) -> Any:
 _encode_loosely = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain
 ).encode
-_write_json = SchemaSerializer({"type": "any"}, coreschemas.CONFIG).to_json
+write_json = SchemaSerializer({"type": "any"}, coreschemas.CONFIG).to_json
+"""Write a value of JSON's own types as bytes."""
 
 
 _MALFORMED = (TypeError, LookupError, AttributeError, OverflowError)
@@ -220,7 +221,7 @@ def _parts_by_class(value: Any, what: str) -> Any:
 def _encode_json(value: Any, what: str) -> str:
     """JSON text of a value of JSON's own types."""
     try:
-        text = _write_json(value).decode()
+        text = write_json(value).decode()
         _check_constants(text)
     except (ValueError, RecursionError) as error:
         _refuse(what, error)
@@ -265,7 +266,7 @@ class Codec(Generic[T]):
         self._writer: SchemaSerializer | None = None
         self._read: Callable[[str], Any] = from_json
         self._proof: proofs.Proof = proofs.is_json
-        self._write: Callable[[Any], bytes] | None = _write_json
+        self._write: Callable[[Any], bytes] | None = write_json
         """Writes a value of which there is a proof; None if there never is."""
         self._may_be_nan = True
         self._tagged: Callable[[str], Any] | None = None

@@ -48,7 +48,8 @@ def open_claim(claim: Claim, envelopes: Envelopes | None) -> None:
         Redacted: A value that the code would be given was redacted.
     """
     claim.envelopes = envelopes
-    claim.input = open_text(envelopes, claim.input, f"the input of run {claim.key!r}")
+    if claim.input.startswith(ENVELOPE):
+        claim.input = open_text(envelopes, claim.input, f"the input of run {claim.key!r}")
     if claim.metadata:
         claim.metadata = open_unordered(envelopes, claim.metadata, f"metadata of run {claim.key!r}")
     if claim.units:
@@ -69,13 +70,17 @@ def open_units(units: list[Unit], envelopes: Envelopes | None, key: str) -> list
 
 def open_answer(answer: Answer, envelopes: Envelopes | None, key: str) -> None:
     """Open the units that the database has decided, in place; see :func:`open_claim`."""
-    answer["units"] = [_opened_unit(unit, envelopes, key) for unit in answer["units"]]
+    answer["units"] = [
+        unit
+        if (payload := unit.payload) is None or "$codec" not in payload
+        else _opened_unit(unit, payload, envelopes, key)
+        for unit in answer["units"]
+    ]
 
 
-def _opened_unit(found: AnsweredUnit, envelopes: Envelopes | None, key: str) -> AnsweredUnit:
-    payload = found.payload
-    if payload is None or "$codec" not in payload:
-        return found
+def _opened_unit(
+    found: AnsweredUnit, payload: str, envelopes: Envelopes | None, key: str
+) -> AnsweredUnit:
     unit = Unit(found.seq, found.call, found.kind, found.name, payload, None, 0, None)
     return found._replace(payload=_opened(unit, payload, envelopes, key).payload)
 

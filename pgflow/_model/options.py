@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar
 
 from pgflow._model.durations import Duration, duration
@@ -114,7 +115,7 @@ class StartOptions:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, duration(value, f"{name} of a start"))
 
-    @property
+    @cached_property
     def times_key(self) -> bool:
         """True if it says for how long its key counts, puts its run off, or adds to one."""
         return (self.key_for, self.debounce, self.max_wait, self.collect) != (None,) * 4

@@ -6,7 +6,8 @@ The order of units is the whole of a run's history.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from pgflow._model.kinds import (
@@ -69,6 +70,9 @@ class Unit(NamedTuple):
         return f"unit {self.seq}: {KIND_NAMES.get(self.kind, self.kind)}{name}, call {self.call}"
 
 
+new_unit: Callable[[tuple[Any, ...]], Unit] = partial(tuple.__new__, Unit)
+"""Make a unit of its values, without a call of a Python function: `Unit(...)` is one."""
+
 MAX_LABELS_BYTES = 16_384
 """As the domain ``pgflow.run_object`` has it."""
 
@@ -81,7 +85,7 @@ def relabelled(labels: dict[str, str], changes: Mapping[str, str | None]) -> dic
 
 def parse_units(text: str | None) -> list[Unit]:
     """Units from the JSON of a claim or of ``load_units``."""
-    return [Unit(*row) for row in json.loads(text)] if text else []
+    return [*map(new_unit, json.loads(text))] if text else []
 
 
 def ended_by(units: list[Unit], seq: int) -> frozenset[int]:

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from types import CoroutineType
 from typing import Any, TypeAlias
 
@@ -95,7 +96,7 @@ class Bodies:
         self._tasks: dict[StepCall, asyncio.Task[None] | Job] = {}
         self._deferred: list[tuple[Execution, StepCall]] = []
         self._stopped = False
-        runs.when_leaving(self._stop_those_of)
+        runs.when_leaving(attrgetter("agenda.running"), self._stop_those_of)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -362,7 +363,10 @@ class Bodies:
                 then,
                 extra=log_fields(execution.claim, call),
             )
-        self._runs.guard(execution, execution.step_returned, result)
+        try:
+            execution.step_returned(result)
+        except BaseException as error:  # noqa: BLE001 - raised again if it is the end
+            self._runs.move_failed(execution, error)
 
     def _judge_raised(self, execution: Execution, call: StepCall, error: BaseException) -> None:
         """Judge the error of a body, and hold the run if that fails."""

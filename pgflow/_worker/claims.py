@@ -49,11 +49,11 @@ class ClaimCursor:
             return
         # Suspects are picked from any position.
         last = max(
-            (
+            [
                 (claim.priority, claim.run_id)
                 for claim in claims
                 if not (claim.suspect and claim.is_suspect)
-            ),
+            ],
             default=None,
         )
         if request.after is None:
@@ -155,8 +155,8 @@ class Claims:
         """
         ending = parking = starting = 0
         if self._has_backlog or self._rates.is_limited:
-            ending = sum(1 for flush in flushes if flush.ending is not None)
-            parking = sum(1 for flush in flushes if flush.question and flush.question.get("park"))
+            ending = len([flush for flush in flushes if flush.ending is not None])
+            parking = len([f for f in flushes if f.question and f.question.get("park")])
         else:
             starting = self._starting(flushes)
         if not (ending or parking or starting):
@@ -185,7 +185,7 @@ class Claims:
         if not started:
             return 0
         served = {(lane.workflow, lane.queue) for lane in self._lanes.served.values()}
-        return sum(1 for _, workflow, queue, *_ in started if (workflow, queue) in served)
+        return len([child for child in started if (child[1], child[2]) in served])
 
     def left_of(self, request: ClaimRequest, claims: list[Claim], lanes: list[int]) -> list[int]:
         """Return the lanes made ready by the commit that may hold more runs than its claim

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import Self
+from typing import Any, Self
 
 import psycopg
 
@@ -132,7 +132,7 @@ class CommitQueue:
         size = 0
         while self._pending and len(items) < limit and size < MAX_BATCH_BYTES:
             execution = self._pending.pop(next(iter(self._pending)))
-            flush = execution.take_flush()
+            flush = None if execution.over else execution.flushing.take()
             if flush is not None:
                 items.append((execution, flush))
                 size += flush.size_bytes
@@ -292,8 +292,9 @@ class Committer(Part):
         while True:
             try:
                 wire = await line.connected()
-                careful_now = careful or _may_differ(wire, items)
-                busy = await self._executor.execute(wire, items, careful=careful_now)
+                server = server_of(wire.connection)
+                careful_now = careful or _may_differ(wire, items, server)
+                busy = await self._executor.execute(wire, items, server, careful=careful_now)
             except _TROUBLE as error:
                 careful = True
                 if is_conflict_on_unit(error):
@@ -383,7 +384,7 @@ class Committer(Part):
         return True
 
 
-def _may_differ(wire: OwnWire, items: list[Item]) -> bool:
+def _may_differ(wire: OwnWire, items: list[Item], server: Any) -> bool:
     """Return True if the server may already have one of the flushes, or may lack acknowledged units
     of a run.
 
@@ -391,7 +392,7 @@ def _may_differ(wire: OwnWire, items: list[Item]) -> bool:
     acknowledgement came from another server or before this connection was opened: behind the same
     address may be a new primary with a shorter log. The careful path checks for the last unit.
     """
-    opened_at, server = getattr(wire.connection, "opened_at", 0.0), server_of(wire.connection)
+    opened_at = getattr(wire.connection, "opened_at", 0.0)
     for execution, flush in items:
         flushing = execution.flushing
         if (

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import psycopg
 
-from pgflow._db.connect import ConnectOptions, cut_if_left, is_left
+from pgflow._db.connect import ConnectOptions, cut_if_left, is_left, left_servers
 from pgflow._db.failures import is_infrastructure, is_of_a_pooler, is_of_the_data, sqlstate_of
 from pgflow._db.query import Query
 from pgflow._db.wire import OwnWire, open_wire
@@ -53,7 +53,11 @@ class WorkerConnection:
             if self._closed:
                 raise PgflowError(f"connection {self._name!r} is closed")
             wire = self._wire
-            if wire is None or wire.connection.closed or is_left(wire.connection):
+            if (
+                wire is None
+                or wire.connection.closed
+                or (left_servers and is_left(wire.connection))
+            ):
                 await self._drop()
                 wire = self._wire = await open_wire(
                     self._options, self._name, self._timeout_seconds

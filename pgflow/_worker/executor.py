@@ -17,10 +17,8 @@ import psycopg
 from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import commit as commit_calls
 from pgflow._db.calls.claim import ClaimRequest
-from pgflow._db.connect import server_of
 from pgflow._db.query import Query
 from pgflow._db.wire import OwnWire
-from pgflow._engine.drivers import Driver
 from pgflow._engine.execution import Execution, Program
 from pgflow._engine.flush import Ending, Flush, batch_document
 from pgflow._engine.host import Host
@@ -80,15 +78,19 @@ class Executor(Loop):
         self._meter = context.options.meter
         self._claims = claims
         self._starter = starter
+        self._resting = starter.runs.resting
         self._results = results
 
-    async def execute(self, wire: OwnWire, batch: list[Item], *, careful: bool) -> list[Item]:
+    async def execute(
+        self, wire: OwnWire, batch: list[Item], server: Any, *, careful: bool
+    ) -> list[Item]:
         """Take runs one round through the worker, in one round trip. Each run comes by once as a
         claim, then with each of its commits, until one of them ends it.
 
         Args:
             wire: Connection to commit on.
             batch: Runs with something to commit, each with its flush.
+            server: Server to which the connection leads; None if unknown.
             careful: True to check what the server has already; then nothing is claimed.
 
         Returns:
@@ -112,13 +114,12 @@ class Executor(Loop):
             self._meter.committed(len(batch), rows, time.perf_counter() - began)
         # Begin: run the code of each claimed run until it waits. What it asks for is queued for the
         # next commit, which licenses its bodies.
-        for claim in claims:
-            self._begin(claim)
+        self._begin(claims)
         if request is not None and answer.lanes:
             answer.lanes = self._claims.left_of(request, claims, answer.lanes)
         # Run the bodies that the commit licenses, or end the run. The result of a body queues its
         # run again (:meth:`Bodies.returned`).
-        return self._results.apply(batch, answer, server_of(wire.connection))
+        return self._results.apply(batch, answer, server)
 
     async def loop(self) -> None:
         """Claim whenever there may be work, for as long as there is work and room."""
@@ -156,17 +157,21 @@ class Executor(Loop):
                 self._meter.claim_seconds.observe(time.perf_counter() - began)
         finally:
             self._claims.arrived(request, claims)
-        for claim in claims:
-            self._begin(claim)
+        self._begin(claims)
         return len(claims), request.after is None
 
-    def _begin(self, claim: Claim) -> None:
-        if len(claim.units) < claim.last_seq and not self._life.is_stopping:
-            # Keep the place until the rest of the journal is here.
-            self._claims.journal_awaited(1)
-            self._tasks.spawn(self._load_and_begin(claim))
-        else:
-            self._starter.begin(claim)
+    def _begin(self, claims: list[Claim]) -> None:
+        for claim in claims:
+            if claim.run_id in self._resting and self._starter.go_on(claim):
+                continue
+            if claim.page is not None:
+                claim.read_page()
+            if len(claim.units) < claim.last_seq and not self._life.is_stopping:
+                # Keep the place until the rest of the journal is here.
+                self._claims.journal_awaited(1)
+                self._tasks.spawn(self._load_and_begin(claim))
+            else:
+                self._starter.begin(claim)
 
     async def _load_and_begin(self, claim: Claim) -> None:
         """Load the rest of a journal that was too long for the claim's answer, then begin
@@ -244,11 +249,12 @@ class RunStarter(Part):
         self._posts = context.posts
         self._tasks = context.tasks
         self._definitions = context.definitions
-        self._runs = runs
+        self.runs = self._runs = runs
         self._host = host
         self._turns = turns
         self._code_threads = SpareThreads(context.options.concurrency, "pgflow-workflow")
         self._checks = AppCalls(AT_ONCE, "pgflow-check")
+        self._programs: dict[Workflow[..., Any], Program] = {}
 
     async def load(self, claim: Claim) -> bool:
         """Load the rest of a journal. If that fails, hand the run back and return False."""
@@ -271,6 +277,22 @@ class RunStarter(Part):
             self._runs.release_soon(claim)
             return False
         return True
+
+    def go_on(self, claim: Claim) -> bool:
+        """Let a run go on where it has waited in memory; return False if only a replay can: its
+        journal has grown elsewhere.
+        """
+        execution = self._runs.resting.pop(claim.run_id)
+        if self._life.is_stopping or not execution.fits(claim):
+            execution.close()
+            return False
+        self._runs.add(execution)
+        self._runs.guard(execution, execution.go_on, claim)
+        return True
+
+    def leave(self) -> None:
+        """Forget the runs that wait in memory: the new primary may lack units of them."""
+        self._runs.forget_resting()
 
     def begin(self, claim: Claim) -> None:
         """Begin a claimed run, or hand it back if the worker stops. An error of the engine hands
@@ -309,23 +331,45 @@ class RunStarter(Part):
         except CodecError as error:
             self._hold(claim, workflow, UNREADABLE, str(error), workflow.code_hash)
             return
-        try:
-            result = workflow.result_codec
-        except DefinitionError as error:
-            self._hold(claim, workflow, "definition", str(error), workflow.code_hash)
-            return
+        program = self._programs.get(workflow)
+        if program is None:
+            try:
+                program = self._program(workflow, workflow.result_codec)
+            except DefinitionError as error:
+                self._hold(claim, workflow, "definition", str(error), workflow.code_hash)
+                return
+            self._programs[workflow] = program
         if claim.heritage is not None and claim.heritage.undo:
             execution: Execution = make_undoing(
                 claim, self._host, workflow, self._definitions.errors
             )
         else:
-            execution = Execution(claim, self._host, self._program(workflow, result))
-        execution.flushing.acknowledged_at(time.monotonic())
+            execution = Execution(claim, self._host, program)
         self._runs.add(execution)
-        self._start(execution)
+        checkers = self._definitions.ref_checkers
+        # The Refs in the journal must still exist.
+        if (
+            checkers
+            and not isinstance(execution, Undoing)
+            and (refs := refs_in(claim.units, checkers))
+        ):
+            execution.flushing.lock()
+            self._tasks.spawn(self._check_and_start(execution, refs))
+        else:
+            execution.start()
 
     def _program(self, workflow: Workflow[..., Any], result: Codec[Any] = ANYTHING) -> Program:
-        return Program(partial(self._driver, workflow), result, workflow.code_hash)
+        definitions = self._definitions
+        driver = partial(
+            make_driver,
+            workflow=workflow,
+            errors=definitions.errors,
+            interceptors=definitions.interceptors,
+            spawn=self._code_threads.run,
+            yield_control=partial(self._posts.post, self._thread_stands),
+        )
+        may_rest = workflow.is_async and not (definitions.interceptors or definitions.ref_checkers)
+        return Program(driver, result, workflow.code_hash, may_rest)
 
     def _hold(
         self,
@@ -342,20 +386,6 @@ class RunStarter(Part):
         self._runs.add(execution)
         log.error("run %s is held: %s", claim.key, message, extra=log_fields(claim))
         execution.hold_for(reason, {"message": message}, code_hash)
-
-    def _start(self, execution: Execution) -> None:
-        """Run the code, after checking that the Refs in the journal still exist."""
-        checkers = self._definitions.ref_checkers
-        refs = (
-            refs_in(execution.claim.units, checkers)
-            if checkers and not isinstance(execution, Undoing)
-            else {}
-        )
-        if refs:
-            execution.flushing.lock()
-            self._tasks.spawn(self._check_and_start(execution, refs))
-        else:
-            self._runs.guard(execution, execution.start)
 
     async def _check_and_start(self, execution: Execution, refs: dict[Ref, list[int]]) -> None:
         checkers = self._definitions.ref_checkers
@@ -378,25 +408,15 @@ class RunStarter(Part):
             execution.flushing.unlock()
             self._runs.guard(execution, execution.start)
 
-    def _driver(self, workflow: Workflow[..., Any], execution: Execution) -> Driver:
-        definitions = self._definitions
-        return make_driver(
-            execution,
-            workflow,
-            definitions.errors,
-            definitions.interceptors,
-            self._code_threads.run,
-            None
-            if workflow.is_async
-            else partial(self._posts.post, self._thread_stands, execution),
-        )
-
     def _thread_stands(self, execution: Execution) -> None:
         self._runs.guard(execution, execution.thread_waits)
         self._turns.changed(execution)
 
     async def stop(self) -> None:
-        """Stop using the threads, without waiting for calls that hang in them."""
+        """Stop using the threads, without waiting for calls that hang in them, and unwind the runs
+        that wait in memory.
+        """
+        self._runs.forget_resting()
         self._code_threads.close()
         self._checks.close()
 
@@ -438,7 +458,7 @@ class CommitResults:
         """Apply the answer to each run of a batch, and return what must be sent again, because the
         server was busy with its run.
         """
-        ended, busy = [], list[Item]()
+        ended, busy, departures = [], list[Item](), self._runs.departures
         for execution, flush in batch:
             verdict = answer.bad.get(execution.run_id) if answer.bad else None
             if verdict is None or (verdict == "already" and flush.question is None):
@@ -457,7 +477,10 @@ class CommitResults:
             else:
                 self._runs.discard(execution, "another worker holds it")
         # Once the whole batch is applied: waiters look for a durable change.
-        self._runs.changed.set()
+        if self._runs.departures != departures:
+            self._runs.made_room()
+        else:
+            self._runs.changed.set()
         if answer.wake or answer.lanes:
             self._notifications.wake_soon(answer.wake, set(answer.lanes), answer.told)
         if ended:
@@ -478,14 +501,15 @@ class CommitResults:
             )
         if flush.has_emitted:
             self._notifications.emitted([claim.chain_id])
-        if answer is not None and not self._is_opened(execution, answer):
+        if answer is not None and answer["units"] and not self._is_opened(execution, answer):
             return
-        self._runs.guard(
-            execution, execution.flush_committed, flush, answer, time.monotonic(), server
-        )
+        try:
+            execution.flush_committed(flush, answer, time.monotonic(), server)
+        except BaseException as error:  # noqa: BLE001 - raised again if it is the end
+            self._runs.move_failed(execution, error)
         if claim.suspect and any(row.kind != Kind.STEP_STARTED for row in flush.rows):
             self._runs.suspects.progressed(execution)
-        if execution.over and self._runs.has(execution):
+        if execution.over and self._runs.executions.get(execution.run_id) is execution:
             if flush.ending is not None:
                 self.finished += 1
                 self._count_end(execution, flush.ending)
@@ -493,7 +517,10 @@ class CommitResults:
                 if answer["place"] in ("ended", "held"):
                     self._notifications.ended([claim.chain_id])
                 self._count_leave(execution, flush, answer["place"])
-            self._runs.remove(execution)
+            if answer is not None and answer["place"] == "parked" and execution.may_rest:
+                self._runs.rest(execution)
+            else:
+                self._runs.take_apart(execution)
         if execution in self._turns.waiting:
             self._turns.changed(execution)
 
@@ -561,10 +588,15 @@ class CommitResults:
         ended from outside. Log why it is held.
         """
         question: QuestionPart = flush.question or {}
-        self._runs.count_left(
-            execution,
-            "waiting" if place == "parked" else "continued" if "continue" in question else place,
-        )
+        if self._meter is not None:
+            self._runs.count_left(
+                execution,
+                "waiting"
+                if place == "parked"
+                else "continued"
+                if "continue" in question
+                else place,
+            )
         if place == "held":
             self._want_pages()
         hold = question.get("hold") or question.get("stuck")

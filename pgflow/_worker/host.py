@@ -6,8 +6,10 @@ The code of a sync workflow asks from its own thread. Then the request is posted
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
+from heapq import heappop, heappush
 
 from pgflow._engine.calls import StepCall
 from pgflow._engine.execution import Execution
@@ -30,7 +32,8 @@ any more park at once, and replay their journals for each result.
 
 
 class RunHost(Part):
-    """Answers executions. It keeps one timer for each run that waits for a look at the database.
+    """Answers executions. It keeps a heap of the looks at the database that runs wait for, and one
+    timer, for the first of them.
 
     Args:
         runs: The runs of this worker.
@@ -49,9 +52,11 @@ class RunHost(Part):
         self._concurrency = context.options.concurrency
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
-        self._looks: dict[Execution, asyncio.TimerHandle] = {}
+        self._looks: dict[int, float] = {}  # by run, the time when it looks
+        self._heap: list[tuple[float, int]] = []  # times and runs, also those put forward since
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
         self.start_body = bodies.start
-        runs.when_leaving(self._forget)
 
     # ------------------------------------------------------------ bodies
 
@@ -88,19 +93,37 @@ class RunHost(Part):
         """Schedule a look at the database after a delay; the earliest request counts."""
         if execution.agenda.children:
             self._runs.waits(execution)
-        when = self._loop.time() + delay_seconds
-        known = self._looks.get(execution)
-        if known is not None:
-            # Half a millisecond is not worth a new timer.
-            if known.when() <= when + 0.0005:
-                return
-            known.cancel()
-        self._looks[execution] = self._loop.call_at(when, self._look_due, execution)
+        when, run_id = time.monotonic() + delay_seconds, execution.run_id
+        known = self._looks.get(run_id)
+        # Half a millisecond is not worth a new look.
+        if known is not None and known <= when + 0.0005:
+            return
+        self._looks[run_id] = when
+        heappush(self._heap, (when, run_id))
+        if when < self._alarm_at:
+            self._set_alarm(when)
 
-    def _look_due(self, execution: Execution) -> None:
-        self._looks.pop(execution, None)
-        if not execution.over:
-            self._runs.guard(execution, execution.look_due)
+    def _set_alarm(self, when: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = when
+        self._alarm = self._loop.call_later(max(0.0, when - time.monotonic()), self._looks_due)
+
+    def _looks_due(self) -> None:
+        """Have each run look whose time has come; set the alarm for the next."""
+        self._alarm, self._alarm_at = None, -math.inf  # set once, after all of them
+        heap, now = self._heap, time.monotonic()
+        while heap and heap[0][0] <= now:
+            when, run_id = heappop(heap)
+            # Of a run that has left since, or has put its look forward, nothing is due.
+            if self._looks.get(run_id) == when:
+                del self._looks[run_id]
+                execution = self._runs.executions.get(run_id)
+                if execution is not None and not execution.over:
+                    self._runs.guard(execution, execution.look_due)
+        self._alarm_at = math.inf
+        if heap:
+            self._set_alarm(heap[0][0])
 
     def patience_us(self) -> int:
         """Return how long a parent may wait in memory for news of its children, in microseconds.
@@ -120,11 +143,7 @@ class RunHost(Part):
         """Hand the run back once its dropped effects are undone. The next claim runs its code."""
         self._runs.give_back(execution)
 
-    def _forget(self, execution: Execution) -> None:
-        if (look := self._looks.pop(execution, None)) is not None:
-            look.cancel()
-
     async def stop(self) -> None:
-        """Cancel all timers."""
-        for look in self._looks.values():
-            look.cancel()
+        """Cancel the timer."""
+        if self._alarm is not None:
+            self._alarm.cancel()

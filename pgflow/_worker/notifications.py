@@ -148,7 +148,7 @@ class Notifications(Part):
         if self._timer is None and has_news:
             loop = self._tasks.loop
             when = max(loop.time() + NOTIFY_AFTER_SECONDS, self._sent_at + NOTIFY_EVERY_SECONDS)
-            self._timer = loop.call_at(when, lambda: self._tasks.spawn(self._send()))
+            self._timer = loop.call_at(when, self._tasks.begin, self._send)
 
     async def _send(self) -> None:
         if self._timer is not None:

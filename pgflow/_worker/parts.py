@@ -268,6 +268,10 @@ class Tasks(Part):
         task.add_done_callback(self._task_ended)
         return task
 
+    def begin(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Run the coroutine that a function makes in the background; for timers."""
+        self.spawn(make())
+
     def keep_going(self, name: str, loop: Callable[[], Awaitable[Any]]) -> None:
         """Run a loop, and restart it after each failure. The worker fails if the loop ends before
         it.

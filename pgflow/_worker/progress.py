@@ -54,7 +54,7 @@ class Drafts:
 
     def send_emitted(self, scope: StepScope) -> None:
         """Schedule sending what the body has emitted."""
-        self._execution.beat = True  # its rows must be removed at the end of the run
+        self._execution.flushing.note_beat()  # its rows must be removed at the end of the run
         self._tasks.loop.call_soon_threadsafe(self._begin, scope)
 
     def _begin(self, scope: StepScope) -> None:
@@ -149,7 +149,7 @@ class Progress(Part):
 
     def beat(self, scope: StepScope, details: str) -> None:
         """Record a heartbeat of the body, with its details as JSON text."""
-        scope.execution.beat = True
+        scope.execution.flushing.note_beat()
         scope.call.details = details
         self._tasks.loop.call_soon_threadsafe(
             self._begin_beat, scope.execution, scope.call, details

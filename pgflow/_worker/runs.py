@@ -67,6 +67,14 @@ class Suspects:
                 self._want_claims()
 
 
+Concerns = Callable[[Execution], Any]
+"""Tells whether a run concerns a callback."""
+
+MAX_RESTING = 256
+"""Parked runs that a worker keeps in memory. Each holds some kilobytes; any more are unwound, the
+oldest first, and replayed when they are claimed.
+"""
+
 MAX_ENGINE_FAILURES = 3
 """Failures of the engine in this worker after which a run is held."""
 MAX_REMEMBERED = 1_000
@@ -78,6 +86,7 @@ class Runs:
     Attributes:
         executions: By run. A run is in here if, and only if, this worker works on it.
         waiting: Those of them that only wait for news of their children. They take no place.
+        resting: Runs that are parked, and wait in memory to be claimed again, the oldest first.
         suspects: Those of them that may kill their worker.
         engine_failures: Failures of the engine, by run: their number and the last error.
         changed: Set when a run has left or something of it is durable; cleared by the waiter.
@@ -87,6 +96,7 @@ class Runs:
     def __init__(self, context: WorkerContext) -> None:
         self.executions: dict[int, Execution] = {}
         self.waiting: set[Execution] = set()
+        self.resting: dict[int, Execution] = {}
         self.suspects = Suspects(context)
         self.changed = asyncio.Event()
         self.departures = 0
@@ -97,22 +107,28 @@ class Runs:
         self._records_errors = context.definitions.envelopes is None
         self._releases: set[asyncio.Task[Any]] = set()
         self.engine_failures: dict[int, tuple[int, str]] = {}
-        self._when_leaving: list[Callable[[Execution], None]] = []
-        self._when_left: list[Callable[[Execution], None]] = []
+        self._when_leaving: list[tuple[Concerns, Callable[[Execution], None]]] = []
+        self._when_left: list[tuple[Concerns, Callable[[Execution], None]]] = []
         self._when_room: list[Callable[[], None]] = []
         self._when_released: list[Callable[[list[int]], None]] = []
 
-    def when_leaving(self, callback: Callable[[Execution], None]) -> None:
-        """Call this with each run that leaves, before it is taken apart."""
-        self._when_leaving.append(callback)
+    def when_leaving(self, concerns: Concerns, callback: Callable[[Execution], None]) -> None:
+        """Call this with each run that leaves and that it concerns, before it is taken apart.
 
-    def when_left(self, callback: Callable[[Execution], None]) -> None:
-        """Call this with each run that has left."""
-        self._when_left.append(callback)
+        Args:
+            concerns: Returns a true value for such runs. Make it no Python function: it is called
+                for every run.
+            callback: The function to call.
+        """
+        self._when_leaving.append((concerns, callback))
+
+    def when_left(self, concerns: Concerns, callback: Callable[[Execution], None]) -> None:
+        """Call this with each run that has left and that it concerns; see :meth:`when_leaving`."""
+        self._when_left.append((concerns, callback))
 
     def when_room(self, callback: Callable[[], None]) -> None:
-        """Call this each time that a run gives up its place: it has left, or waits for its
-        children.
+        """Call this each time that runs have given up their places: they have left, or wait for
+        their children.
         """
         self._when_room.append(callback)
 
@@ -148,16 +164,21 @@ class Runs:
         """
         try:
             move(*args)
-        except BaseException as error:
-            if is_the_end(error):
-                raise
-            log.exception(
-                "run %s: the engine failed; the run is handed back",
-                execution.claim.key,
-                extra=log_fields(execution.claim),
-            )
-            self.engine_failed(execution.claim, error)
-            self.give_back(execution)
+        except BaseException as error:  # noqa: BLE001 - raised again if it is the end
+            self.move_failed(execution, error)
+
+    def move_failed(self, execution: Execution, error: BaseException) -> None:
+        """Hand a run back on which the engine failed; raise the error if it ends the process."""
+        if is_the_end(error):
+            raise error
+        log.error(
+            "run %s: the engine failed; the run is handed back",
+            execution.claim.key,
+            exc_info=error,
+            extra=log_fields(execution.claim),
+        )
+        self.engine_failed(execution.claim, error)
+        self.give_back(execution)
 
     def poke(self, run_ids: Iterable[int]) -> None:
         """Make those of these runs that are here ask the database for their mail."""
@@ -219,23 +240,50 @@ class Runs:
 
     def remove(self, execution: Execution) -> None:
         """Take apart a run that leaves this worker."""
+        self.take_apart(execution)
+        self.made_room()
+
+    def take_apart(self, execution: Execution) -> None:
+        """Take apart a run that leaves this worker. Call :meth:`made_room` after the last of
+        several.
+        """
         self.departures += 1
         self.executions.pop(execution.run_id, None)
         self.waiting.discard(execution)
-        for callback in self._when_leaving:
-            callback(execution)
+        for concerns, callback in self._when_leaving:
+            if concerns(execution):
+                callback(execution)
         # Closing cuts the references that `when_leaving` callbacks may still read.
         execution.close()
-        for callback in self._when_left:
-            callback(execution)
+        for concerns, callback in self._when_left:
+            if concerns(execution):
+                callback(execution)
         if self.suspects.alarms:
             self.suspects.progressed(execution)  # a suspect makes room by leaving, too
-        for tell in self._when_room:
-            tell()
+
+    def rest(self, execution: Execution) -> None:
+        """Keep a parked run in memory: it needs no replay if this worker claims it again."""
+        self.departures += 1
+        del self.executions[execution.run_id]
+        self.waiting.discard(execution)
+        self.resting[execution.run_id] = execution
+        if len(self.resting) > MAX_RESTING:
+            self.resting.pop(next(iter(self.resting))).close()
+
+    def forget_resting(self) -> None:
+        """Unwind the runs that wait in memory: each is replayed when it is claimed again."""
+        while self.resting:
+            self.resting.popitem()[1].close()
+
+    def made_room(self) -> None:
+        """Tell those who wait for a place, and for runs to change."""
+        for callback in self._when_room:
+            callback()
         self.changed.set()
 
     def remove_all(self) -> None:
         """Take apart all runs without handing them back: other workers have them."""
+        self.forget_resting()
         for execution in list(self.executions.values()):
             self.remove(execution)
 

@@ -57,7 +57,7 @@ class Turns:
         self.waiting: dict[Execution, list[asyncio.Future[None]]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         """Tasks that threads wait for; a loop keeps no reference to its tasks."""
-        runs.when_left(self.changed)
+        runs.when_left(self.waiting.__contains__, self.changed)
 
     @staticmethod
     def is_free(execution: Execution) -> bool:

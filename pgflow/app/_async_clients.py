@@ -24,6 +24,7 @@ from pgflow._db.failures import (
     is_answer,
     is_infrastructure,
     is_passing,
+    mark_ours,
     ours,
 )
 from pgflow._db.query import (
@@ -44,7 +45,7 @@ from pgflow._model.durations import Duration
 from pgflow._transactions.join import Adapted
 from pgflow.app._base import AppBase
 from pgflow.logs import redacted
-from pgflow.schema import naming_refusals
+from pgflow.schema import naming_refusals, raise_refusal
 
 log = logging.getLogger("pgflow")
 
@@ -67,8 +68,11 @@ async def _sent(
     *,
     again: bool,
 ) -> T:
-    with naming_refusals(connection):
+    try:
         return await send(connection, again)
+    except Exception as error:
+        raise_refusal(error, connection)
+        raise
 
 
 class AsyncPoolClient(AppBase, AsyncClient):
@@ -137,7 +141,7 @@ class AsyncPoolClient(AppBase, AsyncClient):
         """Send something on a connection; after trouble, again (then with True) on another, unless
         it must be sent once and may have been.
         """
-        with ours():
+        try:
             pool = await self._open()
             tries = 0
             while True:
@@ -154,6 +158,9 @@ class AsyncPoolClient(AppBase, AsyncClient):
                 # The other may have died while it was idle: the next is tried at once.
                 if tries > 1:
                     await self._pause(random.uniform(0.5, 1) * 0.01 * 2**tries)  # noqa: S311
+        except Exception as error:
+            mark_ours(error)
+            raise
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         answer = await self._send(

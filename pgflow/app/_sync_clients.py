@@ -20,7 +20,14 @@ from pgflow._client.locks import HeldLock
 from pgflow._client.starts import batch_of
 from pgflow._db._sync_pool import lent
 from pgflow._db.calls import mail, result, start
-from pgflow._db.failures import is_ambiguous, is_answer, is_infrastructure, is_passing, ours
+from pgflow._db.failures import (
+    is_ambiguous,
+    is_answer,
+    is_infrastructure,
+    is_passing,
+    mark_ours,
+    ours,
+)
 from pgflow._db.query import (
     OnConnection,
     Query,
@@ -39,7 +46,7 @@ from pgflow._model.durations import Duration
 from pgflow._transactions.join import Adapted
 from pgflow.app._base import AppBase
 from pgflow.logs import redacted
-from pgflow.schema import naming_refusals
+from pgflow.schema import naming_refusals, raise_refusal
 
 log = logging.getLogger("pgflow")
 
@@ -62,8 +69,11 @@ def _sent(
     *,
     again: bool,
 ) -> T:
-    with naming_refusals(connection):
+    try:
         return send(connection, again)
+    except Exception as error:
+        raise_refusal(error, connection)
+        raise
 
 
 class PoolClient(AppBase, Client):
@@ -132,7 +142,7 @@ class PoolClient(AppBase, Client):
         """Send something on a connection; after trouble, again (then with True) on another, unless
         it must be sent once and may have been.
         """
-        with ours():
+        try:
             pool = self._open()
             tries = 0
             while True:
@@ -149,6 +159,9 @@ class PoolClient(AppBase, Client):
                 # The other may have died while it was idle: the next is tried at once.
                 if tries > 1:
                     self._pause(random.uniform(0.5, 1) * 0.01 * 2**tries)  # noqa: S311
+        except Exception as error:
+            mark_ours(error)
+            raise
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         answer = self._send(lambda connection, _: run(connection, query), once=wakes or once)

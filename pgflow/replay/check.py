@@ -144,7 +144,7 @@ def find_divergence(
         _NoHost(),
         Program(
             lambda e: make_driver(
-                e, workflow, errors, interceptors, spawn, moved.set, is_check=True
+                e, workflow, errors, interceptors, spawn, lambda _: moved.set(), is_check=True
             ),
             workflow.result_codec,
         ),

@@ -34,11 +34,11 @@ from pgflow.schema._install import (
     migrate_dsn,
     migration_sql,
 )
-from pgflow.schema._rights import naming_refusals
+from pgflow.schema._rights import naming_refusals, raise_refusal
 from pgflow.schema._state import SCHEMA_QUERY, Standing, compare_stamp, judge_schema, require_schema
 
 __all__ = [
     "LOCK_KEY", "SCHEMA_QUERY", "Assets", "MigrationReport", "SqlFile", "Standing",
     "compare_stamp", "install", "judge_schema", "migrate", "migrate_dsn", "migration_sql",
-    "naming_refusals", "own_assets", "read_assets", "require_schema",
+    "naming_refusals", "own_assets", "raise_refusal", "read_assets", "require_schema",
 ]  # fmt: skip

@@ -68,9 +68,16 @@ def naming_refusals(connection: object) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        cause = None if isinstance(error, PgflowError) else database_error(error)
-        if cause is None or (ours := refusal(cause, _role_of(connection))) is None:
-            raise
+        raise_refusal(error, connection)
+        raise
+
+
+def raise_refusal(error: Exception, connection: object) -> None:
+    """Raise :class:`MissingGrant` for an error of the database that says that a right is lacking;
+    see :func:`naming_refusals`.
+    """
+    cause = None if isinstance(error, PgflowError) else database_error(error)
+    if cause is not None and (ours := refusal(cause, _role_of(connection))) is not None:
         raise ours from error
 
 

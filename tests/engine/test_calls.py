@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from pgflow._engine.calls import (
     TimerCall,
     Waits,
     Want,
+    ranges_of,
 )
 from pgflow._engine.effects import (
     _MOVES,
@@ -125,10 +127,10 @@ def test_an_update_of_any_name_is_the_outcome_of_a_call_that_serves():
     taken, error = call.decode(unit(Kind.UPDATE_TAKEN, said))
     assert (tuple(taken), error) == (("1", "ship", {"sku": "tea"}), None)
     assert isinstance(call.decode(unit(Kind.WAIT_TIMED_OUT))[1], TimeoutError)
-    waits = Waits([])
+    waits: Waits = defaultdict(list)
     call.started_seq = 4
     call.wait(waits)
-    assert waits.in_question([]) == {"updates": [[7]], "timers": [[7, 4, "W"]]}
+    assert waits == {"updates": [[7]], "timers": [[7, 4, "W"]]}
 
 
 def test_a_wait_for_an_event_is_one_for_a_message_of_a_name_of_its_own():
@@ -145,16 +147,16 @@ def test_a_wait_for_an_event_is_one_for_a_message_of_a_name_of_its_own():
     assert call.fits(unit(Kind.SIGNAL_RECEIVED, name=names[0]))
     assert not call.fits(unit(Kind.SIGNAL_RECEIVED, name=names[1]))
     assert isinstance(call.decode(unit(Kind.WAIT_TIMED_OUT))[1], TimeoutError)
-    waits = Waits([])
+    waits: Waits = defaultdict(list)
     call.wait(waits)
-    assert waits.in_question([]) == {
+    assert waits == {
         "signals": [[7, names[0]]],
         "events": [[7, names[0], "orders" * 60, {"id": 7}, None, 3]],
     }
 
 
 def test_each_kind_names_what_only_the_database_can_end():
-    waits = Waits([3])
+    waits: Waits = defaultdict(list)
     for call in (
         TimerCall(1, "timer", None, started_seq=4),
         SignalCall(2, "paid", None, codec=ANYTHING, started_seq=5),
@@ -166,32 +168,28 @@ def test_each_kind_names_what_only_the_database_can_end():
         CALLS["child"][0],
     ):
         call.wait(waits)
-    assert waits.in_question([7, 8, 10]) == {
+    assert waits == {
         "signals": [[2, "paid"]],
         "timers": [[1, 4, "T"], [2, 5, "W"]],
         "retries": [[4, 6], [9, 7]],
         "locks": [LockRow(9, "shelf", True, 2.0, 7, [3])],
-        "open_effects": [3, 6],
-        "child_calls": "{[7,8],[10,10]}",
+        "open_effects": [6],
     }
-    assert Waits([]).in_question([]) == {}
 
 
-def test_a_kind_of_wait_that_is_new_needs_no_list_of_its_own():
-    waits = Waits([])
-    waits.add("locks", [7, "stock"])
-    assert waits.in_question([]) == {"locks": [[7, "stock"]]}
+def test_calls_are_named_by_ranges():
+    assert ranges_of([7, 8, 10]) == "{[7,8],[10,10]}"
+    assert ranges_of([4, 3]) == "{[4,4],[3,3]}"
 
 
 def test_a_gate_is_asked_once_and_then_only_waited_for():
     terms = GateTerms(("ann",), 2, 60.0, "reject", ("cto",))
     call = GateCall(7, "ship", None, codec=codec_for(int), request="1", value=1, terms=terms)
     call.key, call.payload_hash = "root/ship/1", "hash"
-    waits = Waits([])
+    waits: Waits = defaultdict(list)
     call.wait(waits)
-    question = waits.in_question([])
-    assert question["gates"] == [[7, "ship"]]
-    (wanted,) = question["new_gates"]
+    assert waits["gates"] == [[7, "ship"]]
+    (wanted,) = waits["new_gates"]
     assert {**wanted, "shape": None} == {
         "call": 7,
         "name": "ship",
@@ -210,9 +208,9 @@ def test_a_gate_is_asked_once_and_then_only_waited_for():
     assert not call.read(unit(Kind.GATE_ASKED, {"request": 2}))
     assert call.read(unit(Kind.GATE_ASKED, {"request": 1}, due_us=5))
     assert call.due_us == 5
-    waits = Waits([])
+    waits: Waits = defaultdict(list)
     call.wait(waits)
-    assert waits.in_question([]) == {"gates": [[7, "ship"]]}
+    assert waits == {"gates": [[7, "ship"]]}
 
 
 @pytest.mark.parametrize(

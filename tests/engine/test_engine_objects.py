@@ -125,7 +125,7 @@ def test_a_run_arranges_no_look_while_its_question_is_on_its_way():
     assert len(host.delays) == 1
     assert 0.5 <= host.delays[0] < 0.6
     execution.poke()
-    flush = execution.take_flush()
+    flush = execution.flushing.take()
     assert flush is not None
     assert flush.question is not None
     assert flush.question["timers"] == [[1, 1, Kind.TIMER_FIRED]]

@@ -270,7 +270,7 @@ def test_nothing_is_flushed_twice():
     worker.pass_time()
     worker.play("send 1")
     worker.executions[1].poke()
-    assert worker.executions[1].take_flush() is None
+    assert worker.executions[1].flushing.take() is None
     worker.finish()
     assert run.kinds() == "vvvc"
 
@@ -293,7 +293,7 @@ def test_nothing_is_released_between_a_fence_and_the_answer_of_its_commit():
     worker, run = start(writing_beside_reading)
     worker.play("fence write_row 1", "body look_up 2")
     assert seen(worker) == []
-    assert worker.executions[1].take_flush() is None
+    assert worker.executions[1].flushing.take() is None
     worker.play("commit-fence write_row 1")
     assert seen(worker) == []
     worker.play("end write_row 1", "advance")
@@ -972,7 +972,7 @@ def test_a_thread_that_comes_to_a_standstill_behind_our_back_is_not_taken_for_st
         while execution.history.replaying:
             assert still.wait(HANG_SECONDS)
             still.clear()
-            assert execution.take_flush() is None, "it has replayed nothing yet"
+            assert execution.flushing.take() is None, "it has replayed nothing yet"
             execution.thread_waits()
         assert execution.agenda.running, "nothing but the last body is left to do"
     finally:

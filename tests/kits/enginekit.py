@@ -16,6 +16,7 @@ import random
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +35,8 @@ from pgflow._engine.notes import Notes
 from pgflow._engine.signals import Signals
 from pgflow._engine.steps import Steps
 from pgflow._engine.timers import Timers
-from pgflow._flow.main import make_main
+from pgflow._flow.ledgers.saga import guarded, guarded_sync
+from pgflow._flow.main import begin
 from pgflow._flow.scope import StepScope, WorkflowScope, current
 from pgflow._flow.workflow import Workflow
 from pgflow._model.claims import Offer
@@ -279,7 +281,8 @@ def make_driver(
     scope = WorkflowScope(execution, errors, workflow)
     context = contextvars.Context()
     context.run(current.set, scope)
-    main = make_main(scope, workflow, ())
+    guard = guarded if workflow.is_async else guarded_sync
+    main = partial(guard, scope, begin, scope, workflow, ())
     if workflow.is_async:
         return CoroutineDriver(execution, main, context)
     driver = LockstepDriver(main, context)
@@ -472,9 +475,9 @@ class Worker:
 
     def _send(self, execution: WatchedExecution) -> None:
         del self.wanting[execution.run_id]
-        flush = execution.take_flush()
+        flush = None if execution.over else execution.flushing.take()
         if flush is not None:
-            assert execution.take_flush() is None, "two flushes of a run are on their way"
+            assert execution.flushing.take() is None, "two flushes of a run are on their way"
             self.on_the_way.append(
                 (execution, flush, document_of(flush, execution.clock.estimate_us))
             )

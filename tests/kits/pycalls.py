@@ -35,12 +35,19 @@ class Size:
         return self.runs * self.units
 
 
+IDLE = (
+    "select not exists (select from pgflow.ready) and not exists (select from pgflow.lease)"
+    " and not exists (select from pgflow.timer)"
+)
+"""No run is ready or at work, nor sleeps."""
+ENDED = "select not exists (select from pgflow.run natural left join pgflow.outcome where status is null)"
+"""All runs have ended."""
+
+
 async def play(
-    app: AsyncApp, dsn: str, work: Any, size: Size, concurrency: int = 128
+    app: AsyncApp, dsn: str, work: Any, size: Size, concurrency: int = 128, until: str = IDLE
 ) -> Counter[str]:
-    """Count the functions that a worker calls, by name, until all of these runs have ended or
-    wait.
-    """
+    """Count the functions that a worker calls, by name, until a query returns True."""
     called: list[CodeType] = []
 
     def note(frame: FrameType, event: str, _arg: object) -> None:
@@ -52,7 +59,7 @@ async def play(
     sys.setprofile(note)
     try:
         async with app._work(WorkerOptions(concurrency=concurrency, poll_seconds=3600)):
-            await asyncio.to_thread(wait_until_idle, dsn)
+            await asyncio.to_thread(wait_until, dsn, until)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
@@ -63,12 +70,8 @@ def name_of(code: CodeType) -> str:
     return f"{Path(code.co_filename).stem}.{code.co_qualname}"
 
 
-def wait_until_idle(dsn: str) -> None:
-    """Returns once no run is ready or at work, nor sleeps; in a thread that is not counted."""
+def wait_until(dsn: str, query: str) -> None:
+    """Returns once a query returns True; in a thread that is not counted."""
     sys.setprofile(None)
     with psycopg.connect(dsn, autocommit=True) as conn:
-        query = (
-            "select not exists (select from pgflow.ready) and not exists (select from pgflow.lease)"
-            " and not exists (select from pgflow.timer)"
-        )
-        asyncio.run(eventually(lambda: conn.execute(query).fetchone() == (True,), "an idle worker"))
+        asyncio.run(eventually(lambda: conn.execute(query).fetchone() == (True,), query))

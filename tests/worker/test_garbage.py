@@ -101,6 +101,23 @@ async def parents_that_park() -> int:
     return sum(found.values) + await pgflow.run_child(late_child, 1)
 
 
+@workflow
+async def many_sleeps() -> int:
+    for _ in range(100):
+        await asyncio.sleep(0.0001)
+    return 1
+
+
+@workflow
+async def many_children() -> int:
+    return sum([await pgflow.run_child(child, 1) for _ in range(100)])
+
+
+@workflow
+def hundred_in_threads() -> int:
+    return sum(add_in_thread(1, 0) for _ in range(100))
+
+
 PARKED = (sleeps_long, parks, gathers_and_parks, parents_that_park)
 
 
@@ -124,6 +141,25 @@ PARKED = (sleeps_long, parks, gathers_and_parks, parents_that_park)
 async def test_a_run_leaves_nothing_to_the_garbage_collector(
     aflow: AsyncHarness, work: Any
 ) -> None:
+    await _leaves_nothing(aflow, work)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("work", "resting"),
+    [(many_sleeps, 0), (many_children, 256), (many_children, 0), (hundred_in_threads, 0)],
+    ids=["sleeps", "parks", "replays", "def"],
+)
+async def test_a_thousand_units_leave_nothing_to_the_garbage_collector(
+    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch, work: Any, resting: int
+) -> None:
+    monkeypatch.setattr("pgflow._worker.host.PATIENCE_US", 0)  # parents park for each child
+    monkeypatch.setattr("pgflow._worker.host.PATIENCE_A_RUN_US", 0)
+    monkeypatch.setattr("pgflow._worker.runs.MAX_RESTING", resting)
+    await _leaves_nothing(aflow, work)
+
+
+async def _leaves_nothing(aflow: AsyncHarness, work: Any) -> None:
     aflow.include(work, child, late_child)
     await _play(aflow, work, 2)  # what is made once: threads, connections, statements
     gc.collect()

@@ -83,15 +83,15 @@ async def maps(n: int) -> int:
     return len((await pgflow.map(empty, range(n))).values)
 
 
-# A slow machine sends what it has in more flushes, so the bounds are a third above what is seen.
+# A slow machine sends what it has in more flushes, so the bounds are a tenth above what is seen.
 MOST = [
-    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 107),
-    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 110),
-    ("transactional step", transactions, Size(RUNS, 2), Size(RUNS, 4), 800),
-    ("empty run", empty, Size(200, 1), Size(600, 1), 151),
-    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 160),
-    ("park", parks, Size(200, 1), Size(600, 1), 198),
-    ("child of a map", maps, Size(1, 200), Size(1, 600), 267),
+    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 80),
+    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 90),
+    ("transactional step", transactions, Size(RUNS, 2), Size(RUNS, 4), 630),
+    ("empty run", empty, Size(200, 1), Size(600, 1), 80),
+    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 105),
+    ("park", parks, Size(200, 1), Size(600, 1), 105),
+    ("child of a map", maps, Size(1, 200), Size(1, 600), 150),
 ]
 
 

@@ -12,7 +12,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from pycalls import Size, play
+from pycalls import ENDED, Size, play
 from records import in_a_loop
 from servers import HANG_SECONDS
 
@@ -67,6 +67,34 @@ async def signals(n: int) -> int:
         await pgflow.send(pgflow.run_info().key, word, i)
         await word.wait()
     return n
+
+
+@pytest.mark.full
+@pytest.mark.skipif(is_compiled(), reason="machine code calls no Python functions")
+@in_a_loop
+async def test_a_parent_that_parks_for_each_child_reads_as_much_for_the_last_as_for_the_first(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits in memory while it is parked, and is not replayed for each result."""
+    monkeypatch.setattr("pgflow._worker.host.PATIENCE_US", 0)
+    monkeypatch.setattr("pgflow._worker.host.PATIENCE_A_RUN_US", 0)
+    monkeypatch.setattr("pgflow._worker.committer.SWEEP_SECONDS", 3600)
+    async with AsyncApp(dsn, include=[children_in_turn, one]) as app:
+        await play(app, dsn, children_in_turn, Size(2, 2), until=ENDED)
+        counts = [
+            await play(app, dsn, children_in_turn, Size(PARENTS, units), until=ENDED)
+            for units in UNITS
+        ]
+    assert counts[-1]["execution.Execution.go_on"] > PARENTS * UNITS[-1] / 2
+    assert counts[-1]["units.parse_units"] < PARENTS
+    for name in ("codecs.Codec.decode", None):
+        first, second, third = (
+            (count.total() if name is None else count[name]) / PARENTS for count in counts
+        )
+        early = (second - first) / (UNITS[1] - UNITS[0])
+        late = (third - second) / (UNITS[2] - UNITS[1])
+        print(f"\n{name or 'calls'}: {early:.1f} a child, then {late:.1f}")
+        assert late < 1.5 * early
 
 
 @pytest.mark.full

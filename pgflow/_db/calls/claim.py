@@ -7,6 +7,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json
+
 from pgflow._db.query import Query, Row
 from pgflow._model.claims import (
     CarriedChild,
@@ -50,7 +52,7 @@ def serve_lanes(
 
 COLUMNS = (
     "run_id, token, chain_id, lane_id, generation, attempt, suspect, last_seq, key, root, input, "
-    "units, has_mail, created_us, now_us, priority, took_us, extra"
+    "units, has_mail, created_us, now_us, priority, took_us, extra::text"
 )
 
 ARGUMENTS = "%s::int, %s::int[], %s::int, %s::bigint[], %s::boolean, %s::bigint[]"
@@ -119,9 +121,10 @@ def read_claims(rows: list[Row]) -> list[Claim]:
 
 def _claim(row: Row) -> Claim:
     *columns, extra = row
-    columns[11] = parse_units(columns[11])
+    page, columns[11] = columns[11], []
     claim = Claim(*columns)
-    return _with_extra(claim, extra) if extra is not None else claim
+    claim.page = page
+    return _with_extra(claim, from_json(extra)) if extra is not None else claim
 
 
 def _with_extra(claim: Claim, extra: dict[str, Any]) -> Claim:
@@ -138,7 +141,8 @@ def _with_extra(claim: Claim, extra: dict[str, Any]) -> Claim:
     claim.has_beats = extra.get("beats", False)
     if (pool := extra.get("pool")) is not None:
         claim.pool, claim.is_pool_hard = pool["name"], pool["hard"]
-    claim.saga = [SagaEntry(*entry) for entry in extra.get("saga") or ()]
+    if saga := extra.get("saga"):
+        claim.saga = [SagaEntry(*entry) for entry in saga]
     if (heritage := extra.get("heritage")) is not None:
         claim.heritage = _heritage(heritage)
         claim.created_us = claim.heritage.began_us or claim.created_us

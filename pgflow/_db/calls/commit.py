@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import LiteralString
+from functools import partial
+from typing import Any, LiteralString
 
 from pgflow._db.calls.claim import ARGUMENTS, COLUMNS, ClaimRequest, read_claims
 from pgflow._db.query import JsonTexts, Query, Row
@@ -29,15 +30,19 @@ class CommitAnswer:
     @property
     def parked(self) -> int:
         """Number of runs that have parked."""
-        return sum(1 for settled in self.settled.values() if settled["place"] == "parked")
+        return len([one for one in self.settled.values() if one["place"] == "parked"])
 
 
 ALL_WELL = CommitAnswer()
 
+_answered_unit: Callable[[Sequence[Any]], AnsweredUnit] = partial(tuple.__new__, AnsweredUnit)
+"""Make a unit of the values of a row, without a call of a Python function."""
+
 
 def read_answer(answer: Answer) -> Answer:
     """Return an answer with its units typed."""
-    answer["units"] = [AnsweredUnit(*unit) for unit in answer["units"]]
+    # The last value is left out if there is none.
+    answer["units"] = [_answered_unit((*unit, None)[:6]) for unit in answer["units"]]
     return answer
 
 
@@ -46,7 +51,10 @@ def _answer(data: BatchAnswer | None) -> CommitAnswer:
         return ALL_WELL
     return CommitAnswer(
         bad=dict(data.get("bad") or ()),
-        settled={answer["run"]: read_answer(answer) for answer in data.get("answers") or ()},
+        settled={
+            answer["run"]: read_answer(answer) if answer["units"] else answer
+            for answer in data.get("answers") or ()
+        },
         wake=data.get("wake") or [],
         lanes=data.get("lanes") or [],
         told={chain: Offer(*message) for chain, message in data.get("told") or ()},

@@ -10,7 +10,7 @@ worker that has it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from pgflow._engine.calls import spec_of_another
 from pgflow._engine.effects import EffectCall, EffectStage
 from pgflow._flow.ledgers.effect import EffectStep
-from pgflow._flow.ledgers.saga import Enlisted, enlister
+from pgflow._flow.ledgers.saga import Block, Enlisted, enlist_all
 from pgflow._flow.scope import WorkflowScope
 from pgflow._model.effects import Accepted
 from pgflow._model.protocol import SagaEntry
@@ -116,26 +116,24 @@ class OfChild(InheritedEffect):
         return step is None or step.has_compensation
 
 
-def take_over(scope: WorkflowScope) -> Callable[[dict[str, Any], int], None]:
-    """Return a callback for a child started here: once it has completed, it makes the child's saga
-    that of its parent.
+def take_over(
+    scope: WorkflowScope, block: Block | None, left: dict[str, Any], of_call: int
+) -> None:
+    """Make the saga of a child that has completed that of its parent.
+
+    Args:
+        scope: The parent.
+        block: The innermost block in which the child was started.
+        left: Effects of the child, to be taken back.
+        of_call: The call that waited for it.
     """
-    remember = enlister(scope)
-
-    def taken(left: dict[str, Any], of_call: int) -> None:
-        is_foreign = left["of"] != scope.claim.root
-        entries = [SagaEntry(*entry) for entry in left["effects"]]
-        remember(
-            [
-                (
-                    OfChild(e),
-                    replace(_call_of(e), is_of_child=True, of_call=of_call, is_foreign=is_foreign),
-                )
-                for e in entries
-            ]
-        )
-
-    return taken
+    is_foreign = left["of"] != scope.claim.root
+    entries = [SagaEntry(*entry) for entry in left["effects"]]
+    effects: list[Enlisted] = [
+        (OfChild(e), replace(_call_of(e), is_of_child=True, of_call=of_call, is_foreign=is_foreign))
+        for e in entries
+    ]
+    enlist_all(scope, block, effects)
 
 
 def _call_of(entry: SagaEntry) -> EffectCall:

@@ -57,7 +57,7 @@ class Block:
         self.is_open = True
 
 
-_innermost: ContextVar[Block | None] = ContextVar("pgflow_saga", default=None)
+innermost: ContextVar[Block | None] = ContextVar("pgflow_saga", default=None)
 
 _ROOM_BYTES = 1024
 """Bytes reserved for the rest of a unit in which a parent records the effects of a child."""
@@ -70,7 +70,7 @@ def _enlisting(scope: WorkflowScope) -> list[Enlisted]:
     """Return the list for effects that are asked for now:
     that of the innermost open block, else of the run.
     """
-    block = _innermost.get()
+    block = innermost.get()
     while block is not None and not block.is_open:
         block = block.around
     return scope.effects if block is None else block.effects
@@ -84,29 +84,23 @@ def enlist(scope: WorkflowScope, effect: Undoable, call: EffectCall) -> None:
 
 def _planning() -> Planning | None:
     """Return the plan options of the innermost open block that has a planner, or None."""
-    block = _innermost.get()
+    block = innermost.get()
     while block is not None and not (block.is_open and block.planning is not None):
         block = block.around
     return None if block is None else block.planning
 
 
-def enlister(scope: WorkflowScope) -> Callable[[list[Enlisted]], None]:
-    """Return a function that enlists effects in the innermost open block of this call, for the
-    effects of a child that completes later.
+def enlist_all(scope: WorkflowScope, block: Block | None, effects: list[Enlisted]) -> None:
+    """Enlist the effects of a child that has completed, in the innermost block still open of those
+    in which it was started.
     """
-    begun_in = _innermost.get()
-
-    def enlist_all(effects: list[Enlisted]) -> None:
-        block = begun_in
-        while block is not None and not block.is_open:
-            block = block.around
-        (scope.effects if block is None else block.effects).extend(effects)
-
-    return enlist_all
+    while block is not None and not block.is_open:
+        block = block.around
+    (scope.effects if block is None else block.effects).extend(effects)
 
 
 def _is_in_block() -> bool:
-    block = _innermost.get()
+    block = innermost.get()
     while block is not None and not block.is_open:
         block = block.around
     return block is not None
@@ -266,13 +260,13 @@ def _sync_saga(
 def _enter(
     scope: WorkflowScope, planning: Planning | None, *, inherits: bool
 ) -> tuple[Block, Token[Block | None]]:
-    block = Block(_innermost.get(), planning)
+    block = Block(innermost.get(), planning)
     if inherits:
         own = [enlisted for enlisted in scope.effects if not _is_inherited(enlisted[1])]
         block.effects = [enlisted for enlisted in scope.effects if _is_inherited(enlisted[1])]
         scope.effects = own
     scope.blocks = [*scope.blocks, block]
-    return block, _innermost.set(block)
+    return block, innermost.set(block)
 
 
 def _is_inherited(call: EffectCall) -> bool:
@@ -294,7 +288,7 @@ def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> No
     scope.blocks = [other for other in scope.blocks if other is not block]
     with suppress(ValueError):
         # It is left in another task than it was entered in, whose context has its own innermost.
-        _innermost.reset(token)
+        innermost.reset(token)
     around = block.around
     while around is not None and not around.is_open:
         around = around.around
@@ -429,10 +423,9 @@ def _checked(scope: WorkflowScope, value: Any) -> Any:
     """A result; one that cannot be stored is a failure
     while what was done can still be taken back.
     """
-    if scope.effects:
-        text = scope.execution.end.check_result(value)
-        if scope.claim.leaves_saga:
-            _check_left(scope, text)
+    text = scope.execution.end.check_result(value)
+    if scope.claim.leaves_saga:
+        _check_left(scope, text)
     return value
 
 
@@ -469,7 +462,8 @@ def _stored(scope: WorkflowScope, entry: SagaEntry) -> SagaEntry:
 async def guarded(scope: WorkflowScope, main: Callable[..., Any], *args: Any) -> Any:
     """Run a workflow's function. If it raises, compensate its effects."""
     try:
-        return _checked(scope, await main(*args))
+        value = await main(*args)
+        return _checked(scope, value) if scope.effects else value
     except ContinueAsNew as end:
         hand_on(scope, end)
         raise
@@ -484,7 +478,8 @@ async def guarded(scope: WorkflowScope, main: Callable[..., Any], *args: Any) ->
 def guarded_sync(scope: WorkflowScope, main: Callable[..., Any], *args: Any) -> Any:
     """The same in a thread."""
     try:
-        return _checked(scope, main(*args))
+        value = main(*args)
+        return _checked(scope, value) if scope.effects else value
     except ContinueAsNew as end:
         hand_on(scope, end)
         raise

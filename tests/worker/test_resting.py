@@ -1,0 +1,125 @@
+"""Parked runs that wait in memory: a claim by the same worker goes on from there, without a replay,
+unless something was added to their journals meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from records import SOON
+
+import pgflow
+from pgflow import Signal, step, workflow
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness
+
+word = Signal("word", int)
+begun: list[str] = []
+unwound: list[str] = []
+
+
+@step
+async def double(n: int) -> int:
+    return 2 * n
+
+
+@workflow
+async def listens(name: str) -> int:
+    begun.append(name)
+    try:
+        first = await double(await word.wait())
+        await asyncio.sleep(3600)
+        return first + await word.wait(timeout=timedelta(hours=1))
+    finally:
+        unwound.append(name)
+
+
+@workflow
+async def child(n: int) -> int:
+    await asyncio.sleep(3600)
+    return n
+
+
+@workflow
+async def parent(name: str) -> int:
+    begun.append(name)
+    return sum([await pgflow.run_child(child, n) for n in range(3)])
+
+
+@pytest.fixture(autouse=True)
+def nothing_begun() -> None:
+    begun.clear()
+    unwound.clear()
+
+
+async def test_a_parked_run_goes_on_where_it_waits(aflow: AsyncHarness) -> None:
+    aflow.include(listens)
+    run = await aflow.start(listens, "one")
+    await aflow.until_idle()
+    await run.send(word, 1)
+    await aflow.until_idle()
+    await aflow.skip(timedelta(hours=1))
+    await aflow.until_idle()
+    await run.send(word, 5)
+    assert await run.result(SOON) == 7
+    assert (begun, unwound) == (["one"], ["one"])
+
+
+async def test_a_time_out_of_a_parked_run_is_raised_where_it_waits(aflow: AsyncHarness) -> None:
+    aflow.include(listens)
+    run = await aflow.start(listens, "one")
+    await run.send(word, 1)
+    await aflow.until_idle()
+    await aflow.skip(timedelta(hours=1))
+    await aflow.until_idle()
+    await aflow.skip(timedelta(hours=1))
+    with pytest.raises(pgflow.RunFailed):
+        await run.result(SOON)
+    assert begun == ["one"]
+
+
+async def test_a_parked_parent_is_not_replayed_for_its_children(aflow: AsyncHarness) -> None:
+    aflow.include(parent, child)
+    run = await aflow.start(parent, "one")
+    for _ in range(3):
+        await aflow.until_idle()
+        await aflow.skip(timedelta(hours=1))
+    assert await run.result(SOON) == 3
+    assert begun == ["one"]
+
+
+async def test_a_run_is_replayed_if_its_journal_has_grown(aflow: AsyncHarness) -> None:
+    aflow.include(listens)
+    run = await aflow.start(listens, "one")
+    await aflow.until_idle()
+    await aflow.app.pause(run.key)
+    await aflow.app.resume(run.key)
+    await aflow.until_idle()
+    await run.send(word, 1)
+    await aflow.until_idle()
+    assert begun == ["one", "one"]
+    await run.cancel()
+    with pytest.raises(pgflow.RunCancelled):
+        await run.result(SOON)
+    assert begun == ["one", "one"]
+
+
+async def test_the_oldest_is_unwound_where_too_many_wait(
+    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgflow._worker.runs.MAX_RESTING", 1)
+    aflow.include(listens)
+    runs = []
+    for name in ("one", "two"):
+        runs.append(await aflow.start(listens, name))
+        await aflow.until_idle()
+    assert unwound == ["one"]
+    for run in runs:
+        await run.cancel()
+        with pytest.raises(pgflow.RunCancelled):
+            await run.result(SOON)
+    assert begun == ["one", "two", "one"]
