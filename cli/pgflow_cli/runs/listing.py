@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _NAMES = (
     "key", "status", "workflow", "queue", "labels", "priority", "attempt", "worker_id",
     "generation", "created_at", "since", "run_at", "deadline_at", "finished_at", "why",
+    "tenant",
 )  # fmt: skip
 _COUNT_COLUMNS = [
     Column("STATUS", lambda row: styled_status(row["status"])),
@@ -133,6 +134,8 @@ def run_columns(rows: Sequence[Any], now: datetime) -> list[Column]:
             "LABELS", lambda row: labelled(value_of(row, "labels")), from_width=110, most=30
         )
         columns.insert(-1, labels)
+    if any(value_of(row, "tenant") for row in rows):
+        columns.insert(1, Column("TENANT", "tenant", most=20))
     return columns
 
 
