@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pgflow import inspect
-from pgflow._console.alert import Alert
+from pgflow._console.alert import Alert, total
 from pgflow._console.alerts import SILENT_SECONDS, find_alerts
 from pgflow._console.backend import Backend
 from pgflow_cli.look.output import (
@@ -153,6 +153,10 @@ def _need_place(row: Alert) -> Place | None:
     return (row.page, key) if row.page in ("run", "debt", "gate") and key else None
 
 
+def _examples(row: Alert) -> str:
+    return ", ".join(f"{one.key} {one.amount}".strip() for one in row.examples)
+
+
 VIEWS = (
     View(
         "needs",
@@ -164,6 +168,7 @@ VIEWS = (
             Column("NAME", "name", most=28),
             Column("AMOUNT", "amount", 120, right=True),
             Column("WHAT", "what", most=200, takes_rest=True),
+            Column("SUCH AS", _examples, 140, most=40),
             ago("SINCE", "since", now),
             Column("ACTION", "action", 120),
         ),
@@ -296,6 +301,7 @@ def draw(picture: Picture, width: int) -> Iterator[RenderableType]:
     yield Text("")
     for view in VIEWS:
         rows = picture.rows[view.name]
-        yield Text(view.title, style="bold")
+        needs = total(row for row in rows if row.level != "auto") if view.name == "needs" else 0
+        yield Text(f"{view.title} {needs:,}" if needs else view.title, style="bold")
         yield make_table(view.columns(picture.at), rows, width) if rows else Text(view.empty)
         yield Text("")
