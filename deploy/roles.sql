@@ -1,5 +1,5 @@
--- Logins with the least that each process needs. Run it once, as the owner of the database, after the first `pgflow migrate`.
--- Change the passwords. Workers and web also need rights on your own tables.
+-- Logins with the least that each process needs. Run it once, after the first `pgflow migrate`, as a role that may
+-- create roles. Change the passwords. Workers and web also need rights on your own tables.
 create role shop_web login password 'change-me';
 grant pgflow_client, pgflow_declarer to shop_web;
 create role shop_worker login password 'change-me';

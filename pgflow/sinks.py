@@ -93,7 +93,7 @@ class Http:
         self._make = httpx.AsyncClient
         self._client = client
         self._is_ours = client is None
-        self._target = f"POST {parts.scheme}://{parts.hostname}"
+        self._target = f"POST {parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
     def __str__(self) -> str:
         """As the view of relays shows it: the server alone, since the rest may be secret."""

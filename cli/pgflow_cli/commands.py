@@ -121,12 +121,18 @@ ELSEWHERE = {
     "abandon": "cancel",
     "console": "web",
     "dashboard": "web",
+    "effects": "owed",
     "get": "show",
+    "history": "logs",
+    "pools": "budgets",
     "runs": "list",
     "status": "list",
+    "triage": "top --once",
     "worker": "workers",
 }
-"""Words of other engines for what a command does here: they are taken, and mean the same."""
+"""Words of other engines, and of the console's pages, for what a command does here: they are taken,
+and mean the same.
+"""
 
 EPILOG = (
     "Exit codes: "
@@ -196,7 +202,7 @@ def ours(args: list[str]) -> list[str]:
 
         names_run = bool(rest) and not rest[0].startswith("-")
         return ["show", *rest] if names_run else ["list", "--status", ",".join(OPEN), *rest]
-    return [ELSEWHERE[word], *rest]
+    return [*ELSEWHERE[word].split(), *rest]
 
 
 def make_command(name: str, place: str) -> Any:

@@ -110,7 +110,7 @@ async def _workers(backend: Backend) -> list[Alert]:
             "worker",
             "bad",
             f"{worker.host}:{worker.pid}",
-            f"It was last heard of {duration(worker.silent_seconds)} ago, and holds "
+            f"Silent for {duration(worker.silent_seconds)}. The next live worker takes over its "
             f"{many(worker.running, 'run')}.",
             None,
             "Look at the workers",

@@ -97,8 +97,14 @@ async def find_stuck(backend: Backend) -> list[Alert]:
 def _runs(
     backend: Backend, group: RunGroup, status: str, level: str, nothing: str, do: str
 ) -> Alert:
-    """Return the alert for runs of one workflow that are stuck or have failed for one reason."""
+    """Return the alert for runs of one workflow that are stuck or have failed for one reason. The
+    page of all of them finds failed ones by the class of their error.
+    """
     first = group.newest[0]
+    message = (first.why or "").partition(f"{group.reason}: ")[2]
+    query = {"status": status, "workflow": group.workflow}
+    if status == "failed" and group.reason:
+        query["error"] = group.reason
     alert = Alert(
         status, level, first.key, first.why or nothing, first.since, do, "run", {"key": first.key}
     )
@@ -112,10 +118,11 @@ def _runs(
         replace(
             alert,
             name=group.workflow,
-            what=f"{counted(group.runs, 'run')}: {group.reason or nothing}",
+            what=f"{counted(group.runs, 'run')}: {group.reason or nothing}"
+            + (f", the newest: {message}" if message else ""),
             action="See all",
             page="runs",
-            query={"status": status, "workflow": group.workflow},
+            query=query,
             count=group.runs,
         ),
     )

@@ -18,6 +18,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 BAR_WIDTH = 8
 GAP = 2
 HEIGHT = 60
+NOT_COUNTED = "Not counted: that takes a worker for two minutes"
 LEAST_HEIGHT = 1.5
 """Height that a bar has at least, so that it is seen."""
 
@@ -66,14 +67,20 @@ class Plot:
     height: int = HEIGHT
 
 
-def plot_rates(rates: Rates) -> list[Plot]:
-    """Return the plots of what ended, of how long it took, of what was queued and started."""
+def plot_rates(rates: Rates, queued: int) -> list[Plot]:
+    """Return the plots of what ended, of how long it took, of what was queued and started.
+
+    Args:
+        rates: Counts of workers, by the parts of a time.
+        queued: Number of runs that are queued now.
+    """
     bins = rates.bins
     started, ended = [one.started for one in bins], [one.ended for one in bins]
     failed = [one.failed for one in bins]
     each = "a minute" if rates.bin_minutes == 1 else f"{rates.bin_minutes} minutes"
     late = [one.oldest_seconds or 0.0 for one in bins]
     waited = f"; the oldest waited {duration(max(late))}" if any(late) else ""
+    counts = [one.queued for one in bins if one.queued is not None]
     return [
         _plot(
             rates,
@@ -96,8 +103,8 @@ def plot_rates(rates: Rates) -> list[Plot]:
         _plot(
             rates,
             "Queued",
-            f"At most {many(max([one.queued or 0 for one in bins], default=0), 'run')} "
-            f"queued{waited}",
+            f"{many(queued, 'run')} queued now"
+            + (f", at most {max(counts):,} when workers counted{waited}" if counts else ""),
             [one.queued or 0 for one in bins],
             [0] * len(bins),
             [_queued(one) for one in bins],
@@ -105,7 +112,9 @@ def plot_rates(rates: Rates) -> list[Plot]:
         _plot(
             rates,
             "Started",
-            f"{many(sum(started), 'run')} started" + _at_most(started, each),
+            f"{many(sum(started), 'run')} started" + _at_most(started, each)
+            if len(counts) > 1
+            else NOT_COUNTED,
             started,
             [0] * len(bins),
             [f"{one.started:,} started" for one in bins],

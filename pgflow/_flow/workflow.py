@@ -357,12 +357,19 @@ class Workflow(Generic[P, R_co]):
         if not kwargs and args and len(args) == len(self._names):
             arguments = dict(zip(self._names, args, strict=True))
         else:
-            arguments = dict(self._signature.bind(*args, **kwargs).arguments)
+            arguments = self._bound(args, kwargs)
             if self._defaults.stored:
                 arguments = self._defaults.fill(arguments)
         text = self.input_codec.encode(arguments, what)
         self.input_codec.decode(text, what)
         return text
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            takes = str(self._signature).replace("'", "")
+            raise TypeError(f"{self.name} takes {takes}: {error}") from None
 
     @property
     def defaults_text(self) -> str | None:

@@ -21,6 +21,10 @@ of a large part the server would read all newer ones, in the hope to stop soon.
 NEAR_RUNS = 200
 LONGEST_OF = 5_000
 """Newest runs of which the longest are listed: all of them are read, to be compared."""
+RARE = frozenset({"failed", "cancelled"})
+"""Statuses of ended runs that have an index each: they are found below any number of others."""
+RARE_RUNS = 2_000
+"""Most runs of such a status that are searched: each is looked up by its number."""
 
 
 @question
@@ -35,11 +39,12 @@ def search_runs(
     searched, ``next`` of the page is set, even if the page is not full.
 
     Args:
-        where: Filter of the runs. Whole keys, labels and open runs have an index and are found at
-            any depth.
+        where: Filter of the runs. Whole keys, labels, open runs, and failed or cancelled ones have
+            an index and are found at any depth.
         after: ``next`` of the previous page; None for the first.
         limit: Maximum runs of a page; None for all.
-        within: Number of runs to search, by their numbers.
+        within: Number of runs to search, by their numbers. Of one status of `RARE`, at most
+            `RARE_RUNS` runs of that status.
 
     Raises:
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
@@ -48,8 +53,14 @@ def search_runs(
     if is_cheap(where) and (place == () or where != RunFilter(tenant=where.tenant)):
         return (yield from list_runs(where, after=after, limit=limit))
     top: int = place[0] if place else (yield _newest()) + 1
+    if is_rare(where):
+        beyond: int = yield _beyond(where, top, within)
+        down_to = beyond + 1 if beyond else None
+        page = yield from list_runs(where, after=top, limit=limit, down_to=down_to)
+        is_all = page.next is not None or down_to is None
+        return page if is_all else Listing(page.items, str(down_to))
     near = [NEAR_PAGES * limit] if place and limit is not None else []
-    page: Listing[RunRow] = Listing([], None)
+    page = Listing[RunRow]([], None)
     for reach in [*(one for one in near if one < within), within]:
         page = yield from list_runs(where, after=top, limit=limit, down_to=top - reach)
         if page.next is not None:
@@ -73,7 +84,11 @@ def list_longest(
         within: Number of the newest runs to search.
     """
     newest: int = yield _newest()
-    found: list[RunRow] = yield longest_runs(where, limit, newest - within)
+    down_to = newest - within
+    if is_rare(where):
+        beyond: int = yield _beyond(where, newest + 1, within)
+        down_to = beyond + 1 if beyond else 0
+    found: list[RunRow] = yield longest_runs(where, limit, down_to)
     return found
 
 
@@ -85,7 +100,25 @@ def is_cheap(where: RunFilter) -> bool:
         or (bool(keys) and not any("*" in key for key in keys))
         or (bool(where.status) and not where.error and not {*ENDED} & {*where.status})
         or where == RunFilter(tenant=where.tenant)
+        or (is_rare(where) and where == RunFilter(status=where.status, tenant=where.tenant))
     )
+
+
+def is_rare(where: RunFilter) -> bool:
+    """Return True if the runs are of one status of `RARE`."""
+    return len(where.status) == 1 and where.status[0] in RARE
+
+
+def _beyond(where: RunFilter, below: int, within: int) -> Query[int]:
+    """Ask for the number of the first run of the status of a filter that is out of reach; 0 for
+    none.
+    """
+    sql: LiteralString = (
+        "select run_id from pgflow.runs where status = any(%s) and run_id < %s "
+        "order by run_id desc offset %s limit 1"
+    )
+    params = (list(where.status), below, min(within, RARE_RUNS))
+    return Query(sql, params, lambda rows: int(rows[0][0]) if rows else 0)
 
 
 @question

@@ -276,6 +276,8 @@ class _Folding:
         else:
             self.entries.append(_mark(unit))
         for number, _class, name, *_ in unit.starts or ():
+            if number == call and event in _ENDS:  # a step in SQL is recorded once it is done
+                continue
             self._begin(number, STEP, name, unit.recorded_at)
             self._begun_by.setdefault(number, unit.token)
         self._last = max(self._last, unit.at)

@@ -52,16 +52,21 @@ def test_plots_say_in_words_what_they_draw() -> None:
         Bin(at, 0, 0, 0, 0, None, None, None, None),
         Bin(at, 4, 1, 1, 0, 0, None, 1.0, 3.0),
     )
-    ended, took, queued, began = plot_rates(Rates(bins, 20, 1.0, 3.0))
+    ended, took, queued, began = plot_rates(Rates(bins, 20, 1.0, 3.0), 1)
     assert began.words == "12 runs started; at most 8 in 20 minutes."
     assert ended.words == "2 runs ended, 1 of them failed; at most 2 in 20 minutes."
     assert took.words == "p50 1.0 s, p99 3.0 s."
-    assert queued.words == "At most 3 runs queued; the oldest waited 90 s."
+    assert (
+        queued.words == "1 run queued now, at most 3 when workers counted; the oldest waited 90 s."
+    )
     assert [column.height for column in began.columns] == [60, 0, 30]
     assert (began.top, began.middle, began.times) == ("8", "4", ("60 m ago", "30 m ago", "now"))
     assert ended.columns[-1].lower == 30
     assert ended.columns[-1].title == "12:00 UTC: 2 ended, 1 failed"
-    assert plot_rates(Rates((), 1, None, None))[1].words == "No run has ended."
+    _, took, queued, began = plot_rates(Rates((), 1, None, None), 7)
+    assert took.words == "No run has ended."
+    assert queued.words == "7 runs queued now."  # although no worker has counted them
+    assert began.words == "Not counted: that takes a worker for two minutes."
 
 
 @pytest.mark.full

@@ -147,7 +147,7 @@ def test_what_has_not_ended_in_time_is_exit_code_three(dsn, conn):
     assert (answer.code, answer.data[0]["status"], answer.err) == (
         3,
         "queued",
-        "1 of 1 runs have not ended.\n",
+        "1 of 1 run has not ended.\n",
     )
     answer = pgflow(dsn, "result", "slow-1", "--timeout", "200ms")
     assert (answer.code, answer.out) == (3, "")

@@ -30,6 +30,17 @@ def test_a_command_sees_and_touches_one_tenant(dsn: str, conn: psycopg.Connectio
     assert pgflow(dsn, "--tenant", "other", "list", "--json").data == []
 
 
+def test_a_run_of_a_tenant_is_listed_with_it_and_shown_under_it_only(
+    dsn: str, conn: psycopg.Connection
+) -> None:
+    conn.execute("select pgflow.start_run('ship', key => 'order-1', tenant => 'acme')")
+    heads, run = pgflow(dsn, "list", "--table").out.splitlines()
+    assert (heads.split()[1], run.split()[1]) == ("TENANT", "acme")
+    answer = pgflow(dsn, "show", "order-1")
+    assert answer.code == 2
+    assert "run 'order-1' is of tenant 'acme': pass --tenant acme before" in answer.err
+
+
 def test_a_tenant_before_the_command_has_a_name(dsn: str) -> None:
     answer = pgflow(dsn, "--tenant", "", "list")
     assert answer.code == 2
@@ -53,6 +64,10 @@ def test_the_login_of_a_tenant_has_its_own_commands(
 ) -> None:
     conn.execute("select pgflow.start_run('ship', key => 'theirs', tenant => 'beta')")
     assert pgflow(login, "--tenant", "acme", "start", "ship", "--new", "--key", "mine").code == 0
+    started = pgflow(
+        login, "--tenant", "acme", "start", "ship", "--new", "--key", "mine", "--table"
+    )
+    assert (started.code, started.err) == (0, "")  # it may not see who serves it
     assert pgflow(login, "--tenant", "acme", "signal", "mine", "go").code == 0
     assert [run["key"] for run in pgflow(login, "--tenant", "acme", "list", "--json").data] == [
         "mine"

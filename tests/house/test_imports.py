@@ -96,6 +96,13 @@ def test_workflows_in_code_need_no_parser_of_files(dsn, tmp_path):
         assert (done.returncode, done.stdout.strip()[-2:]) == (0, "42"), done.stderr
 
 
+def test_a_signal_needs_no_parser_of_files(dsn):
+    done = without_files("--dsn", dsn, "start", "ship", "--new", "--key", "order-7")
+    assert done.returncode == 0, done.stderr
+    done = without_files("--dsn", dsn, "signal", "order-7", "paid", "500")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_missing_extra_is_a_line_with_the_command_that_installs_it(tmp_path):
     (tmp_path / "review.yaml").write_text("name: review\nnodes: []\n")
     (tmp_path / "plan.sop.md").write_text("# Plan\n\n## Steps\n\n### 1. Look\n")

@@ -226,10 +226,33 @@ def test_a_search_looks_through_the_newest_runs_and_leads_on(ask: Ask) -> None:
     assert keys(ask(inspect.search_runs(after=first, within=100_000))) == keys(
         ask(inspect.list_runs(after=first))
     )
-    for found in (RunFilter(status=["stuck"]), RunFilter(key="order-1"), RunFilter()):
+    for found in (
+        RunFilter(status=["stuck"]),
+        RunFilter(key="order-1"),
+        RunFilter(),
+        RunFilter(status=["failed"]),
+        RunFilter(status=["cancelled"], tenant=""),
+    ):
         assert keys(ask(inspect.search_runs(found, within=1, limit=None))) == keys(
             ask(inspect.list_runs(found, limit=None))
         )
+
+
+def test_the_few_that_failed_are_searched_below_any_number_of_others(
+    dsn: str, conn: psycopg.Connection
+) -> None:
+    ask = by_connection(dsn)
+    with App(dsn) as app:
+        for n in range(3):
+            conn.execute("select pgflow.start_run('ship', key => %s)", (f"bad-{n}",))
+            app.cancel(f"bad-{n}")
+    conn.execute("select count(pgflow.start_run('mail')) from generate_series(1, 9)")
+    where = RunFilter(status=["cancelled"], workflow=["ship"])
+    page = ask(inspect.search_runs(where, within=2))
+    assert keys(page) == ["bad-2", "bad-1"]
+    last = ask(inspect.search_runs(where, after=page.next, within=2))
+    assert (keys(last), last.next) == (["bad-0"], None)
+    assert len(ask(inspect.list_longest(where, within=2))) == 2
 
 
 def test_what_means_nothing_is_refused_before_anything_is_asked() -> None:

@@ -233,7 +233,7 @@ async def test_only_the_relay_says_how_long_a_server_may_take() -> None:
 
 def test_a_secret_in_an_address_is_shown_nowhere() -> None:
     sink = Http("https://me:word@example.org:8443/services/T0/hidden?token=hidden")
-    assert str(sink) == "POST https://example.org"
+    assert str(sink) == "POST https://example.org:8443"
     with pytest.raises(DefinitionError) as refused:
         Http("ftp://me:word@example.org/hidden")
     assert "word" not in str(refused.value)

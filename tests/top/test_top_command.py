@@ -51,10 +51,10 @@ def test_the_pulse_has_totals_rates_and_latencies_in_the_width_there_is() -> Non
         "p50_seconds": 0.7, "p99_seconds": 36.0, "ended_by_minute": [0] * 58 + [1, 8],
     }  # fmt: skip
     narrow, wide = (draw_pulse(pulse, width).plain for width in (80, 160))
-    said = "1,200 queued  3 running  40 waiting  3.0 ended/min  p50 0.7s p99 36s"
+    said = "1,200 queued  3 running  40 waiting  2 failed in 1h  3.0 ended/min"
     assert narrow.startswith(said)
     assert len(narrow) <= 80
-    assert wide.startswith(f"{said}  3.2 started/min  2 failed in 1h  ")
+    assert wide.startswith(f"{said}  p50 0.7s p99 36s  3.2 started/min  ")
     assert wide.endswith("▁█")
     assert 100 < len(wide) <= 160
 

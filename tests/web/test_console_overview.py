@@ -36,6 +36,19 @@ async def test_one_line_says_whether_the_system_is_healthy(
     seen_in(await Browser(aflow.app, ANN).get("/overview"), "Needs repair: 1 stuck.")
 
 
+async def test_a_worker_that_is_silent_is_not_counted_among_those_that_work(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(*FLOWS)
+    await aflow.start(long.options(key="l"), 1)
+    await aflow.until_idle()
+    conn.execute("update pgflow.worker set beat_at = beat_at - interval '5 minutes'")
+    page = await Browser(aflow.app, ANN).get("/overview")
+    seen_in(page, "Needs repair: 1 worker.", "1 worker, 1 silent.")
+    page = await Browser(aflow.app, ANN).get("/")
+    seen_in(page, "The next live worker takes over its 0 runs.", "pgflow top --once")
+
+
 async def test_plots_have_axes_a_range_and_words_for_each_bar(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

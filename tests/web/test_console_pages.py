@@ -192,12 +192,13 @@ async def test_home_counts_all_there_is_and_groups_what_is_alike(aflow: AsyncHar
     page = await browser.get("/")
     seen_in(page, f"Triage {2 * many}", f"Needs your answer {many}", f"Worth a look {many}")
     seen_in(page, f"approve-order {many} gates of ask_first. Each asks ann, ops.", f"Answer {many}")
-    seen_in(page, f"pay {many} runs: ValueError", f"pay-{many - 1} 1,999 cents")
+    seen_in(page, f"pay {many} runs: ValueError, the newest: declined: 1999 cents")
+    seen_in(page, f"pay-{many - 1} 1,999 cents")
     assert re.search(r"ask-\d+ 20 \S+ s ago", page.words)
     assert page.words.count(f"and {many - 5} more") == 2
     for link in (
         "/gates?workflow=ask_first&name=approve-order",
-        "/runs?status=failed&workflow=pay",
+        "/runs?status=failed&workflow=pay&error=ValueError",
     ):
         assert any(one.endswith(link) for one in page.links), page.links
         assert await browser.status(link) == 200

@@ -111,6 +111,11 @@ def find(database: Database, key: str, question: inspect.Question[T]) -> T:
     try:
         return database.ask(question)
     except RunNotFound:
+        if of := database.ask(inspect.list_runs(inspect.RunFilter(key=key), limit=1)).items:
+            raise Mistake(
+                f"run {key!r} is of tenant {of[0].tenant!r}: pass --tenant {of[0].tenant} before "
+                "the command"
+            ) from None
         keys = database.ask(inspect.find_keys(key[: max(1, len(key) // 2)], 500))
         close = difflib.get_close_matches(key, keys, 3)
         hint = f"there {'is' if len(close) == 1 else 'are'} {', '.join(close)}"

@@ -44,7 +44,8 @@ def _draw(db: Database) -> None:
     """Draw the last hour, a column a minute, in the order of time."""
     from pgflow._console.plots import bars, plot_rates
 
-    for one in plot_rates(db.ask(inspect.read_rates())):
+    queued = sum(queue.queued for queue in db.ask(inspect.list_queues()))
+    for one in plot_rates(db.ask(inspect.read_rates()), queued):
         typer.echo(f"\n{one.title}: {one.words}")
         typer.echo(f"{bars([column.height for column in one.columns])}▏{one.top}")
     typer.echo("60 minutes, the newest on the right.")
@@ -282,4 +283,6 @@ def _other_rules(row: inspect.QueueRow) -> str:
 
 def _state(row: inspect.QueueRow, now: datetime) -> str:
     states = [f"paused for {age(row.paused_at, now)}"] if row.paused_at is not None else []
+    if row.queued and not row.workers:
+        states.append("no worker")
     return ", ".join([*states, *(["known workflows only"] if row.refuses_unknown else [])])

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _NAMES = (
     "key", "status", "workflow", "queue", "labels", "priority", "attempt", "worker_id",
     "generation", "created_at", "since", "run_at", "deadline_at", "finished_at", "why",
+    "tenant",
 )  # fmt: skip
 _COUNT_COLUMNS = table("status runs#")
 
@@ -129,6 +130,8 @@ def run_columns(rows: Sequence[Any], now: datetime) -> list[Column]:
             "LABELS", lambda row: labelled(value_of(row, "labels")), from_width=110, most=30
         )
         columns.insert(-1, labels)
+    if any(value_of(row, "tenant") for row in rows):
+        columns.insert(1, Column("TENANT", "tenant", most=20))
     return columns
 
 

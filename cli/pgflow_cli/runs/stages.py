@@ -83,10 +83,12 @@ def check_mail(detail: inspect.RunDetail, name: str, value: Any) -> None:
     Raises:
         Mistake: It does not fit.
     """
+    graph, given = _graph_of(detail), detail.input or {}
+    if graph is None:
+        return
     from pgflow.declare.durable.stages.mail import REQUEST
 
-    graph, given = _graph_of(detail), detail.input or {}
-    if graph is not None and not name.startswith(REQUEST):
+    if not name.startswith(REQUEST):
         check_message(graph, given["settings"]["cwd"], name, value)
 
 
@@ -99,15 +101,18 @@ def awaited(detail: inspect.RunDetail) -> list[str]:
 
 
 def _graph_of(detail: inspect.RunDetail) -> Graph | None:
-    """Return the workspace that a run plays; None if the run is of something else."""
+    """Return the workspace that a run plays; None if the run is of something else.
+
+    The extra `files` is imported for a run of a file only.
+    """
+    frozen = detail.input.get("frozen") if isinstance(detail.input, dict) else None
+    graph = frozen.get("graph") if isinstance(frozen, dict) else None
+    if not isinstance(graph, dict) or graph.get("family") != "icm":
+        return None
     from pgflow.declare.durable import declared
     from pgflow.declare.graph import Graph
 
-    frozen = detail.input.get("frozen") if isinstance(detail.input, dict) else None
-    if detail.workflow != declared.name or not isinstance(frozen, dict):
-        return None
-    graph = Graph.model_validate(frozen["graph"])
-    return graph if graph.family == "icm" else None
+    return Graph.model_validate(graph) if detail.workflow == declared.name else None
 
 
 def request(key: Key, stage: str, form: Answer, database: Db) -> None:

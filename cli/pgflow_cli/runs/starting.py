@@ -160,13 +160,20 @@ def start(
 
 
 def _note_unserved(database: Database, name: str, options: StartOptions) -> None:
-    """Print why no worker takes a run now, if none does."""
-    if not database.ask(inspect.is_served(options.queue)):
+    """Print why no worker takes a run now, if none does and the role may see that."""
+    from psycopg.errors import InsufficientPrivilege
+
+    try:
+        is_served = database.ask(inspect.is_served(options.queue))
+        why = database.ask(inspect.why_unserved(options.queue, name, options.version))
+    except InsufficientPrivilege:  # a login of a tenant
+        return
+    if not is_served:
         note(
             f"No worker serves the queue {options.queue!r} now: it begins once one does (`pgflow "
             "workers MODULE`)."
         )
-    elif why := database.ask(inspect.why_unserved(options.queue, name, options.version)):
+    elif why:
         note(f"It is not taken now: {why}.")
 
 

@@ -38,7 +38,9 @@ def wait(keys: Keys, form: Rows, database: Db, *, timeout: Timeout = None) -> No
     print_rows(form, run_columns(runs, database.now()), runs, names=_NAMES)
     code = _exit_code(runs)
     if code == TIME_LIMIT:
-        note(f"{sum(run.status not in OVER for run in runs)} of {len(runs)} runs have not ended.")
+        open_runs = sum(run.status not in OVER for run in runs)
+        has = "run has" if len(runs) == 1 else "runs have"
+        note(f"{open_runs} of {len(runs)} {has} not ended.")
     if code != DONE:
         raise Ended(code)
 

@@ -54,11 +54,12 @@ def _parts(pulse: dict[str, Any]) -> list[Text]:
         for state in STATES
         if pulse[state] or state in ("queued", "running", "waiting")
     ]
+    failed = pulse["failed_in_an_hour"]
+    of_failed = Text(f"{failed:,} failed in 1h", style="red" if failed else "dim")
+    found += [of_failed] if failed else []
     found.append(Text(f"{pulse['ended_a_minute']:,.1f} ended/min"))
     if pulse["p50_seconds"] is not None:
         took = f"p50 {duration(pulse['p50_seconds'])} p99 {duration(pulse['p99_seconds'])}"
         found.append(Text(took))
     found.append(Text(f"{pulse['started_a_minute']:,.1f} started/min"))
-    failed = pulse["failed_in_an_hour"]
-    found.append(Text(f"{failed:,} failed in 1h", style="red" if failed else "dim"))
-    return found
+    return found if failed else [*found, of_failed]

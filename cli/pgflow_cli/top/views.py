@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pgflow import inspect
-from pgflow._console.alert import Alert
+from pgflow._console.alert import Alert, total
 from pgflow._console.alerts import SILENT_SECONDS, find_alerts
 from pgflow._console.backend import Backend
 from pgflow_cli.look.output import Column, age, as_object, make_table, many, table
@@ -135,6 +135,10 @@ def _need_place(row: Alert) -> Place | None:
     return (row.page, key) if row.page in ("run", "debt", "gate") and key else None
 
 
+def _examples(row: Alert) -> str:
+    return ", ".join(f"{one.key} {one.amount}".strip() for one in row.examples)
+
+
 VIEWS = (
     View(
         "needs",
@@ -142,7 +146,11 @@ VIEWS = (
         _needs,
         lambda now: [
             Column("", lambda row: Text(MARKS[row.level][0], style=MARKS[row.level][1])),
-            *table("kind name/28 amount>@120 what*200 since action@120", now),
+            *table(
+                "kind name/28 amount>@120 what*200 SUCH_AS/40@140 since action@120",
+                now,
+                SUCH_AS=_examples,
+            ),
         ],
         "Nothing needs you.",
         _need_place,
@@ -256,6 +264,7 @@ def draw(picture: Picture, width: int) -> Iterator[RenderableType]:
     yield Text("")
     for view in VIEWS:
         rows = picture.rows[view.name]
-        yield Text(view.title, style="bold")
+        needs = total(row for row in rows if row.level != "auto") if view.name == "needs" else 0
+        yield Text(f"{view.title} {needs:,}" if needs else view.title, style="bold")
         yield make_table(view.columns(picture.at), rows, width) if rows else Text(view.empty)
         yield Text("")

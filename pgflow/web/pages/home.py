@@ -37,5 +37,5 @@ async def show_home(backend: Backend, request: Request) -> Page:
             "now": now,
             "is_used": bool(queues),
         },
-        "pgflow doctor",
+        "pgflow top --once",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._console.alerts import FLEET_SECONDS, find_alerts, verdict_of
+from pgflow._console.alerts import FLEET_SECONDS, SILENT_SECONDS, find_alerts, verdict_of
 from pgflow._console.backend import Backend
 from pgflow._console.plots import plot_rates
 from pgflow.errors import InvalidArgument
@@ -27,6 +27,7 @@ async def show_overview(backend: Backend, request: Request) -> Page:
     now = await backend.ask(database_now())
     queues = await backend.ask_seldom("queues", list_queues(), FLEET_SECONDS)
     workers = await backend.ask(list_workers())
+    living = [one for one in workers if (now - one.beat_at).total_seconds() <= SILENT_SECONDS]
     rates = await backend.ask_seldom(f"rates {chosen}", read_rates(*RANGES[chosen]), PLOT_SECONDS)
     return Page(
         "overview",
@@ -37,9 +38,10 @@ async def show_overview(backend: Backend, request: Request) -> Page:
             "queues": busiest(queues, MOST_QUEUES),
             "left_out": max(0, len(queues) - MOST_QUEUES),
             "workers": workers,
-            "running": sum(worker.running for worker in workers),
-            "concurrency": sum(worker.concurrency for worker in workers),
-            "plots": plot_rates(rates),
+            "silent": len(workers) - len(living),
+            "running": sum(worker.running for worker in living),
+            "concurrency": sum(worker.concurrency for worker in living),
+            "plots": plot_rates(rates, sum(one.queued for one in queues)),
             "ranges": tuple(RANGES),
             "chosen": chosen,
         },

@@ -27,7 +27,7 @@ from pgflow.inspect import (
     search_runs,
 )
 from pgflow.inspect.runs import RECENT_RUNS
-from pgflow.inspect.searching import is_cheap
+from pgflow.inspect.searching import LONGEST_OF, RARE_RUNS, is_cheap, is_rare
 from pgflow.web.page import Page, principal_of
 from pgflow.web.principals import Principal
 
@@ -60,8 +60,11 @@ async def show_runs(backend: Backend, request: Request) -> Page:
     may_order = principal.may("operate")
     is_wide = request.query_params.get("wide") == "1"
     older = WIDE_ERRORS if asked["error"] else WIDE_RUNS
-    within = older if is_wide else RECENT_RUNS
     where, sort = filter_of(backend, asked), request.query_params.get("sort", "newest")
+    if is_rare(where):
+        older = RARE_RUNS
+    within = older if is_wide or is_rare(where) else RECENT_RUNS
+    within = min(within, LONGEST_OF) if sort == "longest" else within
     is_folded = not asked["label"] and sort == "newest"
     rows = FOLDED_ROWS if is_folded and not any(asked.values()) else PAGE_ROWS
     found = await _find(backend, where, sort, request.query_params.get("after"), rows, within)
@@ -91,6 +94,7 @@ async def show_runs(backend: Backend, request: Request) -> Page:
             "has_older": has_older,
             "is_wide": is_wide,
             "most": within,
+            "among": f"{asked['status']} " if is_rare(where) else "",
             "more": older,
             "now": await backend.ask(database_now()),
         },

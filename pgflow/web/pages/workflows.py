@@ -5,11 +5,14 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from pgflow._console.backend import Backend
+from pgflow._console.flowchart import draw_flowchart
 from pgflow._console.words import quoted
 from pgflow.errors import RunNotFound
 from pgflow.inspect import (
     database_now,
+    draw_sql_flow,
     list_patches,
+    list_sql_flows,
     list_step_times,
     list_versions,
     list_workflow_rows,
@@ -34,14 +37,16 @@ async def show_workflows(backend: Backend, request: Request) -> Page:
 
 
 async def show_workflow(backend: Backend, request: Request) -> Page:
-    """Show a workflow: its steps, versions and patches."""
+    """Show a workflow: its steps, versions and patches, and the chart of one in SQL."""
     name = query(request, "name")
     rows = [row for row in await backend.ask(list_workflow_rows()) if row.workflow == name]
     steps = await backend.ask(list_step_times(name))
     # Both read every open run, for all workflows alike.
     found = await backend.ask_seldom("versions", list_versions(), KEPT_SECONDS)
     versions = [row for row in found if row.workflow == name]
-    if not (rows or steps or versions):
+    flow = next((row for row in await backend.ask(list_sql_flows(name)) if row.is_current), None)
+    may_see = flow is not None and flow.body is not None
+    if not (rows or steps or versions or flow):
         raise RunNotFound(f"workflow {name!r} is unknown to the newest runs and the workers")
     patches = await backend.ask_seldom("patches", list_patches(), KEPT_SECONDS)
     return Page(
@@ -50,6 +55,8 @@ async def show_workflow(backend: Backend, request: Request) -> Page:
         {
             "name": name,
             "row": rows[0] if rows else None,
+            "flow": flow,
+            "chart": draw_flowchart(await backend.ask(draw_sql_flow(name))) if may_see else None,
             "steps": steps[:MOST_ROWS],
             "versions": versions[:MOST_ROWS],
             "patches": [row for row in patches if row.workflow == name][:MOST_ROWS],
