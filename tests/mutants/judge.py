@@ -7,8 +7,10 @@ parameters) is made in a process of its own, which compiles the changed text whe
 (`INHERITED`); so do the processes that tests start.
 
 A test that fails has noticed if it passes without the mutant, right after. If it does not, the others
-go on without it. Where tests hang, their group of processes is ended after many times what they took
-when recorded, and the mutant counts as hung, which is not noticed.
+go on without it. A mutant that never stops computing uses up its seconds of the processor, and is
+noticed: so is every test that hangs, by the guard of the suite. Where tests only wait, their group of
+processes is ended after many times what they took when recorded, and the mutant counts as hung, which
+is not noticed.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import importlib
 import json
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -45,6 +48,8 @@ ORDERS = "PGFLOW_MUTANT_ORDERS"
 HANGS_AFTER_SECONDS = 300.0
 """Seconds after which tests hang, and `PATIENCE` times what they took."""
 PATIENCE = 20.0
+CPU_SECONDS = 60
+SPINS = "the guard against hangs"
 BEAT_SECONDS = 0.02
 MOST_FRESH = 30
 """Number of tests tried in a process of its own."""
@@ -133,7 +138,7 @@ class Judge:
                 return Answer(INVALID, said=error)
             while True:
                 answer = self._play(number, order.mutant, tests, patience)
-                if answer.verdict == NOTICED:
+                if answer.verdict == NOTICED and answer.by != SPINS:
                     sound = self._play(number, None, [answer.by], patience)
                     if sound.verdict != SURVIVED:
                         unsound.append(answer.by)
@@ -196,14 +201,18 @@ class Judge:
         pid = os.fork()
         if not pid:
             _in_child(lambda: self._run(path, tests, prepare))
-        if not _has_ended(pid, patience):
-            return Answer(HUNG)
+        status = _status_of(pid, patience)
+        if status is None:
+            return Answer(HUNG, tried=len(tests))
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+            return Answer(NOTICED, SPINS, tried=len(tests))
         if not path.exists():
             return Answer(INVALID, said="the process ended before its tests")
         found: Answer = pickle.loads(path.read_bytes())  # noqa: S301
         return found
 
     def _run(self, path: Path, tests: Sequence[str], prepare: Callable[[], None]) -> None:
+        _limit_processor()
         try:
             prepare()
         except NotInForkError as error:
@@ -231,12 +240,15 @@ class Judge:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=_limit_processor,  # noqa: PLW1509  this process has one thread
         )
         try:
             output, _ = process.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             return Answer(HUNG, tried=len(tests))
+        if process.returncode == -signal.SIGXCPU:
+            return Answer(NOTICED, SPINS, tried=len(tests))
         lines = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
         names = (line.partition(" ")[2].partition(" - ")[0] for line in lines)
         by = next((name for name in names if name in self._items), "")
@@ -329,15 +341,22 @@ def _in_child(play: Callable[[], None]) -> None:
         os._exit(0)
 
 
-def _has_ended(pid: int, patience: float) -> bool:
+def _limit_processor() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+
+
+def _status_of(pid: int, patience: float) -> int | None:
+    """Return the status of a child that has ended; None if it had to be ended."""
     deadline = time.monotonic() + patience
-    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
         if time.monotonic() > deadline:
             os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            return False
+            return None
         time.sleep(BEAT_SECONDS)
-    return True
 
 
 def pytest_configure(config: pytest.Config) -> None:
