@@ -230,7 +230,9 @@ class Judge:
         items[0].session._setupstate.teardown_exact(None)
 
     def _fresh(self, number: int, tests: Sequence[str], patience: float) -> Answer:
-        command = [sys.executable, "-m", "pytest", "-x", "-rfE", "--tb=line", *ARGUMENTS]
+        # Plain, since pytest would compile pgflow, which has a plugin of it, by itself.
+        command = [sys.executable, "-m", "pytest", "-x", "-rfE", "--tb=line", "--assert=plain"]
+        command += ARGUMENTS
         process = subprocess.Popen(
             [*command, *tests],
             cwd=REPOSITORY,

@@ -27,8 +27,11 @@ COMPUTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "//", ast.FloorDiv: "*"}
 LOGS = re.compile(r"(log|logger|logging|_log|_logger|warnings)$")
 SILENT = ("__repr__", "__str__", "__rich__")
 SHOWN = frozenset(
-    {"about", "description", "epilog", "help", "hint", "metavar", "prog", "style", "title", "usage"}
-)
+    {
+        "about", "description", "epilog", "help", "hint", "instead", "metavar", "prog", "style",
+        "title", "usage", "why",
+    }
+)  # fmt: skip
 """Arguments whose text is only shown."""
 UNSEEN = SHOWN | {"compare", "eq", "frozen", "hash", "kw_only", "order", "repr", "slots"}
 """The same, and how a class is made."""
@@ -132,7 +135,8 @@ class _Places:
             return True
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if TIMES.search(getattr(target, "id", "")) or isinstance(node.value.value, float):
+            name = getattr(target, "id", "")
+            if TIMES.search(name) or name in SHOWN or isinstance(node.value.value, float):
                 return True
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in NAMES:
             return True

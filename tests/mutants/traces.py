@@ -178,7 +178,7 @@ def in_order(tests: Sequence[Heard], mutant: Mutant, sound: str) -> list[Heard]:
             weights[word] * math.log((len(tests) + 1) / counts[word])
             for word in said & weights.keys()
         )
-        cost = math.sqrt(max(test.seconds, SHORTEST_SECONDS))
+        cost = max(test.seconds, SHORTEST_SECONDS) ** 0.75
         return (score + SHORTEST_SECONDS) / math.sqrt(len(said) or 1) / cost
 
     return sorted(tests, key=lambda test: (-nearness(test), test.seconds, test.name))
