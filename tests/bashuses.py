@@ -31,7 +31,7 @@ TOUCH = "touch${IFS}$MARK"
 VALUES = (
     f"a[$({TOUCH})]", f"$({TOUCH})", f"`{TOUCH}`", f"x[$({TOUCH})]=1", f"0]+a[$({TOUCH})",
     f"-v a[$({TOUCH})]", f"($({TOUCH}))", f"([a]=$({TOUCH}))", f"0,a[$({TOUCH})]",
-    "touch ran", "PGFLOW_VALUE_1", "x", f"1;{TOUCH}", f"a[`{TOUCH}`]",
+    f"q -o -v a[$({TOUCH})] -o q", "touch ran", "PGFLOW_VALUE_1", "x", f"1;{TOUCH}", f"a[`{TOUCH}`]",
 )  # fmt: skip
 WAYS = (
     "x=$a.output", 'x="$a.output"', "x='$a.output'", "export x=$a.output", "read -r x <<< $a.output",
@@ -51,6 +51,26 @@ AROUND = (
 SECONDS = 10.0
 
 _USES = r"""
+[ $x ]
+test $x
+[ -n $x ]
+[ $x = y ]
+[ $a.output = y ]
+test $a.output
+[ $x -gt 1 ]
+f() { test "$@"; }; f "$x" "$x"
+f() { [ "$@" ]; }; f -v "$x"
+f() { test $*; }; f "$x"
+q=("$x"); test "${q[@]}"
+f() { printf "$@"; }; f -v "$x" hi
+f() { getopts "$@"; }; f a "$x"
+u=test; $u -v "$x"
+u=read; "$u" "$x" <<< 1
+u=unset; command $u "$x"
+u=declare; ${u} "$x=1"
+u=let; $u "y=x"
+u=[; $u -v "$x" ]
+for u in printf; do $u -v "$x" hi; done
 typeset -i y="x+1"
 declare -i y=0; y+=x
 exec 3< <(echo "$x"); read -u 3 y; (( y ))

@@ -48,7 +48,7 @@ def encode_event(topic: str, payload: Any, key: str | None, envelopes: Envelopes
                 f"the {what} of an event must be a text of 1 to 255 bytes without NUL, not {text!r}"
             )
     what = f"the payload of an event of topic {topic!r}"
-    return seal_text(envelopes, encode_by_class(payload, what), what)
+    return seal_text(envelopes, encode_by_class(payload, what, may_mark=False), what)
 
 
 def _make() -> AsyncStep[..., int, Any]:

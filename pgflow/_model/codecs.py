@@ -190,9 +190,15 @@ def encode_plain(value: Any, what: str) -> str:
     return text
 
 
-def encode_by_class(value: Any, what: str) -> str:
+def encode_by_class(value: Any, what: str, *, may_mark: bool = True) -> str:
     """JSON text of a value that others read by a type of their own choice: what is of a class is
     written as that class is.
+
+    Args:
+        value: The value.
+        what: Name of it for errors.
+        may_mark: False if programs read it that are not pgflow: fields of models that were left out
+            are then written like all others.
 
     Raises:
         NotStorable: It would be read as another value even by its own class, or is not within the
@@ -201,7 +207,10 @@ def encode_by_class(value: Any, what: str) -> str:
     if _is_proven(proofs.is_json, value):
         return _encode_json(value, what)
     try:
-        return check_text(_encode_loosely(_parts_by_class(value, what)), what)
+        parts = _parts_by_class(value, what)
+        if not may_mark and isinstance(parts, (dict, list)):
+            tags.take_marks(parts)
+        return check_text(_encode_loosely(parts), what)
     except (TypeError, ValueError, RecursionError, DefinitionError) as error:
         _refuse(what, error)
 
@@ -251,6 +260,7 @@ class Codec(Generic[T]):
     """Encodes and decodes the values of one annotation."""
 
     __slots__ = (
+        "_but_for_given",
         "_may_be_nan",
         "_proof",
         "_read",
@@ -268,6 +278,8 @@ class Codec(Generic[T]):
         self._proof: proofs.Proof = proofs.is_json
         self._write: Callable[[Any], bytes] | None = write_json
         """Writes a value of which there is a proof; None if there never is."""
+        self._but_for_given: proofs.Proof | None = None
+        """Proof for values whose models may lack fields; made when one is needed."""
         self._may_be_nan = True
         self._tagged: Callable[[str], Any] | None = None
         self._upcasting: tuple[int, Callable[[str], Any]] | None = None
@@ -346,6 +358,8 @@ class Codec(Generic[T]):
         it differs, the text gets tags.
         """
         text: str | None = None
+        if self._write is not None and self._is_proven_but_for_given(value):
+            return self._text_but_for_given(value, what)
         back, refused = tags.ABSENT, None
         try:
             text = self._text_of(value, what)
@@ -374,6 +388,32 @@ class Codec(Generic[T]):
             raise refused or NotStorable(f"{what} cannot be stored as JSON")
         return text
 
+    def _text_but_for_given(self, value: T, what: str) -> str:
+        """Return the text of a value that comes back, if its models say what was left out."""
+        plain = from_json(self._text_of(value, what))
+        tags.mark(value, plain)
+        return check_text(_write_json(plain).decode(), what)
+
+    def _is_proven_but_for_given(self, value: T) -> bool:
+        if self._but_for_given is None:
+            schema = coreschemas.lossless(_core_schema(self.annotation))
+            proof = proofs.proof_of(schema, may_leave_out=True)
+            self._but_for_given = (
+                proof if proof is not None and tags.has_model(schema) else _is_never
+            )
+        return _is_proven(self._but_for_given, value)
+
+    def _read_but_for_given(self, text: str) -> T | None:
+        """Read a value with no tags but those of fields that were left out; None for others."""
+        if self._writer is None:
+            return None
+        plain = from_json(text)
+        marks = tags.take_marks(plain)
+        if marks is None:
+            return None
+        value: T = self._read(_write_json(plain).decode())
+        return value if tags.put_marks(value, marks) else None
+
     def _admits(self, value: T) -> bool:
         """Return True if the annotation takes a value as it is, so that reading it must not make
         another of it.
@@ -389,16 +429,19 @@ class Codec(Generic[T]):
 
     def _with_tags(self, value: T, text: str | None, back: Any, what: str) -> str | None:
         """Return the text with tags; None if it is not read as the value either."""
-        try:
-            refused = value if self.annotation is type(value) else tags.ABSENT
-            made = tags.Writer(codec_for, refused).write(
-                value, tags.ABSENT if text is None else json.loads(text), back
-            )
-            tagged = check_text(_encode_loosely(made), what)
-            read = self.decode(tagged, what)
-            return tagged if tags.difference(value, read) is None else None
-        except (NotStorable, DefinitionError, TypeError, ValueError, RecursionError):
-            return None
+        refused = value if self.annotation is type(value) else tags.ABSENT
+        for names_classes in (False, True):
+            try:
+                made = tags.Writer(codec_for, refused, names_classes=names_classes).write(
+                    value, tags.ABSENT if text is None else json.loads(text), back
+                )
+                tagged = check_text(_encode_loosely(made), what)
+                read = self.decode(tagged, what)
+            except (NotStorable, DefinitionError, TypeError, ValueError, RecursionError):
+                continue
+            if tags.difference(value, read) is None:
+                return tagged
+        return None
 
     def to_plain(self, value: T) -> Any:
         """Return the dicts, lists and so on that :meth:`encode` would write;
@@ -438,9 +481,12 @@ class Codec(Generic[T]):
 
     def _read_tagged(self, text: str) -> T:
         """Read a text in which tags may stand."""
-        if self._tagged is None:
-            self._tagged = self._make_tagged_reader()
         try:
+            plain = self._read_but_for_given(text)
+            if plain is not None:
+                return plain
+            if self._tagged is None:
+                self._tagged = self._make_tagged_reader()
             value: T = self._tagged(text)
         except _MALFORMED as error:
             raise ValueError(f"a tag in it is not as tags are: {error}") from error

@@ -46,18 +46,23 @@ _HARMLESS_CONFIG = frozenset(
 )  # fmt: skip
 
 
+_given_to: Callable[[Any], set[str]] = attrgetter("__pydantic_fields_set__")
+
+
 class _UnprovenError(Exception):
     """Values of this schema have no proof: they must be read again and compared."""
 
 
-def proof_of(schema: Any) -> Proof | None:
+def proof_of(schema: Any, *, may_leave_out: bool = False) -> Proof | None:
     """Return the proof for values of a core schema; None if there is none.
 
     Args:
         schema: It, with our configuration in it.
+        may_leave_out: True if fields of models may have been left out: their defaults are written,
+            and come back as if they had been given.
     """
     try:
-        return _Prover().read(schema)
+        return _Prover(may_leave_out=may_leave_out).read(schema)
     except (_UnprovenError, KeyError, RecursionError):
         return None
 
@@ -115,7 +120,8 @@ def _of_type(kind: type) -> Proof:
 class _Prover:
     """Goes through one core schema; knows its named parts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_leave_out: bool) -> None:
+        self._may_leave_out = may_leave_out
         self._named: dict[str, Any] = {}
         self._proofs: dict[str, Proof] = {}
 
@@ -281,7 +287,7 @@ class _Prover:
         inner = schema["schema"]
         if inner["type"] != "model-fields" or inner.get("extra_behavior") == "allow":
             raise _UnprovenError
-        return self._fields(cls, list(inner["fields"].items()))
+        return self._fields(cls, list(inner["fields"].items()), is_model=True)
 
     def dataclass(self, schema: dict[str, Any]) -> Proof:
         inner = schema["schema"]
@@ -297,9 +303,16 @@ class _Prover:
         return self._fields(schema["cls"], fields, has_slots=has_slots)
 
     def _fields(
-        self, cls: type, fields: list[tuple[str, Any]], *, has_slots: bool = False
+        self,
+        cls: type,
+        fields: list[tuple[str, Any]],
+        *,
+        has_slots: bool = False,
+        is_model: bool = False,
     ) -> Proof:
         names = [name for name, _ in fields]
+        given = frozenset(names) if is_model else None
+        may_leave_out = self._may_leave_out
         aliases = [field["validation_alias"] for _, field in fields if "validation_alias" in field]
         if any(not isinstance(alias, str) or alias in names for alias in aliases):
             raise _UnprovenError
@@ -324,6 +337,11 @@ class _Prover:
                 type(value) is cls
                 and len(value.__dict__) == count
                 and tuple(map(type, take(value.__dict__))) == expected
+                and (
+                    given is None
+                    or _given_to(value) == given
+                    or (may_leave_out and _given_to(value) <= given)
+                )
             )
 
         def is_exact(value: Any) -> bool:
@@ -331,6 +349,12 @@ class _Prover:
                 return False
             found = value.__dict__
             if len(found) != count or (take and tuple(map(type, take(found))) != expected):
+                return False
+            if (
+                given is not None
+                and (said := _given_to(value)) != given
+                and not (may_leave_out and said <= given)
+            ):
                 return False
             for name, proof in others:  # noqa: SIM110 - twice as fast as all()
                 if not proof(found[name]):

@@ -8,6 +8,7 @@ differ get a tag, an object with the key ``$pgflow``::
     {"$pgflow": "bytes", "of": "aGk="}                       a member of bytes | str
     {"$pgflow": "datetime", "of": "...", "zone": "Europe/Berlin"}
     {"$pgflow": "dict", "of": [[1, "a"], ["1", "b"]]}        keys that one object could not have
+    {"id": 1, "note": null, "$pgflow": ["note"]}             a model to which no note was given
 
 A tag only chooses a reader. Its content is read and validated by the annotation or by the named
 class, which must be a loaded subclass of the annotated one. Nothing is imported, and a forged tag
@@ -19,10 +20,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
+from functools import partial
+from itertools import filterfalse
 from typing import Any, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -44,6 +47,7 @@ ABSENT: Any = object()
 SECRETS = (pydantic.Secret, pydantic.SecretStr, pydantic.SecretBytes)
 _JSON = (str, int, bool, type(None), float)
 _SCALARS: dict[str, type] = {kind.__name__: kind for kind in (str, int, bool, float)}
+_HOLDING = (dict, list)
 _ROWS = (tuple, set, frozenset, collections.deque)
 _BUILTIN: dict[str, Any] = {
     kind.__name__: kind for kind in (bytes, date, time, datetime, timedelta, Decimal, UUID, complex)
@@ -119,7 +123,8 @@ def difference(value: Any, back: Any, place: str = "") -> Difference | None:
         if list(parts) != list(others):
             return _changed(place)
         pairs = ((f"{place}.{name}", parts[name], others[name]) for name in parts)
-        return _first(pairs)
+        is_given = given_to(value) == given_to(back)
+        return _first(pairs) or (None if is_given else _changed(place))
     if isinstance(value, (datetime, time)):
         is_same = (
             value == back and value.fold == back.fold and _is_same_zone(value.tzinfo, back.tzinfo)
@@ -211,6 +216,86 @@ def parts_of(value: Any) -> dict[str, Any] | None:
     return None
 
 
+def given_to(value: Any) -> set[str]:
+    """Return the names of a model's fields that were given, as its ``model_fields_set`` says; none
+    for other values.
+    """
+    given: set[str] = getattr(value, "__pydantic_fields_set__", set())
+    return given if isinstance(value, pydantic.BaseModel) else set()
+
+
+def left_out_of(value: Any) -> list[str]:
+    """Return the names of a model's fields that count as left out: they hold their defaults."""
+    given = given_to(value)
+    named = [*type(value).model_fields, *(value.__pydantic_extra__ or ())]
+    return [name for name in named if name not in given]
+
+
+def has_model(schema: Any) -> bool:
+    """Return True if a core schema has a model of pydantic's."""
+    return coreschemas.has(schema, lambda part: part.get("type") == "model")
+
+
+def mark(value: Any, plain: Any) -> None:
+    """Write into the JSON of a value which fields of its models were left out."""
+    stack = [(value, plain)]
+    while stack:
+        value, plain = stack.pop()
+        if type(plain) is list:
+            pairs = zip(value, plain, strict=True)
+        elif isinstance(value, dict):  # whose keys may be numbers
+            parts = map(value.get, plain) if value.keys() == plain.keys() else value.values()
+            pairs = zip(parts, plain.values(), strict=True)
+        else:
+            pairs = zip(map(partial(getattr, value), plain), plain.values(), strict=True)
+        for pair in pairs:
+            if type(pair[1]) in _HOLDING:
+                stack.append(pair)  # noqa: PERF401 - a generator costs a call for each
+        given = getattr(value, "__pydantic_fields_set__", None)
+        if given is not None and len(given) < len(plain):
+            plain[TAG] = list(filterfalse(given.__contains__, plain))
+
+
+def take_marks(plain: Any) -> list[tuple[tuple[Any, ...], list[str]]] | None:
+    """Take what :func:`mark` has written out of the JSON of a value. Return the path to each model
+    and its fields that were left out; None if there are other tags.
+    """
+    found, is_all = [], True
+    stack: list[tuple[tuple[Any, ...], Any]] = [((), plain)]
+    while stack:
+        path, node = stack.pop()
+        if type(node) is list:
+            items: Iterable[tuple[Any, Any]] = enumerate(node)
+        else:
+            if type(node.get(TAG)) is list and not (node[TAG] == ["root"] and "of" in node):
+                found.append((path, node.pop(TAG)))
+            is_all = is_all and TAG not in node
+            items = node.items()
+        for key, item in items:
+            if type(item) in _HOLDING:
+                stack.append(((*path, key), item))
+    return found if is_all else None
+
+
+def put_marks(value: Any, marks: list[tuple[tuple[Any, ...], list[str]]]) -> bool:
+    """Have the fields of models in a value count as left out. Return False if they are not found
+    by the path of their JSON.
+    """
+    try:
+        for path, names in marks:
+            model = value
+            for key in path:
+                model = (
+                    model[key] if isinstance(model, (dict, list, tuple)) else getattr(model, key)
+                )
+            given = getattr(model, "__pydantic_fields_set__", None)
+            if given is not None:
+                given.difference_update(names)
+    except (LookupError, AttributeError, TypeError):
+        return False
+    return True
+
+
 def is_plain(value: Any) -> bool:
     """Return True if a value is plain JSON, which is recorded unchanged."""
     if type(value) is dict:
@@ -248,11 +333,16 @@ class Writer:
         codec_of: Gives the codec of a class.
         refused: Value that the codec of its own class cannot write without tags: it is not asked
             again. ABSENT if there is none.
+        names_classes: True to name the class of a model of which fields were left out, since
+            another one would read it too.
     """
 
-    def __init__(self, codec_of: Codecs, refused: Any = ABSENT) -> None:
+    def __init__(
+        self, codec_of: Codecs, refused: Any = ABSENT, *, names_classes: bool = False
+    ) -> None:
         self._codec_of = codec_of
         self._refused = refused
+        self._names_classes = names_classes
 
     def write(self, value: Any, plain: Any, back: Any) -> Any:
         """Return the JSON of a value, as dicts and lists.
@@ -370,13 +460,18 @@ class Writer:
             # Its class is what it should be: what differs is in it.
             parts, others = parts_of(value) or {}, parts_of(back) or {}
             if is_root(type(value)):
-                return self.write(parts["root"], plain, others["root"])
-            return {
+                of = self.write(parts["root"], plain, others["root"])
+                return of if given_to(value) else {TAG: ["root"], "of": of}
+            made = {
                 name: self.write(parts[name], item, others.get(name, ABSENT))
                 if name in parts
                 else item
                 for name, item in plain.items()
             }
+            if given_to(value) == given_to(back):
+                return made
+            if not self._names_classes:
+                return {**made, TAG: left_out_of(value)}
         self._check_asked(value)
         written = json.loads(self._codec_of(type(value)).encode(value, "it"))
         name = type(value).__qualname__
@@ -449,7 +544,7 @@ def weave_in(schema: Any, codec_of: Codecs) -> Any:
         plain = {"type": "definition-ref", "schema_ref": inner}
         gated: dict[str, Any] = {
             "type": "tagged-union",
-            "discriminator": _is_tagged,
+            "discriminator": _is_model_tagged if kind == "model" else _is_tagged,
             "choices": {"plain": plain, "tagged": _tagged(part, plain, codec_of)},
         }
         return gated | ({} if ref is None else {"ref": ref})
@@ -460,6 +555,15 @@ def weave_in(schema: Any, codec_of: Codecs) -> Any:
 
 def _is_tagged(value: Any) -> str:
     return "tagged" if isinstance(value, dict) and type(value.get(TAG)) is str else "plain"
+
+
+def _is_model_tagged(value: Any) -> str:
+    return "tagged" if _leaves_out(value) else _is_tagged(value)
+
+
+def _leaves_out(value: Any) -> bool:
+    """Return True for the JSON of a model of which fields were left out."""
+    return isinstance(value, dict) and type(value.get(TAG)) is list
 
 
 def _plainly(function: Callable[[Any], Any]) -> dict[str, Any]:
@@ -570,10 +674,14 @@ def _named(cls: type, name: str) -> type:
 
 
 def _instance_of(cls: type, value: dict[str, Any], codec_of: Codecs) -> Any:
-    chosen = _named(cls, value[TAG])
-    rest = {name: item for name, item in value.items() if name != TAG}
-    content = rest["of"] if is_root(chosen) and "of" in rest else rest
-    return _read(codec_of(chosen), content, f"a {chosen.__qualname__}")
+    chosen = cls if _leaves_out(value) else _named(cls, value[TAG])
+    rest = without(value)
+    is_wrapped = is_root(chosen) or (rest.keys() == {"of"} and _leaves_out(rest["of"]))
+    content = rest["of"] if is_wrapped and "of" in rest else rest
+    back = _read(codec_of(chosen), content, f"a {chosen.__qualname__}")
+    if _leaves_out(value):
+        given_to(back).difference_update(value[TAG])
+    return back
 
 
 def _read(codec: Any, content: Any, what: str) -> Any:
@@ -609,8 +717,17 @@ def untag_within(value: Any, codec_of: Codecs) -> Any:
     if isinstance(value, dict):
         if type(value.get(TAG)) is str:
             return untag(value, codec_of)
+        if _leaves_out(value):  # of a model that is read without its class
+            if value[TAG] == ["root"]:
+                return untag_within(value.get("of"), codec_of)
+            value = without(value)
         return {key: untag_within(item, codec_of) for key, item in value.items()}
     return value
+
+
+def without(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an object without its tag."""
+    return {key: item for key, item in value.items() if key != TAG}
 
 
 def untag(value: Any, codec_of: Codecs) -> Any:

@@ -46,6 +46,8 @@ class Findings:
     fired: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Number of times that each fault happened, and that it must have for the run to count."""
     seconds: float = 0.0
+    commit: str = ""
+    """The commit that was tested, if it is another than that of the run."""
 
     @property
     def void(self) -> list[str]:

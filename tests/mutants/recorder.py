@@ -1,7 +1,8 @@
-"""The record of which functions of the product a process enters, told by the interpreter.
+"""The record of what a process runs of the product, told by the interpreter: functions, and lines.
 
-From Python 3.12 on `sys.monitoring` tells it and is silent about a function once it was told, so
-that nothing is slower; 3.11 has `sys.setprofile`, which is told of every call. A process that a test
+From Python 3.12 on `sys.monitoring` tells it and is silent about a line once it was told, so that
+nothing is slower; 3.11 has `sys.setprofile`, which is told of every call and of no line. A line is
+counted from the head of its function, so that no other function moves it. A process that a test
 starts, or forks, records for itself: its `sitecustomize` calls `inherit`, and the test is the one
 that pytest names in the environment. It writes each function when it first enters it, since it may
 be killed. This file imports nothing outside the standard library, as those processes load it first.
@@ -38,7 +39,7 @@ class Recorder:
 
     def __init__(self, folder: str, *, is_direct: bool = False) -> None:
         self._folder, self._is_direct = folder, is_direct
-        self._seen: dict[int, CodeType] = {}
+        self._seen: dict[tuple[int, int], CodeType] = {}
         self._numbers: dict[str, int] = {}
         self._file: int | None = None
         self._lock = threading.Lock()
@@ -49,10 +50,10 @@ class Recorder:
         if sys.version_info >= (3, 12):
             monitoring = sys.monitoring
             monitoring.use_tool_id(monitoring.COVERAGE_ID, "pgflow mutants")
-            monitoring.register_callback(
-                monitoring.COVERAGE_ID, monitoring.events.PY_START, self._enter_once
-            )
-            monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.PY_START)
+            tool, events = monitoring.COVERAGE_ID, monitoring.events
+            monitoring.register_callback(tool, events.PY_START, self._enter_once)
+            monitoring.register_callback(tool, events.LINE, self._pass_once)
+            monitoring.set_events(tool, events.PY_START)
         else:
             threading.setprofile(self._profile)
             sys.setprofile(self._profile)
@@ -64,8 +65,9 @@ class Recorder:
             sys.monitoring.restart_events()
 
     def entered(self) -> list[str]:
-        """Return the names of the functions entered since `begin`."""
-        return [name for code in list(self._seen.values()) if (name := name_of(code))]
+        """Return the names of the functions and lines entered since `begin`."""
+        seen = list(self._seen.items())
+        return [name for (_, line), code in seen if (name := name_of(code, line))]
 
     def write(self, test: str, names: Iterable[str], **more: Any) -> None:
         """Add a line on a test. A number is the place of its name among all new ones, so the lines
@@ -87,23 +89,33 @@ class Recorder:
         self.begin()
 
     def _profile(self, frame: Any, event: str, _: Any) -> None:
-        if event == "call" and id(frame.f_code) not in self._seen:
+        if event == "call" and (id(frame.f_code), 0) not in self._seen:
             self._enter(frame.f_code)
 
     def _enter_once(self, code: CodeType, _: int) -> Any:
-        self._enter(code)
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
+        if code.co_filename.startswith(PREFIXES):
+            self._enter(code)
+            monitoring.set_local_events(monitoring.COVERAGE_ID, code, monitoring.events.LINE)
+        return monitoring.DISABLE
+
+    def _pass_once(self, code: CodeType, line: int) -> Any:
+        self._enter(code, line)
         return sys.monitoring.DISABLE  # type: ignore[attr-defined, unused-ignore]
 
-    def _enter(self, code: CodeType) -> None:
-        self._seen[id(code)] = code
-        if self._is_direct and (name := name_of(code)) and (test := current_test()):
+    def _enter(self, code: CodeType, line: int = 0) -> None:
+        self._seen[id(code), line] = code
+        if self._is_direct and (name := name_of(code, line)) and (test := current_test()):
             self.write(test, [name])
 
 
-def name_of(code: CodeType) -> str | None:
-    """Return `path::qualified name` of a function of the product, None of any other."""
+def name_of(code: CodeType, line: int = 0) -> str | None:
+    """Return `path::qualified name` of a function of the product, with `@line` of one of its lines,
+    which is counted from its head; None of any other function.
+    """
     if code.co_filename.startswith(PREFIXES):
-        return f"{code.co_filename[len(str(REPOSITORY)) + 1 :]}::{code.co_qualname}"
+        name = f"{code.co_filename[len(str(REPOSITORY)) + 1 :]}::{code.co_qualname}"
+        return f"{name}@{line - code.co_firstlineno}" if line else name
     return None
 
 

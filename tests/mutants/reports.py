@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .trials import HUNG, INVALID, NOTICED, SURVIVED, UNFOUNDED, UNREACHED
+from .trials import HUNG, INVALID, NOTICED, SURVIVED, UNREACHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -65,6 +65,7 @@ class Report:
                 "tried": trial.tried,
                 "reaching": trial.reaching,
                 "said": trial.said,
+                "unsound": trial.unsound,
                 "diff": _diff(trial),
             }
             for trial in sorted(self._trials.values(), key=lambda trial: trial.mutant.id)
@@ -76,7 +77,7 @@ class Report:
         parts = [f"# Mutants\n\nSeed {self.seed}: {self.figure}."]
         parts.append(self._table("room", lambda trial: trial.mutant.room))
         parts.append(self._table("operator", lambda trial: trial.mutant.operator))
-        for verdict in (SURVIVED, HUNG, UNREACHED, UNFOUNDED):
+        for verdict in (SURVIVED, HUNG, UNREACHED):
             found = sorted(self.of(verdict), key=lambda trial: trial.mutant.id)
             if found:
                 parts.append(f"## {verdict.capitalize()}")
@@ -112,5 +113,5 @@ def _diff(trial: Trial) -> str:
 
 
 def _entry(trial: Trial) -> str:
-    tests = f"{trial.tried} of the {trial.reaching} tests that enter it were tried."
+    tests = f"{trial.tried} of the {trial.reaching} tests that reach it were tried."
     return f"### `{trial.mutant.id}`\n\n{tests}\n\n```diff\n{_diff(trial)}\n```"

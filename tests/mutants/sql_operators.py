@@ -1,5 +1,6 @@
 """Changes of SQL: operators that read the tokens of each function's and view's body.
 
+Left out is what no test on one session can see: the order of statements, and which clock is read.
 A body is judged by its words and parentheses alone, whatever its language: a condition ends where
 its depth ends or a word comes that no condition contains. A change that Postgres refuses is counted
 apart, so a rule may be plain. Comments, grants and the heads of functions are left out.
@@ -64,6 +65,7 @@ BOUNDARIES = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 SIGNS = {"+": "-", "-": "+"}
 WORDS = {"greatest": "least", "least": "greatest", "min": "max", "max": "min", "any": "all",
          "all": "any", "bool_or": "bool_and", "bool_and": "bool_or"}  # fmt: skip
+SMALL = 10
 IDENTIFIER = re.compile(r"'[\w.:%|-]{1,24}'")
 
 
@@ -151,7 +153,6 @@ class Body:
             if behind == at + 1 or behind >= len(self._tokens) or self._word(behind, ","):
                 return
             if is_exception:
-                yield "handler widened", self._replace(at + 1, behind, "others")
                 return
             if word != "while":
                 yield "condition true", self._replace(at + 1, behind, "true")
@@ -196,7 +197,7 @@ class Body:
         elif self._word(at, "skip", "locked") or self._word(at, "on", "conflict", "do", "nothing"):
             name = "skip locked dropped" if word == "skip" else "on conflict dropped"
             yield name, self._drop(at, at + (2 if word == "skip" else 4))
-        elif self._word(at, "order", "by"):
+        elif self._word(at, "order", "by") and not self._is_sorted_anyway(at):
             yield "order dropped", self._drop(at, self._behind_order(at))
         elif word == "limit":
             yield "limit dropped", self._drop(at, self._until(at + 1, ENDS))
@@ -205,6 +206,15 @@ class Body:
                 yield "distinct dropped", self._drop(at, at + 1)
         elif self._word(at, "left", "join"):
             yield "join narrowed", self._drop(at, at + 1)
+
+    def _is_sorted_anyway(self, at: int) -> bool:
+        """Return True behind `distinct`, which sorts."""
+        for n in range(at - 1, -1, -1):
+            if self._depths[n] < self._depths[at]:
+                return False
+            if self._depths[n] == self._depths[at] and self._word(n, "distinct"):
+                return True
+        return False
 
     def _behind_order(self, at: int) -> int:
         for n in range(at + 2, len(self._tokens)):
@@ -239,12 +249,10 @@ class Body:
                 if n == len(self._tokens) or self._depths[n] < self._depths[at + 2]
             )  # fmt: skip
             yield "coalesce dropped", self._replace(first, end, "")
-        elif self._word(at, "now_", "(", ")") and self._word(at - 2, "pgflow"):
-            yield "clock of the transaction", self._replace(at - 2, at + 1, "now")
-        elif token.kind == "number" and not self._word(at - 1, "offset"):
+        elif token.text.isdigit() and not self._word(at - 1, "offset"):
             yield (
                 "constant",
-                self._replace(at, at + 1, str(float(word) + 1 if "." in word else int(word) + 1)),
+                self._replace(at, at + 1, str(int(word) + 1 if int(word) < SMALL else 1)),
             )
         elif token.kind == "text" and IDENTIFIER.fullmatch(token.text) and not self._is_shown(at):
             yield "constant", self._replace(at, at + 1, f"{token.text[:-1]}x'")
@@ -262,7 +270,6 @@ class Body:
     # Statements of plpgsql
 
     def _statements(self) -> Iterator[tuple[str, Spliced]]:
-        found: list[tuple[int, int]] = []
         is_program = any(token.text.lower() == "begin" for token in self._tokens)
         is_inside = not is_program
         for at, token in enumerate(self._tokens):
@@ -277,18 +284,6 @@ class Body:
                 continue
             if is_program:
                 yield "statement dropped", self._replace(at, end, "null")
-            if self._word(at, "insert") and not any(
-                self._word(n, "on", "conflict") for n in range(at, end)
-            ):
-                yield "on conflict added", self._conflict(at, end)
-            if (
-                is_program
-                and found
-                and found[-1][1] + 1 == at
-                and self._may_swap(found[-1], (at, end))
-            ):
-                yield "statements swapped", self._swap(found[-1], (at, end))
-            found.append((at, end))
 
     def _before(self, at: int) -> str:
         return self._tokens[at - 1].text.lower() if at else ""
@@ -303,32 +298,6 @@ class Body:
             or first != "begin"
             and any(self._tokens[n].text == ":=" for n in range(at + 1, min(at + 4, end)))
         )
-
-    def _conflict(self, at: int, end: int) -> Spliced:
-        behind = next(
-            (n for n in range(at, end) if self._word(n, "returning") and not self._depths[n]), end
-        )
-        place = self._tokens[behind - 1].end
-        return ((place, place, " on conflict do nothing"),)
-
-    def _may_swap(self, first: tuple[int, int], second: tuple[int, int]) -> bool:
-        return not any(
-            self._tokens[at].text.lower() in {"return", "raise"} for at, _ in (first, second)
-        )
-
-    def _swap(self, first: tuple[int, int], second: tuple[int, int]) -> Spliced:
-        (a, b), (c, d) = first, second
-        one = self._text(a, b)
-        other = self._text(c, d)
-        return (*self._replace(a, b, other), *self._replace(c, d, one))
-
-    def _text(self, first: int, behind: int) -> str:
-        parts, last = [], self._tokens[first].start
-        for token in self._tokens[first:behind]:
-            parts.append(" " if token.start > last else "")
-            parts.append(token.text)
-            last = token.end
-        return "".join(parts)
 
 
 def tokens_of(text: str, start: int, end: int) -> list[Token]:
@@ -354,6 +323,16 @@ def bodies(text: str) -> Iterator[Body]:
         else:
             start, end = opening.end(), text.index(";", opening.end())
         yield Body(head[2], tokens_of(text, start, end))
+
+
+def statement_of(text: str, name: str) -> str:
+    """Return the statement that creates a function or view."""
+    head = next(found for found in HEAD.finditer(text) if found[2] == name)
+    opening = BODY.search(text, head.end())
+    end = head.end()
+    if head[1] != "view" and opening is not None:
+        end = text.index(opening[1], opening.end()) if opening[1] else opening.end()
+    return text[head.start() : text.index(";", end) + 1]
 
 
 def of_query(text: str) -> Iterator[tuple[str, Spliced]]:

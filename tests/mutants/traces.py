@@ -1,10 +1,9 @@
 """Which tests are tried on a mutant: those that enter its function, by the record of `plugin.py`.
 
 A record is a folder with a file of each process that recorded, and says of each test of a tier what
-what it entered, how long it took and whether it passed. A function of the core is entered by
-thousands; those are tried first whose text says most of what stands at the place. What runs while a
-module is imported belongs to no test: there any test that enters the module is taken.
- while a module is imported
+it entered, how long it took and whether it passed. A test reaches a mutant if it ran its line, or its
+function where a record has no lines: in SQL, and from Python 3.11. Those are tried first whose text
+says most of what is at the place, for the time that they take. What runs while a module is imported
 belongs to no test: there any test that enters the module is taken.
 """
 
@@ -21,7 +20,7 @@ import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .recorder import FOLDER
 
@@ -34,12 +33,11 @@ REPOSITORY = Path(__file__).parents[2]
 TIERS = {"default": (), "full": ("-m", "")}
 """Arguments of pytest by which a tier is played; what `full` has beside the default is its own."""
 
-MOST_TESTS = 300
-"""Number of tests tried on a mutant, in each tier."""
-
+SHORTEST_SECONDS = 0.05
 LINES_AROUND = 3
 NAME_WEIGHT = 3.0
 SHORTEST_NAME = 5
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WORD = re.compile(r"[a-z]{3,}")
 
 
@@ -69,6 +67,7 @@ class Trace:
             if test.passed:
                 for key in test.entered:
                     self._by_key[key].append(test)
+        self._has_lines = any("@" in key for key in self._by_key)
 
     def reaching(self, mutant: Mutant, tier: str) -> list[Heard]:
         """Return the tests of a tier that enter the mutant's function, in the order to try them."""
@@ -76,6 +75,8 @@ class Trace:
         return in_order(tests, mutant, (REPOSITORY / mutant.path).read_text())
 
     def _that_enter(self, mutant: Mutant) -> list[Heard]:
+        if self._has_lines and (keys := keys_of(mutant, (REPOSITORY / mutant.path).read_text())):
+            return list({t.name: t for key in keys for t in self._by_key.get(key, ())}.values())
         if found := self._by_key.get(mutant.key):
             return found
         head = mutant.key.partition(".<locals>")[0].removesuffix("<module>")
@@ -90,6 +91,31 @@ class Trace:
         if len(name) < SHORTEST_NAME or name == "module":
             return []
         return [t for t in self.tests.values() if t.passed and name in TEXTS.of_file(t.file)]
+
+
+def keys_of(mutant: Mutant, sound: str) -> list[str]:
+    """Return the names in a record of the lines that a mutant changes; none where it is not in the
+    body of a function.
+    """
+    if mutant.path.endswith(".sql"):
+        return []
+    line = sound[: mutant.splices[0].start].count("\n") + 1
+    around: list[Any] = [
+        node
+        for node in ast.walk(ast.parse(sound))
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    functions = [node for node in around if isinstance(node, FUNCTIONS)]
+    if not functions or isinstance(around[-1], (*FUNCTIONS, ast.ClassDef)):
+        return []
+    function, statement = functions[-1], around[-1]
+    head = min([function.lineno, *(one.lineno for one in function.decorator_list)])
+    body = getattr(statement, "body", None)
+    last = body[0].lineno - 1 if body else statement.end_lineno or line
+    lines = range(statement.lineno, max(last, statement.lineno) + 1)
+    if isinstance(statement, ast.Try | ast.Match):
+        lines = range(line, line + 1)
+    return [f"{mutant.key}@{one - head}" for one in lines]
 
 
 def context_of(mutant: Mutant, sound: str) -> str:
@@ -152,7 +178,8 @@ def in_order(tests: Sequence[Heard], mutant: Mutant, sound: str) -> list[Heard]:
             weights[word] * math.log((len(tests) + 1) / counts[word])
             for word in said & weights.keys()
         )
-        return score / math.sqrt(len(said) or 1)
+        cost = max(test.seconds, SHORTEST_SECONDS) ** 0.75
+        return (score + SHORTEST_SECONDS) / math.sqrt(len(said) or 1) / cost
 
     return sorted(tests, key=lambda test: (-nearness(test), test.seconds, test.name))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from evidence import Evidence, Findings
 
 from proof.layers import run_tests
@@ -221,15 +223,33 @@ TESTS = {
             ),
         ],
     ),
+    "G49": (
+        (
+            "a password that an error quotes, in every table, view, log, span, page and answer; "
+            "secrets of models, scripts and logs"
+        ),
+        [
+            "tests/flow/test_canary.py",
+            "tests/model/test_masking.py",
+            "tests/model/test_lossless.py",
+            "tests/runs/test_secrets.py",
+            "-k",
+            "test_canary or test_masking or test_secrets or another_value_is_refused",
+        ],
+    ),
 }
 
 
-def prove(server_dsn: str, amount: int, seed: int) -> Findings:
+def prove(
+    server_dsn: str, amount: int, seed: int, promises: Collection[str] = TESTS.keys()
+) -> Findings:
     """One line for each of them; ``runs`` counts the tests that passed, each under one promise."""
     del amount
     findings = Findings("tests", seed)
     counted: set[str] = set()
     for guarantee, (fault, paths) in TESTS.items():
+        if guarantee not in promises:
+            continue
         passed, failed = run_tests(paths, server_dsn)
         own = set(passed) - counted
         counted |= own

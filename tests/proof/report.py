@@ -50,9 +50,12 @@ class Line:
     wrong: list[str] = field(default_factory=list)
     figures: list[str] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
+    commit: str = ""
+    seed: int = 0
 
-    def add(self, evidence: Evidence, version: str) -> None:
+    def add(self, evidence: Evidence, version: str, findings: Findings) -> None:
         """Adds what one server showed."""
+        self.commit, self.seed = findings.commit, findings.seed
         self.runs += evidence.runs
         self.shared += evidence.shared
         self.lost += evidence.lost
@@ -71,7 +74,7 @@ def lines_of(
     lines: dict[tuple[str, str], Line] = defaultdict(Line)
     for version, findings in results:
         for evidence in findings.evidence:
-            lines[evidence.guarantee, evidence.fault].add(evidence, version)
+            lines[evidence.guarantee, evidence.fault].add(evidence, version, findings)
     order = list(promises)
     return dict(
         sorted(
@@ -156,6 +159,34 @@ def record(
     }
 
 
+def with_claims(
+    run: dict[str, Any], found: list[tuple[str, Findings]], tree: Tree
+) -> dict[str, Any]:
+    """Return the record of a run with promises whose tests were played again later.
+
+    Args:
+        run: The record.
+        found: Version of the server, and what the tests of the promises said there.
+        tree: The tree that was tested.
+    """
+    again = {one.guarantee for _, findings in found for one in findings.evidence}
+    kept = [
+        {
+            **entry,
+            "evidence": [
+                one
+                for one in entry["evidence"]
+                if entry["layer"] != "tests" or one["guarantee"] not in again
+            ],
+        }
+        for entry in run["results"]
+    ]
+    for version, findings in found:
+        findings.commit = tree.commit + ("+changes" if tree.is_dirty else "")
+        kept.append({"postgres": version, **asdict(findings)})
+    return {**run, "results": kept, "promises": PROMISES, "not_built": NOT_BUILT}
+
+
 def _again(run: dict[str, Any]) -> str:
     reasons = run.get("again")
     return (
@@ -219,7 +250,7 @@ def page(run: dict[str, Any]) -> str:
             text += (
                 f"| {guarantee} | {said} | {fault} | {line.runs:,} | {line.shared:,} | {line.lost} "
                 f"| {line.doubled} | {'; '.join(line.figures)} | "
-                f"{seed} | {commit} | {', '.join(line.versions)} |\n"
+                f"{line.seed} | {line.commit or commit} | {', '.join(line.versions)} |\n"
             )
         if guarantee not in proven:
             reason = (

@@ -147,7 +147,7 @@ def test_the_tree_at_hand_is_dirty_once_a_file_differs(tmp_path, monkeypatch):
 def test_every_promise_has_a_line():
     text = page(("18.0", findings(Evidence("G1", "kill", 1))))
     assert list(re.findall(r"^\| (G\d+) \|", text, re.MULTILINE)) == list(PROMISES)
-    assert f"| {PROMISES['G49']} | not built: the Secret type |" in text
+    assert f"| {PROMISES['G49']} | not in this run |" in text
     assert "## Not promised" in text
 
 
@@ -259,6 +259,19 @@ def test_findings_survive_the_way_through_the_record():
     reason="the page that is checked in comes from a run that wrote no record: python -m "
     "tests.proof",
 )
+def test_a_promise_that_is_played_again_has_a_commit_of_its_own():
+    run = record(
+        ("18.0", report.Findings("tests", 1, [Evidence("G47", "x", 1), Evidence("G1", "x", 2)]))
+    )
+    again = report.Findings("tests", 2, [Evidence("G47", "y", 3)])
+    found = report.with_claims(run, [("18.1", again)], report.Tree("beef", is_dirty=False))
+    rows = [
+        line for line in report.page(found).splitlines() if line.startswith(("| G1 ", "| G47 "))
+    ]
+    assert rows[0].endswith(f"| 1 | {run['commit']} | 18.0 |")
+    assert "| y | 3 |" in rows[1] and rows[1].endswith("| 2 | beef | 18.1 |")
+
+
 def test_the_page_that_is_checked_in_is_that_of_its_record():
     run = json.loads(RECORD.read_text())
     assert (report.REPOSITORY / "docs" / "GUARANTEES.md").read_text() == report.page(run)

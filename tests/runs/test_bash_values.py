@@ -77,6 +77,17 @@ REFUSED = {
     "declare -n r=q[x]": (12, "r has declare -n"),
     "z='q[x]'; read \"$z\" <<< 1": (16, "read takes"),
     'declare -A m; m[$x]=1; for k in "${!m[@]}"; do unset "q[$k]"; done': (54, "unset takes"),
+    'f() { test "$@"; }; f "$x" y': (12, "test may take for operators $@"),
+    'f() { [ "$@" ]; }; f -v "$x"': (9, "test may take for operators"),
+    'q=("$x"); test "${q[@]}"': (16, "test may take for operators"),
+    'f() { printf "$@"; }; f -v "$x" hi': (14, "printf takes its options from $@"),
+    "printf $x": (8, "printf takes its options from $x"),
+    'f() { getopts "$@"; }; f a "$x"': (15, "getopts takes the name"),
+    'u=test; $u -v "$x"': (15, "-v takes"),
+    'u=printf; "${u}" -v "$x" hi': (21, "printf -v takes"),
+    'u=read; command $u "$x" <<< 1': (20, "read takes"),
+    'for u in unset; do $u "$x"; done': (23, "unset takes"),
+    ': ${u:=declare}; $u "$x"': (21, "declare takes"),
     'f() { echo "$x"; }; y=$(f); echo ${!y}': (34, "${!...} takes the name"),
 }
 
@@ -225,6 +236,13 @@ def test_a_refusal_is_told_by_line_and_column_of_the_file() -> None:
         ('echo "x: ; $a.output" | make -f -', "make"),
         ("timeout 5 bash -c '(( $1 ))' - \"$a.output\"", "bash"),
         ("export x=$a.output; bash <<< '(( x ))'", "bash"),
+        ('u=eval; $u "$a.output"', "eval"),
+        ('command eval "$a.output"', "eval"),
+        ('u="bash -c"; $u "$a.output"', "$u"),
+        ('u=(bash -c); "${u[@]}" "$a.output"', '"${u[@]}"'),
+        ('$(echo eval) "$a.output"', "$(echo"),
+        ('read u <<< eval; $u "$a.output"', "$u"),
+        ('alias e=eval; e "$a.output"', "alias"),
     ],
 )
 def test_a_program_that_gets_a_value_as_code_is_warned_of_by_name(
@@ -249,6 +267,9 @@ def test_a_program_that_gets_a_value_as_code_is_warned_of_by_name(
         "sed 's/e/e/g' <<< \"$a.output\"",
         'echo "$a.output" > f; python3 script.py < f',
         'f() { echo "$1"; }; f "$a.output" > f; cat f',
+        'u=git; $u log "$a.output"',
+        'u="npm run"; $u x "$a.output"',
+        '"$HOME/bin/tool" "$a.output"',
     ],
 )
 def test_a_value_that_is_handed_over_as_a_value_is_not_warned_of(script: str) -> None:

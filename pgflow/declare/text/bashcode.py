@@ -64,6 +64,8 @@ _RUNS_DATA: Final = {
 }
 """Programs of awk and sed that run what they read."""
 _READ_STDIN: Final = frozenset(_CODE_OPTIONS) - {"git", "env", "find", "tar", "rsync", "flock"}
+RUNS_CODE: Final = SHELLS | _ALL_IS_CODE | frozenset(_CODE_OPTIONS) | _PROGRAM_FIRST
+"""Programs that run a text that they are given."""
 SAY: Final = frozenset({"echo", "printf", "test", "[", ":", "true", "false"})
 
 
@@ -82,8 +84,7 @@ class Code:
     def findings(self, command: Any, name: str, words: list[Any]) -> Iterator[Finding]:
         if not name or name in SAY:
             return
-        for n, word in enumerate([command.child_by_field_name("name"), *words]):
-            program = text_of(word).rpartition("/")[2]
+        for n, program in enumerate([name, *(text_of(word).rpartition("/")[2] for word in words)]):
             yield from self._of_program(command, program, words[n:], is_first=n == 0)
 
     def _of_program(

@@ -27,7 +27,7 @@ from pgflow.declare.text.bash import (
     upwards,
     walk,
 )
-from pgflow.declare.text.bashcode import SAY, SHELLS, Code, Finding
+from pgflow.declare.text.bashcode import RUNS_CODE, SAY, SHELLS, Code, Finding
 from pgflow.declare.text.bashvalues import (
     ARGUMENTS,
     Values,
@@ -54,6 +54,11 @@ _WRAPPERS: Final = frozenset(
         "sudo", "time", "timeout",
     }
 )  # fmt: skip
+_READS_NAMES: Final = DECLARES | {
+    "[", "coproc", "getopts", "let", "mapfile", "printf", "read", "readarray", "test", "unset",
+    "wait",
+}  # fmt: skip
+"""Commands of bash that take names of variables, or evaluate an index."""
 _WITH_ARGUMENT: Final = {"read": "dnNptui", "mapfile": "dnOsucC", "readarray": "dnOsucC"}
 _IS_ASSIGNMENT: Final = re.compile(r"[\"']?[A-Za-z_]\w*\+?=")
 _DESCRIPTOR: Final = re.compile(rb"\{[A-Za-z_]\w*\[[^]\n]*\]\}(?=[<>])")
@@ -161,6 +166,38 @@ class Rules:
     def _command(self, command: Any) -> Iterator[Finding]:
         yield from self._program(command, command_name(command), words_of(command))
         name, words = unwrapped(command)
+        yield from self._named_so(command, name, words) if name else self._held(command)
+        if name == "alias":
+            yield from self._aliases(words)
+
+    @staticmethod
+    def _aliases(words: list[Any]) -> Iterator[Finding]:
+        for word in words:
+            given = re.findall(r"[\w.\[]+", text_of(word).partition("=")[2])
+            for one in filter((_READS_NAMES | RUNS_CODE).__contains__, given):
+                message = f"alias gives {one} another name: write it where it runs"
+                yield Finding(word.start_byte, message, is_error=False)
+
+    def _held(self, command: Any) -> Iterator[Finding]:
+        """Yield what a command does whose name is in a variable, as if it was written there."""
+        word, words = _program_of(command)
+        if word is None or self._says(word):
+            return
+        names = self._values.texts_in(word)
+        if names is None and any(map(self._says, words)):
+            message = f"{text_of(word)} may name eval or its like, and is given"
+            yield Finding(
+                word.start_byte, f"{message} {self.what(words[0].parent)}: write the name", False
+            )
+        for name, *rest in filter(None, map(str.split, names or ())):
+            programs = {one.rpartition("/")[2] for one in rest} & (_READS_NAMES | RUNS_CODE)
+            yield from self._named_so(command, name.rpartition("/")[2], words)
+            is_risky = programs or (rest and name.rpartition("/")[2] in RUNS_CODE)
+            if is_risky and any(map(self._says, words)):
+                message = f"{text_of(word)} runs {name}, and is given a value"
+                yield Finding(word.start_byte, f"{message}: write the command itself", False)
+
+    def _named_so(self, command: Any, name: str, words: list[Any]) -> Iterator[Finding]:
         match name:
             case "declare" | "local" | "typeset" | "readonly" | "export":
                 for word in filter(self._is_name, words):
@@ -170,7 +207,8 @@ class Rules:
             case "printf" if words:
                 yield from self._printf(command, words)
             case "getopts":
-                yield from self._named(command, name, words[1:2])
+                is_spread = bool(words) and _is_spread(words[0])
+                yield from self._named(command, name, words[not is_spread : 2])
                 if "OPTARG" in self._values.names or any(map(self._says, words[2:])):
                     yield from self._special(command, ["OPTARG"], None)
             case "coproc" | "unset":
@@ -195,7 +233,11 @@ class Rules:
             yield from self._special(command, [text_of(words[1])], words[2:])
         elif self._says(words[0]) and first.startswith("-v"):
             yield from self._named(command, "printf -v", words[:1])
-        elif self._says(words[0]) and words[1:] and re.match(r"[\"']?[$`]", first):
+        elif (
+            self._says(words[0])
+            and (words[1:] or words[0].type != "string" or _is_spread(words[0]))
+            and re.match(r"[\"']?[$`]", first)
+        ):
             yield self._refused(
                 words[0], "printf takes its options from", "write printf '%s' before it"
             )
@@ -209,16 +251,7 @@ class Rules:
         if name in _WRAPPERS:
             if name == "command" and words and text_of(words[0]) in ("-v", "-V"):
                 return
-            program = next(
-                (
-                    word
-                    for n, word in enumerate(words)
-                    if not re.match(r"-|[A-Za-z_]\w*=", text_of(word))
-                    and not (n and text_of(words[n - 1]).startswith("-"))
-                    and not (name == "timeout" and re.match(r"[0-9]", text_of(word)))
-                ),
-                None,
-            )
+            program = _first_program(name, words)
         else:
             program = command.child_by_field_name("name")
         if program is None or not self._says(program):
@@ -342,6 +375,7 @@ class Rules:
 
     def _test(self, words: list[Any]) -> Iterator[Finding]:
         """``-v`` and its like, and two values of which the first might be such an operator."""
+        yield from self._spread(words)
         for word, following in pairwise(words):
             operator = text_of(word)
             if operator in ("-v", "-R") and self._is_name(following):
@@ -352,6 +386,12 @@ class Rules:
                 yield self._refused(
                     word, "test may take for an operator", "write the operator between them"
                 )
+
+    def _spread(self, words: list[Any]) -> Iterator[Finding]:
+        """Words that are several, of which one might be an operator."""
+        for word in words:
+            if _is_spread(word) and self._says(word):
+                yield self._refused(word, "test may take for operators", "write them one by one")
 
     def _let(self, words: list[Any]) -> Iterator[Finding]:
         for word in words:
@@ -366,8 +406,7 @@ class Rules:
             yield from self._inner(name, words)
         if name in SAY:
             return
-        for n, word in enumerate([command.child_by_field_name("name"), *words]):
-            program = text_of(word).rpartition("/")[2]
+        for n, program in enumerate([name, *(text_of(word).rpartition("/")[2] for word in words)]):
             if program in SHELLS:
                 here = command.children_by_field_name("redirect")
                 given = [part for one in here for part in one.named_children]
@@ -428,6 +467,35 @@ class Rules:
             if not any(one.start_byte <= at < one.end_byte for one in seen):
                 message = f"{found[0].decode()} in a heredoc that has a value"
                 yield Finding(at, f"{message}: put it into a variable first, by $( ) or $(( ))")
+
+
+def _first_program(wrapper: str, words: list[Any]) -> Any | None:
+    """Return the word that names the program that a wrapper runs."""
+    return next(
+        (
+            word
+            for n, word in enumerate(words)
+            if not re.match(r"-|[A-Za-z_]\w*=", text_of(word))
+            and not (n and text_of(words[n - 1]).startswith("-"))
+            and not (wrapper == "timeout" and re.match(r"[0-9]", text_of(word)))
+        ),
+        None,
+    )
+
+
+def _program_of(command: Any) -> tuple[Any | None, list[Any]]:
+    """Return the word that names the program of a command, and its arguments."""
+    word, words = command.child_by_field_name("name"), words_of(command)
+    while word is not None and text_of(word) in _WRAPPERS:
+        word = _first_program(text_of(word), words)
+        words = words[words.index(word) + 1 :] if word is not None else []
+    return word, words
+
+
+def _is_spread(word: Any) -> bool:
+    """Return True for a word that is several: ``"$@"``, ``"${a[@]}"``."""
+    inner = (one for one in walk(word) if one.type in ("simple_expansion", "expansion"))
+    return any(re.match(rb"\$\{?(@|\w+\[@\])", one.text) for one in inner)
 
 
 def _operands(node: Any) -> Iterator[Any]:

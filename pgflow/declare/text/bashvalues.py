@@ -41,6 +41,8 @@ _POSITIONAL: Final = re.compile(r"[1-9][0-9]*|[@*]")
 _OF_WORDS: Final = frozenset({"array", "herestring_redirect"})
 _FILES_OUT: Final = frozenset({">", ">>", "&>", "&>>", ">|"})
 _IN_SHELL: Final = frozenset({"builtin", "command", "time"})
+_VARIABLE: Final = re.compile(r"\$\{?(\w+)(?:\[[0@*]\])?\}?")
+_LITERAL: Final = frozenset({"array", "concatenation", "raw_string", "string", "word"})
 _READERS: Final = {"read": "REPLY", "mapfile": "MAPFILE", "readarray": "MAPFILE"}
 
 
@@ -132,6 +134,21 @@ class Values:
     def expands(self, node: Any) -> bool:
         """Return True for an expansion of a variable that carries a value."""
         return node.type in ("simple_expansion", "expansion") and _read_by(node) in self.names
+
+    def texts_in(self, word: Any) -> list[str] | None:
+        """Return the texts that a word may say, which is a variable; None if they are not known."""
+        text = text_of(word).strip('"')
+        found = _VARIABLE.fullmatch(text)
+        if found is None:
+            last = text.rpartition("/")[2]
+            return None if set(last) & set("$`") or last == text else [last]
+        texts = []
+        for source in self._sources.get(found[1]) or [ARGUMENTS]:
+            if isinstance(source, str) or source.type not in _LITERAL:
+                return None
+            parts = source.named_children if source.type == "array" else [source]
+            texts.append(" ".join(re.sub(r"[\\\"']", "", text_of(part)) for part in parts))
+        return None if any(set(one) & set("$`") for one in texts) else texts
 
     def _between(self, start: int, end: int) -> bool:
         first = bisect_left(self._references, start)
