@@ -284,7 +284,9 @@ class Play:
         """Start it; answer its key."""
         async with AsyncApp(self.dsn, include=[declared]) as app:
             settings: Any = Settings(cwd=str(self.folder), **self.settings)
-            return (await app.start(declared, freeze(parse_workflow(path)), settings, "go", {})).key
+            return (
+                await app.start(declared, freeze(parse_workflow(path), path), settings, "go", {})
+            ).key
 
     def work(self, conn: psycopg.Connection[Any], key: str, *, is_last: bool) -> bool:
         """Have a worker work until it dies; True if the run has ended meanwhile."""

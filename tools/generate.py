@@ -8,6 +8,7 @@ schema needs a server, which is started for it.
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import json
 import sys
@@ -50,6 +51,28 @@ def pages() -> Texts:
 def readers() -> Texts:
     """The functions that read the rows of the protocol, from their description."""
     return {REPOSITORY / "sql" / "runs" / "protocol.sql": protocol.sql_file()}
+
+
+def homes() -> Texts:
+    """The module of each reader, from the imports of the surface of `pgflow.inspect`."""
+    folder = REPOSITORY / "pgflow" / "inspect"
+    tree = ast.parse((folder / "_surface.py").read_text())
+    homes = {
+        alias.name: node.module or ""
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    lines = [f'    "{name}": "{module}",' for name, module in sorted(homes.items())]
+    text = [
+        '"""Modules of the readers of `pgflow.inspect` and of their rows. Generated from `_surface`."""',
+        "",
+        "HOMES = {",
+        *lines,
+        "}",
+        "",
+    ]
+    return {folder / "_homes.py": "\n".join(text)}
 
 
 def guarantees() -> Texts:
@@ -99,6 +122,7 @@ OF_FILES: dict[str, Callable[[], Texts]] = {
     "twins": twins,
     "pages": pages,
     "readers": readers,
+    "homes": homes,
     "guarantees": guarantees,
 }
 OF_THE_SCHEMA: dict[str, Callable[[Connection], Texts]] = {

@@ -13,6 +13,7 @@ standard error, never a traceback; ``PGFLOW_TRACEBACK=1`` shows it all the same.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from typing import NoReturn
@@ -26,6 +27,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:  # which needs no options, and so no typer
         print(version())
         return
+    gc.set_threshold(20_000)  # else it walks what imports make again and again, and finds nothing
     if sys.argv[1:2] and sys.argv[1] in _SERVERS:
         # Until the command hears it itself: it holds nothing yet.
         signal.signal(signal.SIGTERM, _end)

@@ -48,11 +48,19 @@ def rebuild(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
         schema: The schema, or a list of schemas.
         change: Function that takes a copied part and returns its replacement.
     """
+    if isinstance(schema, dict):
+        return change(
+            {
+                key: _rebuild_behind(key, part, change) if isinstance(part, _NESTED) else part
+                for key, part in schema.items()
+            }
+        )
     if isinstance(schema, (list, tuple)):
-        return type(schema)(rebuild(part, change) for part in schema)
-    if not isinstance(schema, dict):
-        return schema
-    return change({key: _rebuild_behind(key, part, change) for key, part in schema.items()})
+        return type(schema)([rebuild(part, change) for part in schema])
+    return schema
+
+
+_NESTED = (dict, list, tuple)
 
 
 def _rebuild_behind(key: str, part: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
@@ -65,15 +73,20 @@ def _rebuild_behind(key: str, part: Any, change: Callable[[dict[str, Any]], Any]
 
 def has(schema: Any, is_such: Callable[[dict[str, Any]], bool]) -> bool:
     """Return True if a core schema has such a part."""
-    found: list[dict[str, Any]] = []
-
-    def look(part: dict[str, Any]) -> dict[str, Any]:
-        if is_such(part):
-            found.append(part)
-        return part
-
-    rebuild(schema, look)
-    return bool(found)
+    left = [schema]
+    while left:
+        part = left.pop()
+        if isinstance(part, (list, tuple)):
+            left += part
+        elif isinstance(part, dict):
+            if is_such(part):
+                return True
+            for key, inner in part.items():
+                if key in BY_NAME and isinstance(inner, dict):
+                    left += inner.values()
+                elif isinstance(inner, _NESTED) and key not in OPAQUE:
+                    left.append(inner)
+    return False
 
 
 _OTHER_FORM = frozenset({"validation_alias", "serialization_alias"})

@@ -40,6 +40,9 @@ NOTIFY_EVERY_SECONDS = 0.01
 would be one for every two or three of them.
 """
 
+STREAMS_EVERY_SECONDS = 0.05
+"""The same where values were emitted and nothing waits for the run: people read those."""
+
 
 class Notifications(Part):
     """Routes what this worker learns of runs: lanes with work, mail, ends and emitted values,
@@ -66,7 +69,7 @@ class Notifications(Part):
         self._done: set[int] = set()
         self._emitted: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._sent_at = -NOTIFY_EVERY_SECONDS
+        self._sent_at = -STREAMS_EVERY_SECONDS
         self._chains_to_wake: set[int] = set()
         # Those that this worker has handed back, and may claim again.
         runs.when_released(lambda lanes: self.ready(lanes, []))
@@ -144,10 +147,15 @@ class Notifications(Part):
     # ------------------------------------------------------------ sending
 
     def _notify_soon(self) -> None:
-        has_news = self._ready_lanes or self._mail or self._done or self._emitted
-        if self._timer is None and has_news:
-            loop = self._tasks.loop
-            when = max(loop.time() + NOTIFY_AFTER_SECONDS, self._sent_at + NOTIFY_EVERY_SECONDS)
+        has_work = self._ready_lanes or self._mail or self._done
+        if not has_work and not self._emitted:
+            return
+        loop = self._tasks.loop
+        interval = NOTIFY_EVERY_SECONDS if has_work else STREAMS_EVERY_SECONDS
+        when = max(loop.time() + NOTIFY_AFTER_SECONDS, self._sent_at + interval)
+        if self._timer is None or when < self._timer.when() - NOTIFY_AFTER_SECONDS:
+            if self._timer is not None:
+                self._timer.cancel()
             self._timer = loop.call_at(when, self._tasks.begin, self._send)
 
     async def _send(self) -> None:

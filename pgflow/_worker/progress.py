@@ -27,6 +27,8 @@ from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
+FIRST_AFTER_SECONDS = 0.1
+"""Delay of the first values of a body. If it has ended by then, they leave with its result."""
 SEND_AFTER_SECONDS = 0.03
 MAX_DRAFTS = 500
 """Most values in one statement."""
@@ -65,7 +67,7 @@ class Drafts:
         """Send the emitted values, including new ones, while the step is running."""
         execution = self._execution
         while True:
-            await asyncio.sleep(SEND_AFTER_SECONDS)
+            await asyncio.sleep(SEND_AFTER_SECONDS if self._sent else FIRST_AFTER_SECONDS)
             if self._try_id != scope.try_id:
                 self._try_id, self._sent, self._after_seq = scope.try_id, 0, execution.buffer.seq
             values = scope.emitted[self._sent : self._sent + MAX_DRAFTS]

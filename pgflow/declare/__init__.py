@@ -9,19 +9,33 @@ take them::
     print(dry_run(graph, stubs={"plan": "1. look", "review": "fine"}, message="PR 7").outcome)
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from typing import Final
+from pgflow._lazy import importer
 
-from pgflow.declare.drawing import draw_mermaid
-from pgflow.declare.drawing.run import RunDrawer
-from pgflow.declare.graph import Graph
-from pgflow.declare.graph.problems import Problem, Verdict
-from pgflow.declare.play.dryrun import DryRun, dry_run
-from pgflow.declare.reading import discover_workflows, parse_workflow, validate
-
-GRAPHS: Final = {"pgflow.declared": RunDrawer()}
-"""Drawers of the console by workflow: ``pgflow.web.asgi(app, auth=..., graphs=GRAPHS)``."""
+if TYPE_CHECKING:
+    from pgflow.declare.drawing import draw_mermaid
+    from pgflow.declare.drawing.run import GRAPHS
+    from pgflow.declare.graph import Graph
+    from pgflow.declare.graph.problems import Problem, Verdict
+    from pgflow.declare.play.dryrun import DryRun, dry_run
+    from pgflow.declare.reading import discover_workflows, parse_workflow, validate
+else:
+    __getattr__ = importer(
+        globals(),
+        {
+            "GRAPHS": "pgflow.declare.drawing.run",
+            "DryRun": "pgflow.declare.play.dryrun",
+            "Graph": "pgflow.declare.graph",
+            "Problem": "pgflow.declare.graph.problems",
+            "Verdict": "pgflow.declare.graph.problems",
+            "discover_workflows": "pgflow.declare.reading",
+            "draw_mermaid": "pgflow.declare.drawing",
+            "dry_run": "pgflow.declare.play.dryrun",
+            "parse_workflow": "pgflow.declare.reading",
+            "validate": "pgflow.declare.reading",
+        },
+    )
 
 __all__ = [
     "GRAPHS", "DryRun", "Graph", "Problem", "Verdict", "discover_workflows", "draw_mermaid",

@@ -134,3 +134,11 @@ def obliging(turn: Turn) -> object:
     named = turn.prompt.partition("by these names: ")[2].partition("\n")[0]
     names = re.findall(r"(?:^|, )([^,]+?) \(", named)
     return dict.fromkeys(names, f"words of {turn.key}") or f"words of {turn.key}"
+
+
+def moody_scribe(turn: Turn) -> object:
+    """Works in a workspace, and fails its third stage until there is a file that mends it."""
+    said = scribe(turn)
+    if turn.node.startswith("03") and not Path(turn.cwd, "mended").exists():
+        raise ValueError("not now")
+    return said

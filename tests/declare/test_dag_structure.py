@@ -150,7 +150,7 @@ STRUCTURE = {
     ),
     "unknown provider of a node": (
         "- {id: a, prompt: x, provider: gpt}",
-        "Node 'a': unknown provider 'gpt'. Registered: claude, codex, pi, copilot, opencode",
+        "Node 'a': unknown provider 'gpt'. Registered: claude, codex, opencode, pi, copilot",
     ),
     "session of another provider": (
         (
@@ -237,7 +237,7 @@ WORKFLOWS = {
     "no yaml": ("name: w: x", "YAML parse error: YAML Parse error: Unexpected token"),
     "provider": (
         workflow("- {id: a, bash: x}", "provider: gpt"),
-        "Unknown provider 'gpt'. Registered: claude, codex, pi, copilot, opencode",
+        "Unknown provider 'gpt'. Registered: claude, codex, opencode, pi, copilot",
     ),
     "evidence": (
         workflow("- {id: a, bash: x}", "evidence_policy: true"),

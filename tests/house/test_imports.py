@@ -9,7 +9,7 @@ import sys
 HEAVY = {"pydantic", "pydantic_core", "rich", "sqlglot", "psycopg_pool"}
 OF_TYPER = {"pydantic", "pydantic_core"}
 """Imported by typer where there are options to read."""
-OF_PROBES = 20
+OF_PROBES = 22
 """Most modules of pgflow that `pgflow health` needs."""
 
 

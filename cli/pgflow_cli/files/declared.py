@@ -103,9 +103,8 @@ def read_graph(
 
 def say_problems(verdict: Verdict) -> None:
     """Print the problems of a file that was to be used, on standard error."""
-    err = console(error=True)
     for line in problem_lines(verdict):
-        err.print(line, soft_wrap=True)
+        console(error=True).print(line, soft_wrap=True)
 
 
 def problem_lines(verdict: Verdict) -> Iterator[Text]:
@@ -114,9 +113,9 @@ def problem_lines(verdict: Verdict) -> Iterator[Text]:
 
     A note names what a sound file takes from missing files.
     """
-    from rich.text import Text
-
     for kind, style, problem in _kinds(verdict):
+        from rich.text import Text  # a sound file needs none
+
         file, message = _file_and_message(verdict, problem)
         place = "".join(
             f":{number}" for number in (file, problem.line, problem.column) if number is not None

@@ -329,8 +329,10 @@ def print_one(form: Form, row: Mapping[str, Any], text: str | Callable[[], Rende
         typer.echo(dump(row, indent=2 if sys.stdout.isatty() else None))
     elif form is Form.CSV:
         print_csv(list(row), [row])
+    elif isinstance(text, str):
+        typer.echo(shown(text))
     else:
-        console().print(plain(text) if isinstance(text, str) else text())
+        console().print(text())
 
 
 def dump(value: Any, *, indent: int | None = None) -> str:

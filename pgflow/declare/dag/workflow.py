@@ -21,7 +21,7 @@ from pgflow.declare.dag.structure import Finding
 from pgflow.declare.text.javascript import trim
 from pgflow.declare.text.yamlfile import Steps
 
-PROVIDERS: Final = ("claude", "codex", "pi", "copilot", "opencode")
+PROVIDERS: Final = ("claude", "codex", "opencode", "pi", "copilot")
 _FORKING = frozenset({"claude", "pi"})
 _OLD_EFFORTS = ("minimal", "low", "medium", "high", "xhigh")
 _REQUIREMENTS = ("github",)

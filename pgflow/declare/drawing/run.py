@@ -6,7 +6,7 @@ change it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -51,3 +51,7 @@ def _state_of(one: Seen) -> NodeState:
     return NodeState(
         node.id, node.body.mode, node.depends_on, one.depth, one.standing, one.round, one.why
     )
+
+
+GRAPHS: Final = {"pgflow.declared": RunDrawer()}
+"""Drawers of the console by workflow: ``pgflow.web.asgi(app, auth=..., graphs=GRAPHS)``."""

@@ -295,7 +295,7 @@ async def _told(job: Job, order: Order) -> Ended:
         job.log.tell("node_start", job.key, content=mode)
         live.tell(job.node.id, job.key, "start", mode)
     began = time.monotonic()
-    async with live.beating():
+    with live.Beating():
         ended = await run(order)
     job.log.tell(
         "exec_output",

@@ -7,8 +7,6 @@ if the worker dies: a death after one is none of those that `max_deaths` bounds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final, Literal, TypeAlias
 
 import pgflow
@@ -65,17 +63,21 @@ class Complaints:
                 tell(self._node, self._step, "stderr", text[-MOST_CHARS:] + last)
 
 
-@asynccontextmanager
-async def beating() -> AsyncIterator[None]:
-    """Send heartbeats of the step while its body is in the block."""
-    beats = asyncio.create_task(_beat())
-    try:
-        yield
-    finally:
-        beats.cancel()
+class Beating:
+    """Sends heartbeats of the step while its body is in the block. Most bodies are short, so they
+    cost a timer and no task.
+    """
 
+    def __enter__(self) -> None:
+        self._begin()
 
-async def _beat() -> None:
-    while True:
-        await asyncio.sleep(BEAT_SECONDS)
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(BEAT_SECONDS, self._beat)
+
+    def _beat(self) -> None:
         pgflow.heartbeat()
+        self._begin()

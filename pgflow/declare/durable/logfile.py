@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
 
@@ -89,8 +90,11 @@ class LogFile:
 
     def _add(self, line: bytes) -> None:
         """One write of a file that is open for adding: lines of two workers never mix."""
-        with self.path.open("ab", buffering=0) as file:
-            file.write(line)
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(file, line)
+        finally:
+            os.close(file)
 
 
 def tail(text: str | bytes | bytearray) -> str | None:

@@ -44,8 +44,12 @@ from pgflow.declare.graph import (
     every_node,
 )
 from pgflow.declare.play.approvals import Refused, Rework, asks_after_turn, fails_when_rejected
-from pgflow.declare.play.defaults import EXPIRED, SATISFIED, input_values
-from pgflow.declare.play.dryrun import placeholder_command
+from pgflow.declare.play.defaults import (
+    EXPIRED,
+    SATISFIED,
+    input_values,
+    placeholder_command,
+)
 from pgflow.declare.play.failures import retry_delay_ms
 from pgflow.declare.play.interpreter import (
     Change,

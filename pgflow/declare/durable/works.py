@@ -296,7 +296,7 @@ class Works:
             live.tell(turn.node, turn.key, "start", task.node.body.mode)
             began = time.monotonic()
             try:
-                async with live.beating():
+                with live.Beating():
                     reply = await keeping(
                         task.node,
                         turn.cwd,

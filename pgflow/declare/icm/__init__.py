@@ -9,27 +9,33 @@ contracts (`pgflow.declare.icm.stagefields`). Where they are missing, all of it 
 prose (`pgflow.declare.icm.contracts`), and `write_missing` writes them.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import os
-from pathlib import Path
+from pgflow._lazy import importer
 
-from pgflow.declare.graph.problems import Problem, Verdict
-from pgflow.declare.icm.compiling import read_text, read_workspace
-from pgflow.declare.icm.folders import (
-    WORKFLOWS,
-    Folder,
-    Unreadable,
-    decode,
-    find_workspaces,
-    is_workspace,
-)
-from pgflow.declare.icm.workflow import is_workflow
-from pgflow.declare.icm.writing import Plan, Planned, plan_missing, write_missing
+if TYPE_CHECKING:
+    from pgflow.declare.icm.compiling import read_text, read_workspace
+    from pgflow.declare.icm.folders import find_workspaces, is_workflow, is_workspace
+    from pgflow.declare.icm.reading import read_file
+    from pgflow.declare.icm.writing import Plan, plan_missing, write_missing
+else:
+    __getattr__ = importer(
+        globals(),
+        {
+            "Plan": "pgflow.declare.icm.writing",
+            "find_workspaces": "pgflow.declare.icm.folders",
+            "is_workflow": "pgflow.declare.icm.folders",
+            "is_workspace": "pgflow.declare.icm.folders",
+            "plan_missing": "pgflow.declare.icm.writing",
+            "read_file": "pgflow.declare.icm.reading",
+            "read_text": "pgflow.declare.icm.compiling",
+            "read_workspace": "pgflow.declare.icm.compiling",
+            "write_missing": "pgflow.declare.icm.writing",
+        },
+    )
 
 __all__ = [
     "Plan",
-    "Planned",
     "find_workspaces",
     "is_workflow",
     "is_workspace",
@@ -39,24 +45,3 @@ __all__ = [
     "read_workspace",
     "write_missing",
 ]
-
-
-def read_file(path: str | os.PathLike[str]) -> Verdict:
-    """Compile a workspace, or a workflow file of one.
-
-    Args:
-        path: A workspace's folder, its ``workflow.yaml`` (then the whole workspace is read), or a
-            workflow file without a workspace.
-
-    Returns:
-        Its problems and, if none is an error, its graph.
-    """
-    path = Path(path)
-    if path.is_dir():
-        return read_workspace(path)
-    if path.name in WORKFLOWS and is_workspace(path.parent):
-        return read_workspace(path.parent)
-    try:
-        return read_text(decode(Folder(path.parent).read(path.name)), str(path))
-    except Unreadable as error:
-        return Verdict(str(path), (Problem(f"file {error}", kind="read_error"),))

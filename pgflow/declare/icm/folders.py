@@ -177,6 +177,17 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 # Workspaces ---------------------------------------------------------------------------------------
 
 
+def is_workflow(text: str) -> bool:
+    """Return True if a YAML text looks like a workflow of this family: it has stages, and no nodes.
+
+    Args:
+        text: The whole of a file.
+    """
+    return bool(re.search(r"^stages[ \t]*:", text, re.MULTILINE)) and not re.search(
+        r"^nodes[ \t]*:", text, re.MULTILINE
+    )
+
+
 def is_workspace(directory: str | os.PathLike[str]) -> bool:
     """Return True for an ICM workspace: a directory with numbered folders below ``stages`` and a
     file of the family beside or in them.

@@ -150,17 +150,6 @@ def read_workflow(
     )
 
 
-def is_workflow(text: str) -> bool:
-    """Return True if a YAML text looks like a workflow of this family: it has stages, and no nodes.
-
-    Args:
-        text: The whole of a file.
-    """
-    return bool(re.search(r"^stages[ \t]*:", text, re.MULTILINE)) and not re.search(
-        r"^nodes[ \t]*:", text, re.MULTILINE
-    )
-
-
 def _is_flattened(text: str, file: str, findings: Findings) -> bool:
     """Return True, and record an error, if the state's entries are at the top level, as after a web
     page removed the indentation.

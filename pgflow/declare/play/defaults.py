@@ -29,6 +29,11 @@ EXPIRED: Final[JsonValue] = {"status": "expired"}
 """Output of a wait whose event has not come in time."""
 
 
+def placeholder_command(name: str) -> str:
+    """Return a text in place of a command's file, which a dry run does not read."""
+    return f"Command {name}: $ARGUMENTS\n"
+
+
 def input_values(graph: Graph, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return the values of a workflow's inputs; those without a value are not there.
 

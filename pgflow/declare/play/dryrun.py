@@ -28,7 +28,7 @@ from pgflow.declare.graph import (
     Wait,
 )
 from pgflow.declare.play.approvals import Dialect
-from pgflow.declare.play.defaults import SATISFIED, input_values
+from pgflow.declare.play.defaults import SATISFIED, input_values, placeholder_command
 from pgflow.declare.play.interpreter import (
     Change,
     Channel,
@@ -56,7 +56,7 @@ from pgflow.declare.play.trace import DryRun, Entry
 from pgflow.declare.text.outputs import Output, Outputs, completed
 from pgflow.declare.text.templates import Variables
 
-__all__ = ["DryRun", "EndlessDryRun", "Entry", "dry_run", "placeholder_command"]
+__all__ = ["DryRun", "EndlessDryRun", "Entry", "dry_run"]
 
 RunCode = Callable[[Task, Outputs], Output]
 """Runs the shell or program of a node, which can read these outputs."""
@@ -69,11 +69,6 @@ _LONGEST_TRACE = 100_000
 
 class EndlessDryRun(ValueError):
     """A dry run would not end within reason."""
-
-
-def placeholder_command(name: str) -> str:
-    """Return a text in place of a command's file, which a dry run does not read."""
-    return f"Command {name}: $ARGUMENTS\n"
 
 
 def dry_run(

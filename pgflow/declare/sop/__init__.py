@@ -7,6 +7,15 @@ composes an agent's prompt for a step, `chaining` finds the other SOPs that a te
 `compiling` makes the graph. `reading` is the way through all of them.
 """
 
-from pgflow.declare.sop.reading import read_file, read_text
+from typing import TYPE_CHECKING
+
+from pgflow._lazy import importer
+
+if TYPE_CHECKING:
+    from pgflow.declare.sop.reading import read_file, read_text
+else:
+    __getattr__ = importer(
+        globals(), dict.fromkeys(("read_file", "read_text"), "pgflow.declare.sop.reading")
+    )
 
 __all__ = ["read_file", "read_text"]
