@@ -37,6 +37,7 @@ from pydantic_core import (
 from pgflow._model import coreschemas, proofs, shapes, tags, upcasters
 from pgflow._model.decimals import outside_strings, reader_of
 from pgflow.errors import DefinitionError, NotStorable
+from pgflow.texts import keep_secret
 
 T = TypeVar("T")
 
@@ -253,6 +254,7 @@ class Codec(Generic[T]):
         "_may_be_nan",
         "_proof",
         "_read",
+        "_revealing",
         "_tagged",
         "_upcasting",
         "_write",
@@ -269,6 +271,8 @@ class Codec(Generic[T]):
         """Writes a value of which there is a proof; None if there never is."""
         self._may_be_nan = True
         self._tagged: Callable[[str], Any] | None = None
+        self._revealing: SchemaSerializer | None = None
+        """Writes what secrets hold; None if values have no place for one."""
         self._upcasting: tuple[int, Callable[[str], Any]] | None = None
         if annotation is not Any:
             schema = coreschemas.lossless(_core_schema(annotation))
@@ -280,6 +284,11 @@ class Codec(Generic[T]):
             self._proof = proof or _is_never
             self._write = None if proof is None else self._writer_of_proven(schema)
             self._may_be_nan = coreschemas.has(schema, _may_be_nan)
+            if coreschemas.has_secrets(schema):
+                self._revealing = SchemaSerializer(
+                    coreschemas.own(coreschemas.revealing(schema, tags.TAG), to_write=True),
+                    coreschemas.CONFIG,
+                )
 
     def _writer_of_proven(self, schema: Any) -> Callable[[Any], bytes]:
         assert self._writer is not None
@@ -287,24 +296,25 @@ class Codec(Generic[T]):
             return self._writer.to_json  # options cost as much as the value
         return partial(self._writer.to_json, by_alias=False, round_trip=True, warnings=False)
 
-    def encode(self, value: T, what: str) -> str:
+    def encode(self, value: T, what: str, *, is_hidden: bool = False) -> str:
         """Return the JSON text of a value, which reads back as the same value.
 
         Args:
             value: The value.
             what: Name for errors, as in "the result of step charge".
+            is_hidden: True if an app's codec encrypts the text: then secrets may be in it.
 
         Raises:
             NotStorable: It cannot be written within the limits, or would come back as another.
         """
         if self._write is None:
-            return self._encode_carefully(value, what)
+            return self._encode_carefully(value, what, is_hidden=is_hidden)
         try:
             if not self._proof(value):
-                return self._encode_carefully(value, what)
+                return self._encode_carefully(value, what, is_hidden=is_hidden)
             text = self._write(value).decode()
         except (*_UNPROVEN, *_UNWRITABLE):
-            return self._encode_carefully(value, what)
+            return self._encode_carefully(value, what, is_hidden=is_hidden)
         if len(text) < SHORT and '"$' not in text and "\\u" not in text and text.isascii():
             if self._may_be_nan and ("NaN" in text or "Infinity" in text):
                 self._check_constants(text, what)
@@ -312,7 +322,9 @@ class Codec(Generic[T]):
         if self._may_be_nan:
             self._check_constants(text, what)
         check_text(text, what)
-        return self._encode_carefully(value, what) if tags.MARK in text else text
+        if tags.MARK not in text:
+            return text
+        return self._encode_carefully(value, what, is_hidden=is_hidden)
 
     @staticmethod
     def _check_constants(text: str, what: str) -> None:
@@ -321,14 +333,13 @@ class Codec(Generic[T]):
         except ValueError as error:
             _refuse(what, error)
 
-    def _text_of(self, value: T, what: str) -> str:
+    def _text_of(self, value: T, what: str, *, is_hidden: bool) -> str:
         """Return the text of a value as its annotation has it, within the limits."""
         if self._writer is None:
             return encode_loosely(value, what)
+        writer = (self._revealing if is_hidden else None) or self._writer
         try:
-            text = self._writer.to_json(
-                value, warnings=False, by_alias=False, round_trip=True
-            ).decode()
+            text = writer.to_json(value, warnings=False, by_alias=False, round_trip=True).decode()
             _check_constants(text)
         except (
             PydanticSerializationError,
@@ -340,24 +351,26 @@ class Codec(Generic[T]):
             _refuse(what, error)
         return check_text(text, what)
 
-    def _encode_carefully(self, value: T, what: str) -> str:
+    def _encode_carefully(self, value: T, what: str, *, is_hidden: bool) -> str:
         """Return the text of a value whose round trip is not proven: read it again and compare. If
         it differs, the text gets tags.
         """
         text: str | None = None
         back, refused = tags.ABSENT, None
         try:
-            text = self._text_of(value, what)
+            text = self._text_of(value, what, is_hidden=is_hidden)
             back = self.decode(text, what)
         except NotStorable as error:
             refused = error
         try:
-            differs = tags.difference(value, value if back is tags.ABSENT else back)
+            differs = tags.difference(
+                value, value if back is tags.ABSENT else back, is_hidden=is_hidden
+            )
         except (TypeError, ValueError, RecursionError) as error:  # also of a class's own code
             _refuse(what, error)
         if text is not None and refused is None and differs is None:
             return text
-        tagged = self._with_tags(value, text, back, what)
+        tagged = self._with_tags(value, text, back, what, is_hidden=is_hidden)
         if tagged is not None:
             return tagged
         if differs is not None and not (
@@ -386,18 +399,28 @@ class Codec(Generic[T]):
             return False
         return tags.difference(value, taken) is None
 
-    def _with_tags(self, value: T, text: str | None, back: Any, what: str) -> str | None:
+    def _with_tags(
+        self, value: T, text: str | None, back: Any, what: str, *, is_hidden: bool
+    ) -> str | None:
         """Return the text with tags; None if it is not read as the value either."""
         try:
             refused = value if self.annotation is type(value) else tags.ABSENT
-            made = tags.Writer(codec_for, refused).write(
+            made = tags.Writer(codec_for, refused, is_hidden=is_hidden).write(
                 value, tags.ABSENT if text is None else json.loads(text), back
             )
             tagged = check_text(_encode_loosely(made), what)
-            read = self.decode(tagged, what)
-            return tagged if tags.difference(value, read) is None else None
+            differs = tags.difference(value, self.decode(tagged, what), is_hidden=is_hidden)
         except (NotStorable, DefinitionError, TypeError, ValueError, RecursionError):
             return None
+        return tagged if differs is None else None
+
+    def shown(self, value: T, what: str) -> Any:
+        """Return the JSON of a value as people may see it, with a mask for each secret.
+
+        Raises:
+            NotStorable: It has no form as JSON.
+        """
+        return tags.masked(json.loads(self.encode(value, what, is_hidden=True)))
 
     def to_plain(self, value: T) -> Any:
         """Return the dicts, lists and so on that :meth:`encode` would write;
@@ -428,11 +451,18 @@ class Codec(Generic[T]):
                     # The error of the first reader describes the difference.
                     pass
                 else:
-                    return value
+                    return self._read_from(value)
             outline = f"{what} does not fit its annotation {describe(self.annotation)}"
             refused = NotStorable(f"{outline}: {_first_line(error)}")
             refused.outline = outline
             raise refused from error
+        return self._read_from(value)
+
+    def _read_from(self, value: T) -> T:
+        """Have the secrets in a value masked from now on."""
+        if self._revealing is not None:
+            for held in tags.secrets_in(value):
+                keep_secret(held)
         return value
 
     def _read_tagged(self, text: str) -> T:

@@ -221,6 +221,14 @@ TESTS = {
             ),
         ],
     ),
+    "G49": (
+        (
+            "a random secret in inputs, results, signals, errors and connection strings, sought in "
+            "tables, views, a dump, logs, answers of commands, pages and spans; keys rotated under "
+            "load and kills, and lost"
+        ),
+        ["tests/flow/test_canary.py", "tests/model/test_keyring.py"],
+    ),
 }
 
 
