@@ -76,7 +76,7 @@ class Keyring:
         self._opened: dict[bytes, Any] = {}
         self._made: list[Any] = [b"", None, VALUES_OF_A_KEY]
         """The wrap of the data key at work, its cipher, and the number of values it has encrypted.
-        Threads may count one too few: the bound is no sharp one."""
+        Threads may count too few: the bound need not be exact."""
 
     def __repr__(self) -> str:
         return f"Keyring({', '.join(sorted(self._keys))}; writes with {self._key_id})"

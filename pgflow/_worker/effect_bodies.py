@@ -43,7 +43,7 @@ class EffectAttempts:
 
     Args:
         calls: Calls the functions.
-        definitions: What the app has: its codec, and functions that tests call in place of a body.
+        definitions: The app's, with its codec and the functions that tests call in place of a body.
     """
 
     def __init__(self, calls: BodyCalls, definitions: Definitions) -> None:

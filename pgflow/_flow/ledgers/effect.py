@@ -50,7 +50,7 @@ DEFAULT_TIMEOUT = timedelta(minutes=5)
 """Longest time for one attempt, if nothing is declared."""
 
 _MASKED = "*" * 10
-"""What pydantic shows of every secret."""
+"""Mask that pydantic shows of every secret."""
 
 LEAST_SLACK = timedelta(seconds=0.5)
 """Between the time-out of an attempt and when it is believed not to be under way: an attempt must
