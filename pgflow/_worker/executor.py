@@ -58,6 +58,20 @@ _LOGGED = ("definition", "engine", "refused", UNREADABLE)
 """Reasons of a hold that already have a log record of their own."""
 
 
+LONG_UNITS = 25_000
+"""Units of a journal after each of which a worker warns: a replay reads all of them."""
+
+
+def _warn_of_length(claim: Claim, units: int) -> None:
+    log.warning(
+        "run %s has recorded %s units, and each claim of it replays all of them: let its code "
+        "call pgflow.continue_as_new(), which begins with an empty journal",
+        claim.key,
+        f"{units:,}",
+        extra=log_fields(claim),
+    )
+
+
 class Executor(Loop):
     """Takes runs through this worker, one round at a time. Its loop claims the first ones, and
     whenever there is room; while there is a backlog, claims travel with commits.
@@ -473,6 +487,8 @@ class CommitResults:
         claim = execution.claim
         if flush.rows or flush.ending is not None:
             seq = flush.last_seq if flush.rows else 0
+            if seq // LONG_UNITS > flush.expected_seq // LONG_UNITS and flush.ending is None:
+                _warn_of_length(claim, seq)
             self._acknowledged.note(
                 claim.run_id, claim.token, seq, claim.key, has_ended=flush.ending is not None
             )
