@@ -4344,13 +4344,13 @@ function pgflow.drop_frames_(run_ids bigint[]) returns void, owner pgflow_owner
   md5 ba1953c8ff80460dd91e9658552734d4
 
 function pgflow.drop_history(ended_before timestamp with time zone, max integer DEFAULT 1000, after bigint DEFAULT 0) returns TABLE(runs integer, partitions integer, last_root bigint), owner pgflow_owner
-  -- Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none
+  -- Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none. A session that acts for tenants removes theirs only
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 ed972258203f75eceb0674b9ca807cb5
+  md5 682fb75a88257d5f7257f286f253c278
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -4387,7 +4387,7 @@ function pgflow.drop_retention(rule text) returns boolean, owner pgflow_owner
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ad2083ab6a2a477fc41f9b7c04505278
+  md5 a3bd16c101652a0a3c92d6dd11e760ca
   grant execute to pgflow_operator
 
 function pgflow.drop_seals_(ids bigint[], t timestamp with time zone) returns void, owner pgflow_owner
@@ -5133,12 +5133,12 @@ function pgflow.forget_flow(workflow text) returns void, owner pgflow_owner
   grant execute to pgflow_operator
 
 function pgflow.forget_subject(subject text, why text, label text DEFAULT 'subject'::text, tenant text DEFAULT NULL::text, max integer DEFAULT 1000, is_dry boolean DEFAULT false, OUT removed integer, OUT open integer, OUT held integer, OUT owing integer) returns record, owner pgflow_owner
-  -- Removes the families of runs that have a label with the name of a subject, once they have ended: of so many families in one call, so call it until removed = 0. Answers the runs that it removed, and the families that it left since they are open, under a legal hold or owe something. It records why, and no name. is_dry only counts
+  -- Removes the families of runs that have a label with the name of a subject, once they have ended: of so many families in one call, so call it until removed = 0. Answers the runs that it removed, and the families that it left since they are open, under a legal hold or owe something. It records why, and no name. is_dry only counts. Without a tenant: those of the session, or of all
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 2b19465b535159cc8909eb60780a8d0f
+  md5 6a5aa7c4441c956a8e470b6379051b89
   grant execute to pgflow_operator
 
 function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, with_mail boolean DEFAULT false, generation integer DEFAULT NULL::integer, labels jsonb DEFAULT NULL::jsonb, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'forked'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
@@ -5926,6 +5926,15 @@ function pgflow.list_documents(collection text, prefix text[] DEFAULT '{}'::text
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.list_ended(place jsonb DEFAULT NULL::jsonb, max integer DEFAULT 1000) returns TABLE(chains bigint[], next jsonb, has_more boolean), owner pgflow_owner
+  -- Chains that have ended since a place, each once, those of the session's tenants; the place to go on from, which names the runs that were open, and whether there is more to read at once. A run that is done again after its end is not listed a second time
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 ca44c93af949d2c23dd8b8e360139874
+  grant execute to pgflow_operator
 
 function pgflow.list_folders(collection text) returns TABLE(folder text[]), owner pgflow_owner
   -- Folders of a collection that have documents
@@ -7632,7 +7641,7 @@ function pgflow.set_retention(rule text, keep_seconds double precision, workflow
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 61339c0dcf5f4c3eb8c851d27f9ae355
+  md5 65e0d79ffb806f2d58d5e70126fc4ed8
   grant execute to pgflow_operator
 
 function pgflow.set_schedule(name text, workflow text, spec jsonb, queue text DEFAULT 'default'::text, input json DEFAULT '{}'::json, slot_parameter text DEFAULT NULL::text, overlap text DEFAULT 'skip'::text, catch_up text DEFAULT 'latest'::text, max_catch_up integer DEFAULT 100, jitter_seconds double precision DEFAULT 0, priority integer DEFAULT 0, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
