@@ -2,8 +2,9 @@
 
 from pgflow._flow.interceptor import Interceptor, replaying
 from pgflow._flow.operations import operation
-from pgflow._model.envelopes import PayloadCodec
+from pgflow._model.envelopes import PayloadCodec, RotatingCodec
 from pgflow._model.exceptions import register_errors
+from pgflow._model.keyring import Keyring
 from pgflow._model.operations import Operation
 from pgflow._transactions.provider import (
     AsyncTransaction,
@@ -13,6 +14,7 @@ from pgflow._transactions.provider import (
 )
 
 __all__ = [
-    "AsyncTransaction", "AsyncTransactionProvider", "Interceptor", "Operation", "PayloadCodec",
-    "Transaction", "TransactionProvider", "operation", "register_errors", "replaying",
+    "AsyncTransaction", "AsyncTransactionProvider", "Interceptor", "Keyring", "Operation",
+    "PayloadCodec", "RotatingCodec", "Transaction", "TransactionProvider", "operation",
+    "register_errors", "replaying",
 ]  # fmt: skip

@@ -10,8 +10,10 @@ same for reasons given in SQL.)
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
+from collections import OrderedDict
 from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -86,13 +88,57 @@ _STATEMENT = re.compile(r"\b(password|identified\s+by)(\s+)'(?:[^']|'')*'?", re.
 _NAMED = re.compile(_NAMES, re.IGNORECASE)
 
 
+SHORTEST = 6
+"""Characters of the shortest secret that is masked everywhere: a shorter one may be a word."""
+
+_MOST_KNOWN = 1000
+_known: OrderedDict[str, None] = OrderedDict()
+_known_pattern: re.Pattern[str] | None = None
+
+
+def keep_secret(value: object) -> None:
+    """Mask a value of a ``Secret`` from now on wherever this process logs, records or shows it.
+
+    It is kept in memory only. The thousand values that came last are known.
+
+    Args:
+        value: A text, or bytes of one. A text of fewer than six characters, and any other value, is
+            not searched for.
+    """
+    global _known_pattern  # noqa: PLW0603 - made again when it is needed
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    if not isinstance(text, str) or len(text) < SHORTEST:
+        return
+    if text in _known:
+        _known.move_to_end(text)
+        return
+    _known[text] = None
+    if len(_known) > _MOST_KNOWN:
+        _known.popitem(last=False)
+    _known_pattern = None
+
+
+def _without_known(text: str) -> str:
+    global _known_pattern  # noqa: PLW0603 - as above
+    if _known_pattern is None:
+        # As it is, and as JSON and repr() write it; the longer ones first.
+        said = {form for one in list(_known) for form in (one, _coded(one), repr(one)[1:-1])}
+        _known_pattern = re.compile("|".join(map(re.escape, sorted(said, key=len, reverse=True))))
+    return _known_pattern.sub(MASK, text)
+
+
+def _coded(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
 def looks_secret(text: str) -> bool:
     """Return False if a text cannot contain a password."""
-    return _HINT.search(text) is not None
+    return bool(_known) or _HINT.search(text) is not None
 
 
 def without_secrets(text: str) -> str:
-    """Mask the passwords in a text: in URLs, connection strings, members of objects and statements.
+    """Mask the passwords in a text: in URLs, connection strings, members of objects and statements;
+    and the values of every ``Secret`` that this process has stored or read.
 
     Args:
         text: Any text, for example an error message.
@@ -105,7 +151,9 @@ def without_secrets(text: str) -> str:
         without_secrets("cannot reach postgresql://app:hunter2@db/orders")
         # 'cannot reach postgresql://app:***@db/orders'
     """
-    if not looks_secret(text):
+    if _known:
+        text = _without_known(text)
+    if _HINT.search(text) is None:
         return text
     if "://" in text:
         text = _OF_A_USER.sub(rf"\1:{MASK}@", text)

@@ -4344,13 +4344,13 @@ function pgflow.drop_frames_(run_ids bigint[]) returns void, owner pgflow_owner
   md5 ba1953c8ff80460dd91e9658552734d4
 
 function pgflow.drop_history(ended_before timestamp with time zone, max integer DEFAULT 1000, after bigint DEFAULT 0) returns TABLE(runs integer, partitions integer, last_root bigint), owner pgflow_owner
-  -- Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none
+  -- Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none. A session that acts for tenants removes theirs only
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 ed972258203f75eceb0674b9ca807cb5
+  md5 682fb75a88257d5f7257f286f253c278
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -4387,7 +4387,7 @@ function pgflow.drop_retention(rule text) returns boolean, owner pgflow_owner
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ad2083ab6a2a477fc41f9b7c04505278
+  md5 a3bd16c101652a0a3c92d6dd11e760ca
   grant execute to pgflow_operator
 
 function pgflow.drop_seals_(ids bigint[], t timestamp with time zone) returns void, owner pgflow_owner
@@ -4631,6 +4631,14 @@ function pgflow.find_relay_(name text) returns void, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 eb34534866deef79ff85dab13d8a63eb
+
+function pgflow.find_wraps(key_id text, after jsonb DEFAULT NULL::jsonb, pages integer DEFAULT 128) returns TABLE(wraps text[], name text, first_page bigint, next jsonb), owner pgflow_owner
+  -- Data keys of values that are wrapped with another key than the one named, in so many pages of a table behind `after`; answers the table, its first page, and where to go on. No row: that was the last table
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 b3103ebdec1393619866e8a7ca547127
+  grant execute to pgflow_operator
 
 function pgflow.fire_schedules(worker_id integer) returns double precision, owner pgflow_owner
   -- Fires the schedules that are due, if this worker is the one to do it, with no need of Python; answers the seconds until the next look
@@ -5125,12 +5133,12 @@ function pgflow.forget_flow(workflow text) returns void, owner pgflow_owner
   grant execute to pgflow_operator
 
 function pgflow.forget_subject(subject text, why text, label text DEFAULT 'subject'::text, tenant text DEFAULT NULL::text, max integer DEFAULT 1000, is_dry boolean DEFAULT false, OUT removed integer, OUT open integer, OUT held integer, OUT owing integer) returns record, owner pgflow_owner
-  -- Removes the families of runs that have a label with the name of a subject, once they have ended: of so many families in one call, so call it until removed = 0. Answers the runs that it removed, and the families that it left since they are open, under a legal hold or owe something. It records why, and no name. is_dry only counts
+  -- Removes the families of runs that have a label with the name of a subject, once they have ended: of so many families in one call, so call it until removed = 0. Answers the runs that it removed, and the families that it left since they are open, under a legal hold or owe something. It records why, and no name. is_dry only counts. Without a tenant: those of the session, or of all
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 2b19465b535159cc8909eb60780a8d0f
+  md5 6a5aa7c4441c956a8e470b6379051b89
   grant execute to pgflow_operator
 
 function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, with_mail boolean DEFAULT false, generation integer DEFAULT NULL::integer, labels jsonb DEFAULT NULL::jsonb, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'forked'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
@@ -5332,8 +5340,8 @@ function pgflow.has_word_(debt pgflow.owed) returns boolean, owner pgflow_owner
   md5 a6d47a47c09c0b3f43ece363e2f969f6
 
 function pgflow.hash_(body text) returns bytea, owner pgflow_owner
-  -- SHA-256 of a text in UTF-8
-  sql stable strict
+  -- SHA-256 of a text in UTF-8, without the wraps of envelopes in it
+  sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.hash_payload_(value json) returns text, owner pgflow_owner
@@ -5596,6 +5604,11 @@ function pgflow.is_returned_(run_id bigint, seq integer) returns boolean, owner 
   set search_path=pg_catalog, pg_temp
   md5 f9857f9c9a24930aed75a67739c438a2
 
+function pgflow.is_same_(value json, other json) returns boolean, owner pgflow_owner
+  -- True if two values have the same text, be it that a rotation of keys has reached only one of them
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.is_short_object_(body text) returns boolean, owner pgflow_owner
   -- True if the text of a json value is plainly an object that check_json_ accepts; false says nothing
   sql immutable
@@ -5641,6 +5654,12 @@ function pgflow.journal_(run_id bigint, after_seq integer, max_bytes integer) re
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 c663ccf038e1bf8b8685d0943e786d5a
+
+function pgflow.json_columns_() returns TABLE(name text, columns text[]), owner pgflow_owner
+  -- Tables with values, and the columns of these
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 6cf44c8278aadc2f352fab8a384f5b31
 
 function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
   -- Depth to which a JSON text is nested
@@ -5907,6 +5926,15 @@ function pgflow.list_documents(collection text, prefix text[] DEFAULT '{}'::text
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.list_ended(place jsonb DEFAULT NULL::jsonb, max integer DEFAULT 1000) returns TABLE(chains bigint[], next jsonb, has_more boolean), owner pgflow_owner
+  -- Chains that have ended since a place, each once, those of the session's tenants; the place to go on from, which names the runs that were open, and whether there is more to read at once. A run that is done again after its end is not listed a second time
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 ca44c93af949d2c23dd8b8e360139874
+  grant execute to pgflow_operator
 
 function pgflow.list_folders(collection text) returns TABLE(folder text[]), owner pgflow_owner
   -- Folders of a collection that have documents
@@ -6886,14 +6914,14 @@ function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::te
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1e6eea048787297eac6bffb5834e68f7
+  md5 2ab8e005dc3cb7611d0d27ea6190be7c
   grant execute to pgflow_operator
 
 function pgflow.redact_copies_(runs bigint[], body json, asked json) returns void, owner pgflow_owner
   -- Takes a value out of what later generations have of it beside the journal, for reuse and for taking back
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9eb4e5af289adfb31f72d6eb46116b65
+  md5 ae1e798562735a14afda3cb5c59414df
 
 function pgflow.redact_update(key text, update_id text, why text, by text DEFAULT NULL::text, tenant text DEFAULT ''::text, OUT removed integer) returns integer, owner pgflow_owner
   -- Replaces by their hashes all values of an update of a run that has ended: its arguments, and its value or error, also of one that was rejected or never taken. Answers how many. PF001 if there is none of this id, PF006 while the run is open
@@ -7174,6 +7202,14 @@ function pgflow.replace_message(key text, message bigint, payload json, why text
   md5 2232f70a2ce1751e963d1c51d5a389b1
   grant execute to pgflow_operator
 
+function pgflow.replace_wraps(name text, first_page bigint, changes jsonb, pages integer DEFAULT 128) returns integer, owner pgflow_owner
+  -- Puts new wraps in the place of those named in some pages of a table, in rows that no other session has locked; answers the number of rows. PF003 if they are no wraps
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 70d331261587e1cef8e84cf101278ef2
+  grant execute to pgflow_operator
+
 function pgflow.replay_relay(name text, from_event bigint, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Has a relay go on from this event, backwards or forwards: events that it has delivered come again, under their numbers. Answers how many there are. PF028 if there is no such relay
   plpgsql volatile security definer
@@ -7354,6 +7390,12 @@ function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_
   set jit=off
   md5 014d4744c8946ad050ca4554bdfb0839
   grant execute to pgflow_operator
+
+function pgflow.rewrapped_(body text, changes jsonb) returns text, owner pgflow_owner
+  -- Text of a value with other wraps in place of those named
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 444215e347ff07435909e68d49fb7d37
 
 function pgflow.role_number_(role text) returns oid, owner pgflow_owner
   -- Number of a role, 0 = public; PF001 if there is none
@@ -7599,7 +7641,7 @@ function pgflow.set_retention(rule text, keep_seconds double precision, workflow
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 61339c0dcf5f4c3eb8c851d27f9ae355
+  md5 65e0d79ffb806f2d58d5e70126fc4ed8
   grant execute to pgflow_operator
 
 function pgflow.set_schedule(name text, workflow text, spec jsonb, queue text DEFAULT 'default'::text, input json DEFAULT '{}'::json, slot_parameter text DEFAULT NULL::text, overlap text DEFAULT 'skip'::text, catch_up text DEFAULT 'latest'::text, max_catch_up integer DEFAULT 100, jitter_seconds double precision DEFAULT 0, priority integer DEFAULT 0, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
@@ -8203,6 +8245,11 @@ function pgflow.unshare_session(worker integer) returns void, owner pgflow_owner
   set jit=off
   md5 bda3bfe0d0e8b6e4cab322a8ef544eb2
   grant execute to pgflow_worker
+
+function pgflow.unwrapped_(body text) returns text, owner pgflow_owner
+  -- Text of a value without the wraps in its envelopes (sql/ops/rewrap.sql): the same after a rotation of keys
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.update_entity(name text, key text, from_version bigint, update text, args json, verdict json, state json DEFAULT NULL::json, run_id bigint DEFAULT NULL::bigint, call integer DEFAULT NULL::integer, idempotency_key text DEFAULT NULL::text, said_by text DEFAULT NULL::text, mail_id bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
   -- Writes what an update has made of an entity that open_entity has locked, and a row of its history; a state of null leaves it as it is. Answers the version then. PF021 if a run or mail is named by a role that is no worker's

@@ -105,6 +105,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "prune": ("ops.pruning", "Removes runs that ended long ago."),
         "retention": ("ops.retaining", "Shows how long runs are kept, or changes that."),
         "forget": ("ops.retaining", "Removes all runs of a subject, permanently."),
+        "rotate": ("ops.rotating", "Wraps the keys of stored values with an app's present key."),
         "cleanup": ("ops.cleaning", "Removes what ended runs of files left in a folder."),
         "mcp": ("ops.mcp", "Serves MCP tools over standard input and output."),
         "bench": ("ops.bench", "Measures pgflow on a database, and says what limits it."),

@@ -18,7 +18,7 @@ from pgflow._db.query import Query
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.scope import current
 from pgflow._flow.workflow import Workflow, check_workflow
-from pgflow._model.envelopes import Envelopes, seal_metadata
+from pgflow._model.envelopes import Envelopes, is_hiding, seal_metadata
 from pgflow._model.options import StartOptions
 from pgflow.errors import DefinitionError, InvalidArgument
 
@@ -75,7 +75,7 @@ def stored_input(
     """The input of a start as it is stored: the same for the same key and arguments, as far as the
     database compares it.
     """
-    text = workflow.encode_input(args, kwargs)
+    text = workflow.encode_input(args, kwargs, is_hidden=is_hiding(envelopes))
     if envelopes is None:
         return text
     return envelopes.seal_compared(

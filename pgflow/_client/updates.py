@@ -9,6 +9,7 @@ from pgflow._client.handles import Outcome
 from pgflow._db.calls import updates as calls
 from pgflow._db.query import Query
 from pgflow._flow.updates import BoundUpdate, UpdateHandler, read_reply
+from pgflow._model.envelopes import is_hiding
 from pgflow._model.exceptions import ErrorClasses
 
 R = TypeVar("R")
@@ -24,7 +25,7 @@ def bound(
 def update_query(outcome: Outcome[Any], update: BoundUpdate[Any]) -> Query[calls.Sent]:
     """Return the query that sends an update."""
     handler = update.handler
-    text = handler.encode_args(update.args, update.kwargs)
+    text = handler.encode_args(update.args, update.kwargs, is_hidden=is_hiding(outcome.envelopes))
     if outcome.envelopes is not None:
         what = f"the arguments of update {handler.name}"
         text = outcome.envelopes.seal_compared(text, what, update.update_id)

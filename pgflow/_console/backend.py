@@ -22,6 +22,7 @@ import psycopg_pool
 from pgflow._console.graphs import GraphDrawer
 from pgflow._db.query import HurriedQuery, Query
 from pgflow._model.envelopes import is_redacted, open_value
+from pgflow._model.tags import masked
 from pgflow.app import App, AsyncApp
 from pgflow.documents import AsyncDocuments, Documents, Put
 from pgflow.errors import CodecError, PgflowError, WrongState
@@ -220,14 +221,15 @@ class Backend:
         envelopes = self._app.definitions.envelopes
         try:
             # A column of type jsonb keeps no order, and an envelope begins with its key.
-            return open_value(envelopes, {"$codec": value["$codec"], **value}, "a value")
+            opened = open_value(envelopes, {"$codec": value["$codec"], **value}, "a value")
+            return masked(opened)
         except CodecError:
             return encoded(value)
 
     def reads_everything(self, value: Any) -> bool:
-        """Return True if a value can be shown in clear, and so be edited."""
+        """Return True if a value can be shown in clear, and so be edited: no secret is in it."""
         try:
-            open_value(self._app.definitions.envelopes, value, "a value")
+            opened = open_value(self._app.definitions.envelopes, value, "a value")
         except CodecError:
             return False
-        return True
+        return bool(opened == masked(opened))

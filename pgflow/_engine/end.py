@@ -130,6 +130,6 @@ class End:
             NotStorable: It cannot be stored, or not read back.
         """
         what = f"the result of workflow {self._claim.workflow}"
-        text = self._result.encode(value, what)
+        text = self._result.encode(value, what, is_hidden=self._values.are_hidden)
         self._result.decode(text, what)
         return self._values.sealed(text, what) if self._values.are_sealed else text

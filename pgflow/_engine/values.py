@@ -13,7 +13,7 @@ from pgflow._engine.history import History
 from pgflow._engine.host import StepResult
 from pgflow._engine.parts import Parts
 from pgflow._model.codecs import hash_arguments
-from pgflow._model.envelopes import Envelopes, open_text, seal_metadata
+from pgflow._model.envelopes import Envelopes, is_hiding, open_text, seal_metadata
 from pgflow._model.exceptions import ErrorData, encode_error, rebuild_error
 from pgflow._model.kinds import StepKind
 from pgflow.errors import CodecError, NotStorable, PgflowError
@@ -43,6 +43,11 @@ class Values:
         """True if the app has a codec."""
         self.hash_key = None if envelopes is None else envelopes.hash_key
         """Secret key for hashes of arguments; None for plain hashes."""
+
+    @property
+    def are_hidden(self) -> bool:
+        """True if the app's codec encrypts values, so that secrets may be among them."""
+        return is_hiding(self._envelopes)
 
     def by_codec(self, work: Callable[[], T]) -> T:
         """Return the result of the codec's work; hold the run if it fails."""

@@ -17,6 +17,7 @@ from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
 from pgflow._flow.signals import Signal
 from pgflow._flow.updates import UpdateHandler
 from pgflow._flow.workflow import Workflow, check_workflow
+from pgflow._model.envelopes import is_hiding
 from pgflow._model.kinds import ClosePolicy
 from pgflow._model.messages import Delivery
 from pgflow.errors import InvalidArgument
@@ -230,7 +231,7 @@ def child_request(
     return ChildRequest(
         workflow=workflow.name,
         queue=options.queue,
-        input=workflow.encode_input(args, kwargs),
+        input=workflow.encode_input(args, kwargs, is_hidden=is_hiding(scope.claim.envelopes)),
         key=options.key,
         priority=options.priority,
         run_at_us=None if options.run_at is None else int(options.run_at.timestamp() * 1e6),

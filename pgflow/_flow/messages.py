@@ -30,7 +30,7 @@ from pgflow._flow.scope import (
 from pgflow._flow.signals import Signal
 from pgflow._flow.step import AsyncStep
 from pgflow._flow.updates import UpdateHandler, read_reply
-from pgflow._model.envelopes import Envelopes
+from pgflow._model.envelopes import Envelopes, is_hiding
 from pgflow._model.kinds import EndedAs, StepKind
 from pgflow._model.messages import Delivery
 from pgflow.errors import (
@@ -55,7 +55,7 @@ def payload_text(
         NotStorable: It does not fit the signal's type.
     """
     what = f"the payload of signal {signal.name!r}"
-    text = signal.codec.encode(value, what)
+    text = signal.codec.encode(value, what, is_hidden=is_hiding(envelopes))
     signal.codec.decode(text, what)
     if envelopes is None:
         return text
@@ -212,7 +212,8 @@ def _asked(
         raise InvalidArgument(
             f"execute_update() takes a handler that @workflow.update has made, not {update!r}"
         )
-    text, envelopes = update.encode_args(args, kwargs), scope.claim.envelopes
+    envelopes = scope.claim.envelopes
+    text = update.encode_args(args, kwargs, is_hidden=is_hiding(envelopes))
     if envelopes is not None:
         what = f"the arguments of update {update.name}"
         text = envelopes.seal_compared(text, what, update.update_id or key)

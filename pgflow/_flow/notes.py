@@ -208,10 +208,9 @@ def continue_as_new(*args: Any, **kwargs: Any) -> Never:
     """
     scope = workflow_scope("pgflow.continue_as_new()")
     check_carried(scope)
-    text = scope.definition.encode_input(args, kwargs)
-    raise ContinueAsNew(
-        scope.execution.values.sealed(text, f"the input of workflow {scope.claim.workflow}")
-    )
+    values = scope.execution.values
+    text = scope.definition.encode_input(args, kwargs, is_hidden=values.are_hidden)
+    raise ContinueAsNew(values.sealed(text, f"the input of workflow {scope.claim.workflow}"))
 
 
 def idempotency_key(*, form: Literal["text", "uuid"] = "text") -> str:

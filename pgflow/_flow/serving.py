@@ -25,6 +25,7 @@ from pgflow._engine.updates import Taken, UpdateCall, Updates
 from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
 from pgflow._flow.updates import SignalHandler, UpdateHandler
 from pgflow._model.durations import Duration, duration
+from pgflow._model.envelopes import is_hiding
 from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
 
 T = TypeVar("T")
@@ -104,7 +105,8 @@ class _Server:
         what = f"the answer to update {taken.name}"
         codec = self._find(taken).result_codec
         try:
-            text = codec.encode(value, what)
+            is_hidden = is_hiding(self._scope.claim.envelopes)
+            text = codec.encode(value, what, is_hidden=is_hidden)
             codec.decode(text, what)
         except NotStorable as error:
             self._updates.fail(taken, error)

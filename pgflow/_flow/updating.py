@@ -50,8 +50,15 @@ class UpdateFunction(Generic[P, R]):
             )
         return self._result
 
-    def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def encode_args(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_hidden: bool = False
+    ) -> str:
         """Return the arguments as JSON text, checked to be readable by the function.
+
+        Args:
+            args: The arguments by position.
+            kwargs: The arguments by name.
+            is_hidden: True if the text is encrypted before it is stored.
 
         Raises:
             TypeError: They do not fit the signature.
@@ -60,7 +67,7 @@ class UpdateFunction(Generic[P, R]):
         what = f"the arguments of update {self.name}"
         _, *bound = self._signature.bind(None, *args, **kwargs).arguments.items()
         given = self._defaults.fill(dict(bound))
-        text = self.args_codec.encode(given, what)
+        text = self.args_codec.encode(given, what, is_hidden=is_hidden)
         self.args_codec.decode(text, what)
         return text
 

@@ -346,8 +346,15 @@ class Workflow(Generic[P, R_co]):
         assert self.input_codec is not None
         assert self.result_codec is not None
 
-    def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def encode_input(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_hidden: bool = False
+    ) -> str:
         """The input as JSON text, checked to be readable by the workflow.
+
+        Args:
+            args: The arguments by position.
+            kwargs: The arguments by name.
+            is_hidden: True if the text is encrypted before it is stored.
 
         Raises:
             TypeError: The arguments do not fit the signature.
@@ -360,7 +367,7 @@ class Workflow(Generic[P, R_co]):
             arguments = self._bound(args, kwargs)
             if self._defaults.stored:
                 arguments = self._defaults.fill(arguments)
-        text = self.input_codec.encode(arguments, what)
+        text = self.input_codec.encode(arguments, what, is_hidden=is_hidden)
         self.input_codec.decode(text, what)
         return text
 

@@ -37,6 +37,7 @@ from pydantic_core import (
 from pgflow._model import coreschemas, proofs, shapes, tags, upcasters
 from pgflow._model.decimals import outside_strings, reader_of
 from pgflow.errors import DefinitionError, NotStorable
+from pgflow.texts import keep_secret
 
 T = TypeVar("T")
 
@@ -264,6 +265,7 @@ class Codec(Generic[T]):
         "_may_be_nan",
         "_proof",
         "_read",
+        "_revealing",
         "_tagged",
         "_upcasting",
         "_write",
@@ -282,6 +284,8 @@ class Codec(Generic[T]):
         """Proof for values whose models may lack fields; made when one is needed."""
         self._may_be_nan = True
         self._tagged: Callable[[str], Any] | None = None
+        self._revealing: SchemaSerializer | None = None
+        """Writes what secrets hold; None if values have no place for one."""
         self._upcasting: tuple[int, Callable[[str], Any]] | None = None
         if annotation is not Any:
             schema = coreschemas.lossless(_core_schema(annotation))
@@ -293,6 +297,11 @@ class Codec(Generic[T]):
             self._proof = proof or _is_never
             self._write = None if proof is None else self._writer_of_proven(schema)
             self._may_be_nan = coreschemas.has(schema, _may_be_nan)
+            if coreschemas.has_secrets(schema):
+                self._revealing = SchemaSerializer(
+                    coreschemas.own(coreschemas.revealing(schema, tags.TAG), to_write=True),
+                    coreschemas.CONFIG,
+                )
 
     def _writer_of_proven(self, schema: Any) -> Callable[[Any], bytes]:
         assert self._writer is not None
@@ -300,24 +309,25 @@ class Codec(Generic[T]):
             return self._writer.to_json  # options cost as much as the value
         return partial(self._writer.to_json, by_alias=False, round_trip=True, warnings=False)
 
-    def encode(self, value: T, what: str) -> str:
+    def encode(self, value: T, what: str, *, is_hidden: bool = False) -> str:
         """Return the JSON text of a value, which reads back as the same value.
 
         Args:
             value: The value.
             what: Name for errors, as in "the result of step charge".
+            is_hidden: True if an app's codec encrypts the text: then secrets may be in it.
 
         Raises:
             NotStorable: It cannot be written within the limits, or would come back as another.
         """
         if self._write is None:
-            return self._encode_carefully(value, what)
+            return self._encode_carefully(value, what, is_hidden=is_hidden)
         try:
             if not self._proof(value):
-                return self._encode_carefully(value, what)
+                return self._encode_carefully(value, what, is_hidden=is_hidden)
             text = self._write(value).decode()
         except (*_UNPROVEN, *_UNWRITABLE):
-            return self._encode_carefully(value, what)
+            return self._encode_carefully(value, what, is_hidden=is_hidden)
         if len(text) < SHORT and '"$' not in text and "\\u" not in text and text.isascii():
             if self._may_be_nan and ("NaN" in text or "Infinity" in text):
                 self._check_constants(text, what)
@@ -325,7 +335,9 @@ class Codec(Generic[T]):
         if self._may_be_nan:
             self._check_constants(text, what)
         check_text(text, what)
-        return self._encode_carefully(value, what) if tags.MARK in text else text
+        if tags.MARK not in text:
+            return text
+        return self._encode_carefully(value, what, is_hidden=is_hidden)
 
     @staticmethod
     def _check_constants(text: str, what: str) -> None:
@@ -334,14 +346,13 @@ class Codec(Generic[T]):
         except ValueError as error:
             _refuse(what, error)
 
-    def _text_of(self, value: T, what: str) -> str:
+    def _text_of(self, value: T, what: str, *, is_hidden: bool) -> str:
         """Return the text of a value as its annotation has it, within the limits."""
         if self._writer is None:
             return encode_loosely(value, what)
+        writer = (self._revealing if is_hidden else None) or self._writer
         try:
-            text = self._writer.to_json(
-                value, warnings=False, by_alias=False, round_trip=True
-            ).decode()
+            text = writer.to_json(value, warnings=False, by_alias=False, round_trip=True).decode()
             _check_constants(text)
         except (
             PydanticSerializationError,
@@ -353,7 +364,7 @@ class Codec(Generic[T]):
             _refuse(what, error)
         return check_text(text, what)
 
-    def _encode_carefully(self, value: T, what: str) -> str:
+    def _encode_carefully(self, value: T, what: str, *, is_hidden: bool) -> str:
         """Return the text of a value whose round trip is not proven: read it again and compare. If
         it differs, the text gets tags.
         """
@@ -362,17 +373,19 @@ class Codec(Generic[T]):
             return self._text_but_for_given(value, what)
         back, refused = tags.ABSENT, None
         try:
-            text = self._text_of(value, what)
+            text = self._text_of(value, what, is_hidden=is_hidden)
             back = self.decode(text, what)
         except NotStorable as error:
             refused = error
         try:
-            differs = tags.difference(value, value if back is tags.ABSENT else back)
+            differs = tags.difference(
+                value, value if back is tags.ABSENT else back, is_hidden=is_hidden
+            )
         except (TypeError, ValueError, RecursionError) as error:  # also of a class's own code
             _refuse(what, error)
         if text is not None and refused is None and differs is None:
             return text
-        tagged = self._with_tags(value, text, back, what)
+        tagged = self._with_tags(value, text, back, what, is_hidden=is_hidden)
         if tagged is not None:
             return tagged
         if differs is not None and not (
@@ -390,9 +403,9 @@ class Codec(Generic[T]):
 
     def _text_but_for_given(self, value: T, what: str) -> str:
         """Return the text of a value that comes back, if its models say what was left out."""
-        plain = from_json(self._text_of(value, what))
+        plain = from_json(self._text_of(value, what, is_hidden=False))
         tags.mark(value, plain)
-        return check_text(_write_json(plain).decode(), what)
+        return check_text(write_json(plain).decode(), what)
 
     def _is_proven_but_for_given(self, value: T) -> bool:
         if self._but_for_given is None:
@@ -411,7 +424,7 @@ class Codec(Generic[T]):
         marks = tags.take_marks(plain)
         if marks is None:
             return None
-        value: T = self._read(_write_json(plain).decode())
+        value: T = self._read(write_json(plain).decode())
         return value if tags.put_marks(value, marks) else None
 
     def _admits(self, value: T) -> bool:
@@ -427,21 +440,31 @@ class Codec(Generic[T]):
             return False
         return tags.difference(value, taken) is None
 
-    def _with_tags(self, value: T, text: str | None, back: Any, what: str) -> str | None:
+    def _with_tags(
+        self, value: T, text: str | None, back: Any, what: str, *, is_hidden: bool
+    ) -> str | None:
         """Return the text with tags; None if it is not read as the value either."""
         refused = value if self.annotation is type(value) else tags.ABSENT
         for names_classes in (False, True):
             try:
-                made = tags.Writer(codec_for, refused, names_classes=names_classes).write(
-                    value, tags.ABSENT if text is None else json.loads(text), back
-                )
+                made = tags.Writer(
+                    codec_for, refused, names_classes=names_classes, is_hidden=is_hidden
+                ).write(value, tags.ABSENT if text is None else json.loads(text), back)
                 tagged = check_text(_encode_loosely(made), what)
                 read = self.decode(tagged, what)
             except (NotStorable, DefinitionError, TypeError, ValueError, RecursionError):
                 continue
-            if tags.difference(value, read) is None:
+            if tags.difference(value, read, is_hidden=is_hidden) is None:
                 return tagged
         return None
+
+    def shown(self, value: T, what: str) -> Any:
+        """Return the JSON of a value as people may see it, with a mask for each secret.
+
+        Raises:
+            NotStorable: It has no form as JSON.
+        """
+        return tags.masked(json.loads(self.encode(value, what, is_hidden=True)))
 
     def to_plain(self, value: T) -> Any:
         """Return the dicts, lists and so on that :meth:`encode` would write;
@@ -472,11 +495,18 @@ class Codec(Generic[T]):
                     # The error of the first reader describes the difference.
                     pass
                 else:
-                    return value
+                    return self._read_from(value)
             outline = f"{what} does not fit its annotation {describe(self.annotation)}"
             refused = NotStorable(f"{outline}: {_first_line(error)}")
             refused.outline = outline
             raise refused from error
+        return self._read_from(value)
+
+    def _read_from(self, value: T) -> T:
+        """Have the secrets in a value masked from now on."""
+        if self._revealing is not None:
+            for held in tags.secrets_in(value):
+                keep_secret(held)
         return value
 
     def _read_tagged(self, text: str) -> T:

@@ -89,6 +89,66 @@ def has(schema: Any, is_such: Callable[[dict[str, Any]], bool]) -> bool:
     return False
 
 
+def _is_masking(part: dict[str, Any]) -> bool:
+    """Return True if a part is a secret of pydantic's, written as asterisks."""
+    function = part.get("serialization", {}).get("function")
+    return part.get("type") == "json-or-python" and (
+        isinstance(function, _Revealed)
+        or (
+            getattr(function, "__module__", "") == "pydantic.types"
+            and function.__name__.startswith("_serialize_secret")
+        )
+    )
+
+
+class _Revealed:
+    """Writes what a secret holds, with the name of its class.
+
+    Args:
+        tag: Name of the member for that.
+    """
+
+    def __init__(self, tag: str) -> None:
+        self._tag = tag
+
+    def __call__(self, secret: Any) -> dict[str, Any]:
+        return {self._tag: type(secret).__qualname__, "of": secret.get_secret_value()}
+
+
+def has_secrets(schema: Any) -> bool:
+    """Return True if values of a core schema may hold secrets."""
+    return has(schema, _is_masking)
+
+
+def revealing(schema: Any, tag: str) -> Any:
+    """Return a copy of a core schema that writes what secrets hold, for text that is encrypted.
+
+    Args:
+        schema: It.
+        tag: Name of the member that names the class of a secret, so that readers can mask it.
+    """
+
+    def reveal(part: dict[str, Any]) -> dict[str, Any]:
+        if _is_masking(part):
+            parts = {tag: {"type": "str"}, "of": part["json_schema"]["schema"]}
+            part["serialization"] = {
+                "type": "function-plain",
+                "function": _Revealed(tag),
+                "return_schema": {
+                    "type": "typed-dict",
+                    "fields": {
+                        name: {"type": "typed-dict-field", "schema": inner}
+                        for name, inner in parts.items()
+                    },
+                },
+            }
+        elif part.get("type") == "lax-or-strict" and has_secrets(part["strict_schema"]):
+            part.pop("serialization", None)  # a field's own, which may show what it holds
+        return part
+
+    return rebuild(schema, reveal)
+
+
 _OTHER_FORM = frozenset({"validation_alias", "serialization_alias"})
 _BY_ALIAS = frozenset({"serialize_by_alias", "validate_by_alias", "validate_by_name"})
 

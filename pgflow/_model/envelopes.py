@@ -17,6 +17,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -75,6 +76,36 @@ class PayloadCodec(Protocol):
         """
 
 
+@runtime_checkable
+class RotatingCodec(PayloadCodec, Protocol):
+    """A codec that encrypts each value with a data key and puts this key, wrapped with a key of
+    yours, in front of it. To rotate your key is to wrap the data keys anew: values stay as they
+    are. :class:`pgflow.extensions.Keyring` is one.
+
+    Its ``key_id`` has at most 64 letters, digits, dots, hyphens and underscores.
+    """
+
+    @property
+    def wrap_bytes(self) -> int:
+        """Length of the wrapped key, with which everything begins that :meth:`encode` returns; 30
+        to 190 bytes.
+        """
+
+    def rewrap(self, key_id: str, wrap: bytes) -> bytes:
+        """Return the same data key wrapped with the present key: the same bytes each time.
+
+        Args:
+            key_id: Name of the key that it is wrapped with, or raise anything if it is unknown.
+            wrap: The wrapped key.
+        """
+
+
+WRAPPED = "wrapped"
+"""In place of the name of a key, where the wrap names it."""
+
+_WRAP_KEY = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
 class Envelopes:
     """The envelopes of one app: seals and opens values with its codec.
 
@@ -101,6 +132,12 @@ class Envelopes:
                 "key_id of a codec must be a text of 1 to 255 bytes without NUL, or None, not "
                 f"{key_id!r}"
             )
+        is_rotating = isinstance(codec, RotatingCodec)
+        if is_rotating and key_id is not None and _WRAP_KEY.fullmatch(key_id) is None:
+            raise DefinitionError(
+                "key_id of a codec that rotates keys has 1 to 64 letters, digits, dots, hyphens "
+                f"and underscores, not {key_id!r}"
+            )
         secret = codec.hash_key
         if secret is not None and (not isinstance(secret, bytes) or len(secret) < 16):
             raise DefinitionError(
@@ -108,6 +145,7 @@ class Envelopes:
                 "nothing"
             )
         self._codec = codec
+        self._wrap_bytes = codec.wrap_bytes if isinstance(codec, RotatingCodec) else 0
         self._secret = (
             None
             if secret is None
@@ -118,6 +156,11 @@ class Envelopes:
     def is_writing(self) -> bool:
         """True if values are encoded from now on, and not only decoded."""
         return self._codec.key_id is not None
+
+    @property
+    def is_hiding(self) -> bool:
+        """True if values are encrypted from now on, so that secrets may be among them."""
+        return self._secret is not None and self.is_writing
 
     @property
     def hash_key(self) -> bytes | None:
@@ -149,7 +192,11 @@ class Envelopes:
         if key_id is None:
             return text
         try:
-            data = base64.b64encode(self._codec.encode(text.encode())).decode()
+            encoded = self._codec.encode(text.encode())
+            wrap, data = (
+                base64.b64encode(part).decode()
+                for part in (encoded[: self._wrap_bytes], encoded[self._wrap_bytes :])
+            )
         except Exception as error:
             raise CodecError(
                 f"{what} cannot be encoded with key {key_id!r}: the app's codec raised "
@@ -161,8 +208,14 @@ class Envelopes:
                 for name, value in (extra or {}).items()
             ]
         )
-        sealed = f'{ENVELOPE}:{quote_json(key_id)},"data":"{data}"{beside}}}'
+        if wrap:
+            head = f'{ENVELOPE}:"{WRAPPED}","$wrap":"{key_id}:{wrap}"'
+        else:
+            head = f"{ENVELOPE}:{quote_json(key_id)}"
+        sealed = f'{head},"data":"{data}"{beside}}}'
         size = len(sealed) if sealed.isascii() else len(sealed.encode())
+        # Another key may have a longer name.
+        size += 64 - len(key_id) if wrap else 0
         if size > MAX_BYTES:
             raise NotStorable(
                 f"{what} is {size:,} bytes once it is encoded; the limit is 1 MiB: store it "
@@ -242,19 +295,58 @@ class Envelopes:
         Raises:
             CodecError: It is damaged, or the codec does not know its key.
         """
-        key_id, data = key_of(envelope), envelope.get("data")
+        key_id = key_of(envelope)
+        parts = wrap_of(envelope)[1], envelope.get("data")
         try:
-            return self._codec.decode(key_id, base64.b64decode(data, validate=True)).decode()
+            data = b"".join([base64.b64decode(part, validate=True) for part in parts])
+            return self._codec.decode(key_id, data).decode()
         except Exception as error:
             raise CodecError(
                 f"{what} was encoded with key {key_id!r}, and the app's codec cannot decode it "
                 f"({type(error).__name__}): give the codec that key again"
             ) from error
 
+    def rewrap(self, wrap: str) -> str | None:
+        """Return a wrap with the present key in place of an earlier one; None if the codec does not
+        know that one.
+
+        Args:
+            wrap: The wrap, as an envelope has it.
+
+        Raises:
+            DefinitionError: The codec wraps no keys, or has no present one.
+        """
+        codec = self._codec
+        if not isinstance(codec, RotatingCodec) or codec.key_id is None:
+            raise DefinitionError(
+                "the app's codec wraps no keys that could be rotated: use one such as "
+                "pgflow.extensions.Keyring, with a key_id"
+            )
+        name, _, wrapped = wrap.partition(":")
+        try:
+            again = codec.rewrap(name, base64.b64decode(wrapped, validate=True))
+        except Exception:  # noqa: BLE001 - a key that is not there may be anything
+            return None
+        return f"{codec.key_id}:{base64.b64encode(again).decode()}"
+
+    @property
+    def key_id(self) -> str | None:
+        """Name of the present key."""
+        return self._codec.key_id
+
 
 def envelopes_of(codec: PayloadCodec | None) -> Envelopes | None:
     """The envelopes of an app that was given this codec."""
     return None if codec is None else Envelopes(codec)
+
+
+def is_hiding(envelopes: Envelopes | None) -> bool:
+    """Return True if an app encrypts its values, so that secrets may be among them.
+
+    Args:
+        envelopes: Those of the app; None if it has no codec.
+    """
+    return envelopes is not None and envelopes.is_hiding
 
 
 def is_redacted(value: Any) -> bool:
@@ -264,7 +356,15 @@ def is_redacted(value: Any) -> bool:
 
 def key_of(envelope: Any) -> str:
     """The id of the key that an envelope names."""
-    return str(envelope["$codec"])
+    return wrap_of(envelope)[0] or str(envelope["$codec"])
+
+
+def wrap_of(envelope: Any) -> tuple[str, str]:
+    """Return the name of the key that the data key of an envelope is wrapped with, and the wrapped
+    key in base64; both are empty if there is none.
+    """
+    name, _, wrap = str(envelope.get("$wrap") or "").partition(":")
+    return name, wrap
 
 
 def is_envelope(value: Any) -> bool:
@@ -296,7 +396,9 @@ def open_value(envelopes: Envelopes | None, value: Any, what: str) -> Any:
 def open_unordered(envelopes: Envelopes | None, value: dict[str, Any], what: str) -> dict[str, Any]:
     """Return an object of a column of type ``jsonb``, which keeps no order of keys, in clear."""
     return (
-        json.loads(_open(envelopes, value, what)) if value.keys() == {"$codec", "data"} else value
+        json.loads(_open(envelopes, value, what))
+        if value.keys() - {"$wrap"} == {"$codec", "data"}
+        else value
     )
 
 

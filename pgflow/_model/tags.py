@@ -36,6 +36,7 @@ from pydantic_core import TzInfo
 from pgflow._model import coreschemas
 from pgflow._model.proofs import is_finite
 from pgflow.errors import NotStorable
+from pgflow.texts import MASK, keep_secret
 
 TAG = "$pgflow"
 MARK = '"$pgflow"'
@@ -53,6 +54,8 @@ _BUILTIN: dict[str, Any] = {
     kind.__name__: kind for kind in (bytes, date, time, datetime, timedelta, Decimal, UUID, complex)
 }
 """Types of which a tag says enough, whatever the annotation."""
+
+_SECRET: dict[str, Any] = {kind.__name__: kind for kind in SECRETS}
 
 _known: dict[str, type] = {}
 
@@ -93,20 +96,19 @@ class Difference:
 # ---------------------------------------------------------------- comparing
 
 
-def difference(value: Any, back: Any, place: str = "") -> Difference | None:
+def difference(
+    value: Any, back: Any, place: str = "", *, is_hidden: bool = False
+) -> Difference | None:
     """Return the first place where a value differs from another in type or content.
 
     Args:
         value: The one that is written.
         back: The one that its text is read as.
         place: Path to both.
+        is_hidden: True if the text is encrypted: then a secret may be in it.
     """
     if isinstance(value, SECRETS):
-        return Difference(
-            place,
-            f"is a {type(value).__name__}, and a secret is never recorded: pass a name or a "
-            "reference by which a step finds it",
-        )
+        return _difference_of_secrets(value, back, place, is_hidden=is_hidden)
     kind = type(value)
     if kind is not type(back):
         return _difference_of_types(value, back, place)
@@ -114,9 +116,9 @@ def difference(value: Any, back: Any, place: str = "") -> Difference | None:
         is_same = value == back if kind is not float else repr(value) == repr(back)
         return None if is_same else _changed(place)
     if isinstance(value, Mapping):
-        return _difference_of_dicts(value, back, place)
+        return _difference_of_dicts(value, back, place, is_hidden=is_hidden)
     if isinstance(value, (list, *_ROWS)):
-        return _difference_of_rows(value, back, place)
+        return _difference_of_rows(value, back, place, is_hidden=is_hidden)
     parts = parts_of(value)
     if parts is not None:
         others = parts_of(back) or {}
@@ -124,7 +126,7 @@ def difference(value: Any, back: Any, place: str = "") -> Difference | None:
             return _changed(place)
         pairs = ((f"{place}.{name}", parts[name], others[name]) for name in parts)
         is_given = given_to(value) == given_to(back)
-        return _first(pairs) or (None if is_given else _changed(place))
+        return _first(pairs, is_hidden=is_hidden) or (None if is_given else _changed(place))
     if isinstance(value, (datetime, time)):
         is_same = (
             value == back and value.fold == back.fold and _is_same_zone(value.tzinfo, back.tzinfo)
@@ -134,6 +136,55 @@ def difference(value: Any, back: Any, place: str = "") -> Difference | None:
     else:
         is_same = bool(value == back)
     return None if is_same else _changed(place)
+
+
+def _difference_of_secrets(
+    value: Any, back: Any, place: str, *, is_hidden: bool
+) -> Difference | None:
+    held = value.get_secret_value()
+    keep_secret(held)
+    if not is_hidden:
+        return Difference(
+            place,
+            f"is a {type(value).__name__}, and a secret is recorded only by an app whose codec "
+            "encrypts it: give the app one, App(codec=pgflow.extensions.Keyring(...)), or pass a "
+            "name by which a step finds the secret",
+            kind=type(value).__name__,
+        )
+    if type(value) is not type(back):
+        return _difference_of_types(value, back, place)
+    # A place within it could name a part of it.
+    return _changed(place) if difference(held, back.get_secret_value(), is_hidden=True) else None
+
+
+def secrets_in(value: Any) -> Iterator[Any]:
+    """Yield what each secret in a value holds."""
+    if isinstance(value, SECRETS):
+        yield value.get_secret_value()
+        return
+    parts = value if isinstance(value, Mapping) else parts_of(value)
+    if parts is not None:
+        for item in (*(parts if parts is value else ()), *parts.values()):
+            yield from secrets_in(item)
+    elif isinstance(value, (list, *_ROWS)):
+        for item in value:
+            yield from secrets_in(item)
+
+
+def masked(value: Any) -> Any:
+    """Return JSON that was decrypted as people may see it: with a mask for each secret."""
+    if isinstance(value, dict):
+        if TAG in value and _is_secret(str(value[TAG])):
+            return MASK
+        return {name: masked(part) for name, part in value.items()}
+    return [masked(part) for part in value] if isinstance(value, list) else value
+
+
+def _is_secret(name: str) -> bool:
+    """Return True if a tag names a secret. A class that is not loaded goes by its name."""
+    return name.startswith("Secret") or any(
+        cls.__qualname__ == name for kind in SECRETS for cls in _subclasses(kind)
+    )
 
 
 def _difference_of_types(value: Any, back: Any, place: str) -> Difference | None:
@@ -155,41 +206,46 @@ def _changed(place: str) -> Difference:
     )
 
 
-def _first(pairs: Iterator[tuple[str, Any, Any]]) -> Difference | None:
+def _first(pairs: Iterator[tuple[str, Any, Any]], *, is_hidden: bool) -> Difference | None:
     for place, value, back in pairs:
-        found = difference(value, back, place)
+        found = difference(value, back, place, is_hidden=is_hidden)
         if found is not None:
             return found
     return None
 
 
-def _difference_of_dicts(value: Any, back: Any, place: str) -> Difference | None:
+def _difference_of_dicts(
+    value: Any, back: Any, place: str, *, is_hidden: bool
+) -> Difference | None:
     if len(value) != len(back) or getattr(value, "default_factory", None) is not getattr(
         back, "default_factory", None
     ):
         return _changed(place)
     for (key, item), (other, found) in zip(value.items(), back.items(), strict=True):
         here = f"{place}[{key!r:.40}]"
-        differs = difference(key, other, f"{here} (the key)")
+        differs = difference(key, other, f"{here} (the key)", is_hidden=is_hidden)
         if differs is not None:  # JSON has no keys but texts, so any other was not given as JSON
             return dataclasses.replace(differs, is_reading=differs.is_reading and type(key) is str)
-        differs = difference(item, found, here)
+        differs = difference(item, found, here, is_hidden=is_hidden)
         if differs is not None:
             return differs
     return None
 
 
-def _difference_of_rows(value: Any, back: Any, place: str) -> Difference | None:
+def _difference_of_rows(value: Any, back: Any, place: str, *, is_hidden: bool) -> Difference | None:
     if len(value) != len(back) or getattr(value, "maxlen", None) != getattr(back, "maxlen", None):
         return _changed(place)
     if isinstance(value, (set, frozenset)):
         known = {item: item for item in back}
         if any(item not in known for item in value):
             return _changed(place)
-        return _first((place, item, known[item]) for item in value)
+        return _first(((place, item, known[item]) for item in value), is_hidden=is_hidden)
     return _first(
-        (f"{place}[{number}]", item, found)
-        for number, (item, found) in enumerate(zip(value, back, strict=True))
+        (
+            (f"{place}[{number}]", item, found)
+            for number, (item, found) in enumerate(zip(value, back, strict=True))
+        ),
+        is_hidden=is_hidden,
     )
 
 
@@ -335,12 +391,19 @@ class Writer:
             again. ABSENT if there is none.
         names_classes: True to name the class of a model of which fields were left out, since
             another one would read it too.
+        is_hidden: True if the text is encrypted: then secrets may be in it.
     """
 
     def __init__(
-        self, codec_of: Codecs, refused: Any = ABSENT, *, names_classes: bool = False
+        self,
+        codec_of: Codecs,
+        refused: Any = ABSENT,
+        *,
+        names_classes: bool = False,
+        is_hidden: bool = False,
     ) -> None:
         self._codec_of = codec_of
+        self._is_hidden = is_hidden
         self._refused = refused
         self._names_classes = names_classes
 
@@ -357,8 +420,11 @@ class Writer:
             ValueError: Nothing says what it is.
         """
         is_known = back is not ABSENT
-        if is_known and difference(value, back) is None:
+        if is_known and difference(value, back, is_hidden=self._is_hidden) is None:
             return plain
+        if self._is_hidden and isinstance(value, SECRETS):
+            held = value.get_secret_value()
+            return {TAG: type(value).__qualname__, "of": self.write(held, ABSENT, ABSENT)}
         is_type = not is_known or type(value) is type(back)
         if type(value) is dict:
             return self._dict(value, plain, back if is_type else ABSENT)
@@ -376,7 +442,7 @@ class Writer:
         if type(value) in _JSON and not is_known:
             return self._finite(value)
         of = value if type(value) in _JSON else self._plain(value, plain)
-        tagged = {TAG: type(value).__qualname__, "of": of}
+        tagged: dict[str, Any] = {TAG: type(value).__qualname__, "of": of}
         if isinstance(value, (datetime, time)):
             tagged.update(_zone_of(value))
         return tagged
@@ -393,7 +459,9 @@ class Writer:
         if isinstance(value, Enum):
             return self._enum(value)
         self._check_asked(value)
-        return json.loads(self._codec_of(kind).encode(value, "it"))
+        if self._is_hidden and isinstance(value, SECRETS):
+            return ABSENT
+        return json.loads(self._codec_of(kind).encode(value, "it", is_hidden=self._is_hidden))
 
     def _check_asked(self, value: Any) -> None:
         """The codec that asks for tags, asked again, would ask for them again."""
@@ -473,7 +541,8 @@ class Writer:
             if not self._names_classes:
                 return {**made, TAG: left_out_of(value)}
         self._check_asked(value)
-        written = json.loads(self._codec_of(type(value)).encode(value, "it"))
+        codec = self._codec_of(type(value))
+        written = json.loads(codec.encode(value, "it", is_hidden=self._is_hidden))
         name = type(value).__qualname__
         if isinstance(written, dict) and not is_root(type(value)) and TAG not in written:
             return {TAG: name, **written}
@@ -741,6 +810,10 @@ def untag(value: Any, codec_of: Codecs) -> Any:
         return _read(codec_of(_BUILTIN[name]), value, f"a {name}")
     if name in _SCALARS and type(value.get("of")) is _SCALARS[name]:
         return value["of"]
+    if name in _SECRET:
+        held = untag_within(value.get("of"), codec_of)
+        keep_secret(held)
+        return _SECRET[name](held)
     rows = {"tuple": tuple, "set": set, "frozenset": frozenset, "list": list}
     items = untag_within(value.get("of"), codec_of)
     if name in rows and isinstance(items, list):

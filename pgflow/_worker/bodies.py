@@ -35,6 +35,7 @@ from pgflow._engine.values import UNREADABLE
 from pgflow._flow.scope import StepScope, current, log_fields
 from pgflow._flow.step import Step
 from pgflow._model.decisions import Choice
+from pgflow._model.envelopes import is_hiding
 from pgflow._model.exceptions import clean, encode_error
 from pgflow._model.reasons import Unknown
 from pgflow._transactions.protocol import Trouble, Unstorable
@@ -73,7 +74,7 @@ class Bodies:
         self._transactions = transactions
         self._progress = progress
         self._calls = calls = transactions.calls
-        self._effects = EffectAttempts(calls, definitions.replacements)
+        self._effects = EffectAttempts(calls, definitions)
         self._threads = calls.threads
         self._lost = calls.lost_threads
         self._posts = context.posts
@@ -456,7 +457,8 @@ def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
             )
         value = value.recorded()
     try:
-        text = call.spec.result.encode(value, f"the result of step {call.name}")
+        what = f"the result of step {call.name}"
+        text = call.spec.result.encode(value, what, is_hidden=is_hiding(scope.claim.envelopes))
     except NotStorable as error:
         raise Unstorable(error) from error
     if scope.emitted:

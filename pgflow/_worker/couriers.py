@@ -33,7 +33,7 @@ from pgflow._db.query import Query, run_by, run_through
 from pgflow._flow.relays import Relay, Sink, Statement, TryLater, Undeliverable
 from pgflow._flow.run_info import EPOCH
 from pgflow._flow.workflow import Workflow
-from pgflow._model.envelopes import open_text, seal_metadata
+from pgflow._model.envelopes import is_hiding, open_text, seal_metadata
 from pgflow._model.events import Event
 from pgflow._model.protocol import DeliveryRow
 from pgflow._transactions.provider import (
@@ -453,7 +453,8 @@ class InsideCourier(Courier):
             options = interceptor.start(workflow.name, options)
         envelopes = self.definitions.envelopes
         metadata = seal_metadata(envelopes, options.metadata) or {}
-        text = workflow.encode_input((), self.relay.input_of(event))
+        given = self.relay.input_of(event)
+        text = workflow.encode_input((), given, is_hidden=is_hiding(envelopes))
         if envelopes is not None:
             what = f"the input of workflow {workflow.name}"
             text = envelopes.seal_compared(text, what, key, workflow.defaults_text)

@@ -15,13 +15,14 @@ from pgflow._engine.effects import EffectCall
 from pgflow._engine.execution import Execution
 from pgflow._engine.host import EffectResult
 from pgflow._flow.ledgers.effect import EffectStep
-from pgflow._flow.step import Step
 from pgflow._model.effects import Absent, Accepted, Confirmed, StillUnknown
+from pgflow._model.envelopes import is_hiding
 from pgflow._model.exceptions import encode_error
 from pgflow._model.fingerprints import fingerprint
 from pgflow._model.names import is_name
 from pgflow._model.reasons import NOT_BEGUN, Unknown
 from pgflow._worker.body_calls import BodyCalls
+from pgflow._worker.options import Definitions
 from pgflow.errors import Diverged, NotStorable, Stale
 
 BEGIN_WITHIN = 0.5
@@ -42,14 +43,13 @@ class EffectAttempts:
 
     Args:
         calls: Calls the functions.
-        replacements: Functions that tests call in place of a body, by step.
+        definitions: The app's, with its codec and the functions that tests call in place of a body.
     """
 
-    def __init__(
-        self, calls: BodyCalls, replacements: dict[Step[Any, Any], Callable[..., Any]]
-    ) -> None:
+    def __init__(self, calls: BodyCalls, definitions: Definitions) -> None:
         self._calls = calls
-        self._replacements = replacements
+        self._replacements = definitions.replacements
+        self._is_hidden = is_hiding(definitions.envelopes)
 
     async def act(self, execution: Execution, call: EffectCall) -> EffectResult:
         """Make one attempt, and return what is known of its outcome."""
@@ -125,7 +125,8 @@ class EffectAttempts:
             call, step.verifier, (value,)
         ):
             return unknown(call, Unknown.NOT_VERIFIED)
-        return _confirmed(call, value, f"the result of effect {call.name}")
+        what = f"the result of effect {call.name}"
+        return _confirmed(call, value, what, is_hidden=self._is_hidden)
 
     async def inquire(self, call: EffectCall) -> EffectResult:
         """Ask the counterparty about the outcome of the attempts so far."""
@@ -136,7 +137,8 @@ class EffectAttempts:
             # The counterparty has accepted it and confirms it later.
             return accepted(call, answer.value)
         if isinstance(answer, Confirmed):
-            return _confirmed(call, answer.value, f"what settling effect {call.name} brought")
+            what = f"what settling effect {call.name} brought"
+            return _confirmed(call, answer.value, what, is_hidden=self._is_hidden)
         if isinstance(answer, Absent):
             return EffectResult(call, "absent")
         if isinstance(answer, StillUnknown):
@@ -147,9 +149,10 @@ class EffectAttempts:
         )
 
 
-def _confirmed(call: EffectCall, value: Any, what: str) -> EffectResult:
+def _confirmed(call: EffectCall, value: Any, what: str, *, is_hidden: bool) -> EffectResult:
     try:
-        return EffectResult(call, "confirmed", call.spec.result.encode(value, what))
+        text = call.spec.result.encode(value, what, is_hidden=is_hidden)
+        return EffectResult(call, "confirmed", text)
     except NotStorable as error:  # it was done, and a retry would return the same kind of value
         return unknown(call, Unknown.MISFIT, error)
 

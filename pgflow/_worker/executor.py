@@ -56,6 +56,20 @@ _LOGGED = ("definition", "engine", "refused", UNREADABLE)
 """Reasons of a hold that already have a log record of their own."""
 
 
+LONG_UNITS = 25_000
+"""Units of a journal after each of which a worker warns: a replay reads all of them."""
+
+
+def _warn_of_length(claim: Claim, units: int) -> None:
+    log.warning(
+        "run %s has recorded %s units, and each claim of it replays all of them: let its code "
+        "call pgflow.continue_as_new(), which begins with an empty journal",
+        claim.key,
+        f"{units:,}",
+        extra=log_fields(claim),
+    )
+
+
 class Executor(Loop):
     """Takes runs through this worker, one round at a time. Its loop claims the first ones, and
     whenever there is room; while there is a backlog, claims travel with commits.
@@ -496,6 +510,8 @@ class CommitResults:
         claim = execution.claim
         if flush.rows or flush.ending is not None:
             seq = flush.last_seq if flush.rows else 0
+            if seq // LONG_UNITS > flush.expected_seq // LONG_UNITS and flush.ending is None:
+                _warn_of_length(claim, seq)
             self._acknowledged.note(
                 claim.run_id, claim.token, seq, claim.key, has_ended=flush.ending is not None
             )
@@ -510,19 +526,24 @@ class CommitResults:
         if claim.suspect and any(row.kind != Kind.STEP_STARTED for row in flush.rows):
             self._runs.suspects.progressed(execution)
         if execution.over and self._runs.executions.get(execution.run_id) is execution:
-            if flush.ending is not None:
-                self.finished += 1
-                self._count_end(execution, flush.ending)
-            elif answer is not None:
-                if answer["place"] in ("ended", "held"):
-                    self._notifications.ended([claim.chain_id])
-                self._count_leave(execution, flush, answer["place"])
-            if answer is not None and answer["place"] == "parked" and execution.may_rest:
-                self._runs.rest(execution)
-            else:
-                self._runs.take_apart(execution)
+            self._left(execution, flush, answer)
         if execution in self._turns.waiting:
             self._turns.changed(execution)
+
+    def _left(self, execution: Execution, flush: Flush, answer: Answer | None) -> None:
+        """Count a run that is over here; keep it in memory if it is parked and may rest."""
+        claim = execution.claim
+        if flush.ending is not None:
+            self.finished += 1
+            self._count_end(execution, flush.ending)
+        elif answer is not None:
+            if answer["place"] in ("ended", "held"):
+                self._notifications.ended([claim.chain_id])
+            self._count_leave(execution, flush, answer["place"])
+        if answer is not None and answer["place"] == "parked" and execution.may_rest:
+            self._runs.rest(execution)
+        else:
+            self._runs.take_apart(execution)
 
     def _is_opened(self, execution: Execution, answer: Answer) -> bool:
         """Open the answer in place. If it cannot be decoded, hand the run back and return False:

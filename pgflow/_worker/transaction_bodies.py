@@ -27,6 +27,7 @@ from pgflow._engine.values import seal_result
 from pgflow._flow.scope import StepScope
 from pgflow._flow.step import Step
 from pgflow._model.durations import duration
+from pgflow._model.envelopes import is_hiding
 from pgflow._transactions import protocol as transactions
 from pgflow._transactions.provider import provider_for
 from pgflow._worker.body_calls import BodyCalls
@@ -272,8 +273,9 @@ class TransactionBodies:
         def encode(value: Any) -> str:
             what = f"the result of step {call.name}"
             try:
-                text = call.spec.result.encode(value, what)
-                if (envelopes := execution.claim.envelopes) is not None:
+                envelopes = execution.claim.envelopes
+                text = call.spec.result.encode(value, what, is_hidden=is_hiding(envelopes))
+                if envelopes is not None:
                     call.stored, text = seal_result(call, text, envelopes)
                 # Do not commit a result that the workflow cannot read.
                 call.spec.result.decode(text, what)

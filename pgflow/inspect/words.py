@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pgflow._model.envelopes import is_redacted
+from pgflow._model.envelopes import is_redacted, key_of
 from pgflow._model.reasons import in_words
 
 
@@ -19,7 +19,7 @@ def encoded(value: dict[str, Any]) -> str:
     """
     if is_redacted(value):
         return f"<redacted, sha256 {value['redacted'][:12]}...>"
-    return f"<encoded with key {value['$codec']}>" if "$codec" in value and "data" in value else ""
+    return f"<encoded with key {key_of(value)}>" if "$codec" in value and "data" in value else ""
 
 
 def readable(value: Any) -> Any:

@@ -109,8 +109,9 @@ class Offering:
                     _said(run_key=key, status=ENDS[type(ended)], why=str(ended))
                 ) from None
             else:
-                text = workflow.result_codec.encode(value, f"the result of run {key!r}")
-                return _said(run_key=key, status="completed", result=json.loads(text))
+                what = f"the result of run {key!r}"
+                result = workflow.result_codec.shown(value, what)
+                return _said(run_key=key, status="completed", result=result)
             if left <= seconds or "needs" in found:
                 return _said(**found)
             await context.report_progress(look + 1, message=f"{key}: {found['status']}")

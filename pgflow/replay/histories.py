@@ -161,6 +161,32 @@ def export_chain(connection: psycopg.Connection[Any], chain_id: int, out: IO[str
     return written
 
 
+def export_ended(
+    connection: psycopg.Connection[Any], place: dict[str, Any] | None, out: IO[str]
+) -> tuple[int, int, dict[str, Any]]:
+    """Write the runs that have ended since a place, each once.
+
+    Args:
+        connection: Connection to the database, in autocommit mode.
+        place: Place that an earlier call has returned; None for the beginning.
+        out: File to write to.
+
+    Returns:
+        Numbers of runs and lines, and the place to go on from the next time.
+    """
+    runs = lines = 0
+    while True:
+        ended = run(connection, transfer.list_ended(place, _ENDED_AT_ONCE))
+        for chain in ended.chains:
+            lines += len(export_chain(connection, chain, out))
+        runs, place = runs + len(ended.chains), ended.next
+        if not ended.has_more:
+            return runs, lines, place
+
+
+_ENDED_AT_ONCE = 1000
+
+
 def _pages(connection: psycopg.Connection[Any], found: transfer.Exported) -> Iterator[str]:
     """Yield the journal page by page, as it was when the export began: later units are left out."""
     after = 0

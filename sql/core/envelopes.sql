@@ -12,6 +12,16 @@ as $$
 $$;
 comment on function pgflow.is_envelope_(jsonb) is 'True if a value was encoded by the codec of an app';
 
+create or replace function pgflow.unwrapped_(body text)
+returns text
+language sql
+immutable
+-- Also of envelopes in texts within a value, whose quotes are escaped.
+return case when position('$wrap' in body) = 0 then body else regexp_replace(body,
+  e'(\\$wrap\\\\*": ?\\\\*")[A-Za-z0-9._-]{1,64}:[A-Za-z0-9+/=]{40,255}', '\1', 'g') end;
+comment on function pgflow.unwrapped_(text)
+  is 'Text of a value without the wraps in its envelopes (sql/ops/rewrap.sql): the same after a rotation of keys';
+
 create or replace function pgflow.is_redacted_(body text)
 returns boolean
 language sql

@@ -53,6 +53,14 @@ $$;
 comment on function pgflow.redacted_(json, "char")
   is 'Stand-in for a value that was redacted: an envelope that no codec can open, with the hash of its text';
 
+create or replace function pgflow.is_same_(value json, other json)
+returns boolean
+language sql
+immutable
+return pgflow.unwrapped_(value::text) = pgflow.unwrapped_(other::text);
+comment on function pgflow.is_same_(json, json)
+  is 'True if two values have the same text, be it that a rotation of keys has reached only one of them';
+
 create or replace function pgflow.redact_copies_(runs bigint[], body json, asked json)
 returns void
 language sql
@@ -60,14 +68,14 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
   update pgflow.carried c
-  set payload = case when c.payload::text = body::text then pgflow.redacted_(c.payload, null) else c.payload end,
-    request = case when c.request::text = asked::text then pgflow.redacted_(c.request, null) else c.request end
-  where c.run_id = any(runs) and (c.payload::text = body::text or c.request::text = asked::text);
+  set payload = case when pgflow.is_same_(c.payload, body) then pgflow.redacted_(c.payload, null) else c.payload end,
+    request = case when pgflow.is_same_(c.request, asked) then pgflow.redacted_(c.request, null) else c.request end
+  where c.run_id = any(runs) and (pgflow.is_same_(c.payload, body) or pgflow.is_same_(c.request, asked));
   update pgflow.saga_effect s
-  set result = case when s.result::text = body::text then pgflow.redacted_(s.result, null) else s.result end,
-    request = case when s.request::text = asked::text then pgflow.redacted_(s.request, null) else s.request end
+  set result = case when pgflow.is_same_(s.result, body) then pgflow.redacted_(s.result, null) else s.result end,
+    request = case when pgflow.is_same_(s.request, asked) then pgflow.redacted_(s.request, null) else s.request end
   where s.chain_id in (select r.chain_id from pgflow.run r where r.run_id = any(runs))
-    and (s.result::text = body::text or s.request::text = asked::text);
+    and (pgflow.is_same_(s.result, body) or pgflow.is_same_(s.request, asked));
 $$;
 comment on function pgflow.redact_copies_(bigint[], json, json)
   is 'Takes a value out of what later generations have of it beside the journal, for reuse and for taking back';
@@ -131,7 +139,7 @@ begin
       me := (select r.origin_run_id from pgflow.run r where r.run_id = me);
     end loop;
   end if;
-  was := (select r.input::text from pgflow.run r where r.run_id = me);
+  was := (select pgflow.unwrapped_(r.input::text) from pgflow.run r where r.run_id = me);
   heirs := array(
     with recursive line as (
       select r.run_id from pgflow.run r
@@ -147,7 +155,8 @@ begin
   family := case what
     when 'result' then array[me]
     when 'input' then array(
-      select r.run_id from pgflow.run r where r.run_id = any(heirs) and r.input::text = was order by 1
+      select r.run_id from pgflow.run r
+      where r.run_id = any(heirs) and pgflow.unwrapped_(r.input::text) = was order by 1
     )
     else array(
       with recursive line as (
@@ -168,7 +177,7 @@ begin
   select r.key into heir from pgflow.run r
   where r.run_id = any(heirs) and not exists (select from pgflow.outcome o where o.run_id = r.run_id)
     and (r.run_id = any(family) or r.chain_id = chain
-      or exists (select from pgflow.carried c where c.run_id = r.run_id and c.payload::text = body::text))
+      or exists (select from pgflow.carried c where c.run_id = r.run_id and pgflow.is_same_(c.payload, body)))
   order by r.run_id limit 1;
   if found then
     raise exception using errcode = 'PF006',

@@ -41,16 +41,16 @@
 create or replace function pgflow.hash_(body text)
 returns bytea
 language sql
-stable strict
-return sha256(convert_to(body, 'UTF8'));
-comment on function pgflow.hash_(text) is 'SHA-256 of a text in UTF-8';
+stable
+return sha256(convert_to(pgflow.unwrapped_(body), 'UTF8'));
+comment on function pgflow.hash_(text) is 'SHA-256 of a text in UTF-8, without the wraps of envelopes in it';
 
 create or replace function pgflow.value_hash_(body text)
 returns bytea
 language sql
 stable
 return case when pgflow.is_redacted_(body) then decode(substr(body, 36, 64), 'hex')
-  else sha256(convert_to(body, 'UTF8')) end;
+  else pgflow.hash_(body) end;
 comment on function pgflow.value_hash_(text)
   is 'Hash of a value''s text; of one that was redacted, the hash that it had';
 

@@ -20,7 +20,14 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_variable
 begin
+  if pgflow.own_tenants() is not null then
+    tenant := pgflow.own_tenant_(coalesce(tenant, ''));
+    if exists (select from pgflow.retention_rule r where r.rule = rule and r.tenant is distinct from tenant) then
+      raise exception using errcode = 'PF021', message = format('rule %s is not of tenant %s', rule, tenant);
+    end if;
+  end if;
   insert into pgflow.retention_rule as r (rule, keep_seconds, workflow, status, labels, tenant, set_at, set_by)
   values (rule, keep_seconds, workflow, status, nullif(labels, '{}'), tenant, pgflow.now_(), pgflow.sender_(sent_by))
   on conflict on constraint retention_rule_pkey do update
@@ -46,7 +53,9 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
   with gone as (
-    delete from pgflow.retention_rule r where r.rule = drop_retention.rule returning 1
+    delete from pgflow.retention_rule r
+    where r.rule = drop_retention.rule and coalesce(r.tenant = any(pgflow.own_tenants()), pgflow.own_tenants() is null)
+    returning 1
   )
   select exists (select from gone)
 $$;
@@ -190,6 +199,7 @@ as $$
 declare
   t timestamptz := pgflow.now_();
   wanted jsonb := jsonb_build_object(label, subject);
+  own constant text[] := case when tenant is null then pgflow.own_tenants() else array[pgflow.own_tenant_(tenant)] end;
   roots bigint[];
   gone bigint[];
 begin
@@ -199,10 +209,10 @@ begin
   perform pg_advisory_xact_lock(pgflow.latch_('retention'));
   roots := array(
     with recursive line as (
-      select r.run_id from pgflow.run r where r.labels @> wanted and (tenant is null or r.tenant = tenant)
+      select r.run_id from pgflow.run r where r.labels @> wanted and (own is null or r.tenant = any(own))
       union
       select r.run_id from pgflow.relabelled x join pgflow.run r on r.run_id = x.run_id
-      where x.labels @> wanted and (tenant is null or r.tenant = tenant)
+      where x.labels @> wanted and (own is null or r.tenant = any(own))
       union
       -- The first generation of the chain, and the head of the family.
       select p.above from line m
@@ -235,7 +245,8 @@ $$;
 comment on function pgflow.forget_subject(text, text, text, text, int, boolean)
   is 'Removes the families of runs that have a label with the name of a subject, once they have ended: of so many '
      'families in one call, so call it until removed = 0. Answers the runs that it removed, and the families that it '
-     'left since they are open, under a legal hold or owe something. It records why, and no name. is_dry only counts';
+     'left since they are open, under a legal hold or owe something. It records why, and no name. is_dry only counts. '
+     'Without a tenant: those of the session, or of all';
 --! grant forget_subject to pgflow_operator
 
 create or replace function pgflow.check_keeping_()

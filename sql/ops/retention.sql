@@ -218,6 +218,7 @@ as $$
 declare
   roots bigint[];
   gone bigint[];
+  own constant text[] := pgflow.own_tenants();
   t timestamptz := pgflow.now_();
 begin
   if ended_before is null or ended_before > t then
@@ -229,7 +230,7 @@ begin
   roots := array(
     select o.run_id from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
     where o.run_id > after and o.finished_at < drop_history.ended_before and r.parent_run_id is null
-      and r.generation = 1
+      and r.generation = 1 and (own is null or r.tenant = any(own))
     order by o.run_id limit max
   );
   last_root := roots[cardinality(roots)];
@@ -242,7 +243,7 @@ end
 $$;
 comment on function pgflow.drop_history(timestamptz, int, bigint)
   is 'Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked '
-     'at, null once there are none';
+     'at, null once there are none. A session that acts for tenants removes theirs only';
 --! grant drop_history to pgflow_operator
 
 comment on column pgflow.dropped_history.dropped_history_id is 'Number of the removal';

@@ -94,6 +94,57 @@ comment on function pgflow.export_units(bigint, int)
      'args_hash, key], ...]; null at its end';
 --! grant export_units to pgflow_worker, pgflow_operator
 
+create or replace function pgflow.list_ended(place jsonb default null, max int default 1000)
+returns table (chains bigint[], next jsonb, has_more boolean)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  passed bigint := coalesce((place->>'passed')::bigint, 0);
+  upto bigint := (place->>'upto')::bigint;
+  waits_for text[] := array(select jsonb_array_elements_text(place->'waits_for'));
+  open bigint[] := array(select jsonb_array_elements_text(place->'open')::bigint);
+  own constant text[] := pgflow.own_tenants();
+  found bigint[];
+  still bigint[];
+begin
+  -- As the sealer passes new runs (sql/ledgers/seals.sql): none can appear behind it.
+  if upto is null then
+    select case when s.is_called then s.last_value else 0 end into upto from pgflow.run_id_seq s;
+    waits_for := pgflow.starters_(false);
+  elsif waits_for <> '{}' then
+    waits_for := array(select unnest(waits_for) intersect select unnest(pgflow.starters_(false)));
+  end if;
+  found := '{}';
+  if waits_for = '{}' then
+    found := array(
+      select r.run_id from pgflow.run r
+      where r.run_id > passed and r.run_id <= upto and r.generation = 1 and (own is null or r.tenant = any(own))
+      order by r.run_id limit max
+    );
+  end if;
+  has_more := cardinality(found) >= max;
+  select coalesce(array_agg(c.id order by c.id) filter (where o.run_id is not null), '{}'),
+    coalesce(array_agg(c.id order by c.id) filter (where o.run_id is null), '{}')
+  into chains, still
+  from unnest(open || found) as c (id)
+  join pgflow.run r on r.run_id = c.id
+  left join pgflow.outcome o on o.run_id = pgflow.newest_run_(c.id);
+  next := jsonb_build_object('open', to_jsonb(still), 'waits_for', case when has_more or waits_for <> '{}'
+      then to_jsonb(waits_for) else '[]' end, 'upto', case when has_more or waits_for <> '{}' then upto end,
+    'passed', case when has_more then found[max] when waits_for <> '{}' then passed else greatest(passed, upto) end);
+  return next;
+end
+$$;
+comment on function pgflow.list_ended(jsonb, int)
+  is 'Chains that have ended since a place, each once, those of the session''s tenants; the place to go on from, which '
+     'names the runs that were open, and whether there is more to read at once. A run that is done again after its end '
+     'is not listed a second time';
+--! grant list_ended to pgflow_operator
+
 create or replace function pgflow.check_history_(history jsonb)
 returns void
 language plpgsql

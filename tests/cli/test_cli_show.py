@@ -18,6 +18,7 @@ import pytest
 from clikit import APPS, pgflow
 from pgflow_cli.runs import waiting
 from servers import HANG_SECONDS
+from sqlkit import begin, commit, flush, unit
 
 import pgflow as flow
 from pgflow import AsyncApp, step, workflow
@@ -97,6 +98,35 @@ def test_a_limit_of_nothing_shows_each_call(worked):
     shown = pgflow(worked, "show", "long-1", "--limit", "0", tty=True).out
     assert len(re.findall(r"^ +\d+ +fetch +(?:completed|failed) ", shown, re.MULTILINE)) == ITEMS
     assert "Refused: no 19" in shown
+
+
+def test_a_run_is_shown_as_it_was_at_a_unit(dsn, conn, monkeypatch):
+    monkeypatch.setattr("pgflow_cli.runs.moment.AT_ONCE", 2)
+    claim = begin(conn, key="told")
+    units = [
+        unit("v", 0, None, '{"at": 1}'),
+        unit("c", 1, "first", '"a"'),
+        unit("v", 0, None, '{"at": 2, "more": true}'),
+        unit("c", 2, "second", '"b"'),
+    ]
+    commit(conn, flush(claim, *units))
+    states = []
+    for seq, calls, state in (
+        (1, 0, {"at": 1}),
+        (2, 1, {"at": 1}),
+        (4, 2, {"at": 2, "more": True}),
+    ):
+        found = pgflow(dsn, "show", "told", "--at", str(seq), "--json").data
+        assert (len(found["calls"]), found["state"]) == (calls, state)
+        assert (found["unit"], found["units"]) == (seq, 4)
+        states.append([(one["name"], one["status"]) for one in found["calls"]])
+    assert states[-1] == [("first", "completed"), ("second", "completed")]
+    table = pgflow(dsn, "show", "told", "--at", "3", "--limit", "1", tty=True)
+    assert "first" in table.out
+    assert "more = true" in table.out
+    assert "at unit 3 of 4" in table.err
+    beyond = pgflow(dsn, "show", "told", "--at", "5")
+    assert (beyond.code, "has 4 units" in beyond.err) == (2, True)
 
 
 def test_more_lines_than_the_limit_are_counted(worked):

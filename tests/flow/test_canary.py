@@ -1,5 +1,5 @@
-"""A password that an error quotes is nowhere: no table, view, log, span, page or answer of a
-command has it.
+"""A password that an error quotes is nowhere, and neither is what a secret holds: no table, view,
+dump, log, span, page or answer of a command has it.
 """
 
 from __future__ import annotations
@@ -8,18 +8,25 @@ import asyncio
 import io
 import json
 import logging
+import os
+import secrets
+import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from clikit import pgflow as command
+from pydantic import SecretStr
 from records import SOON
 from spankit import Spans
 from webkit import Browser
 
 import pgflow
-from pgflow import AsyncApp, Retries, RunFailed, RunStuck, step, workflow
+from pgflow import AsyncApp, Retries, RunFailed, RunStuck, Signal, step, workflow
 from pgflow.effects import effect
+from pgflow.errors import NotStorable
+from pgflow.extensions import Keyring
 from pgflow.logs import JsonFormatter
 from pgflow.otel import Tracing
 from pgflow.web import Principal
@@ -165,3 +172,126 @@ def test_a_password_that_an_error_quotes_is_nowhere(
     # And each would have had it.
     for where in ("tables and views", "logs", "spans", "pages", "commands"):
         assert "app:***@db/x" in texts[where], where
+
+
+# ---------------------------------------------------------------- what a secret holds
+
+told = Signal("told", SecretStr)
+
+
+@step(retries=Retries(max_attempts=1))
+async def sign_in(password: SecretStr) -> SecretStr:
+    pgflow.logger.warning("signing in with %s", password.get_secret_value())
+    pgflow.heartbeat({"with": str(password)})
+    return SecretStr(f"{password.get_secret_value()}-session")
+
+
+@step(retries=Retries(max_attempts=2, first_delay=0.001))
+async def refuse(session: SecretStr) -> None:
+    raise Unreachable(f"{session.get_secret_value()!r} is refused: {session.get_secret_value()}")
+
+
+@workflow
+async def keeps(password: SecretStr) -> dict[str, SecretStr]:
+    session = await sign_in(password)
+    pgflow.logger.info("the session is %r, of %s", session.get_secret_value(), password)
+    return {"password": password, "session": session, "told": await told.wait()}
+
+
+@workflow
+async def loses(password: SecretStr) -> None:
+    await refuse(await sign_in(password))
+
+
+async def play_secrets(dsn: str, spans: Spans, secret: str) -> str:
+    """Have a secret in each kind of value; return the pages of the console."""
+    tracing = Tracing(spans.provider, record_exceptions=True)
+    ring = Keyring({"k": os.urandom(32)}, "k", hash_key=os.urandom(16))
+    app = AsyncApp(dsn, include=[keeps, loses], interceptors=[tracing], codec=ring)
+    async with app, app.worker():
+        run = await app.start(keeps.options(key="kept"), SecretStr(secret))
+        await run.send(told, SecretStr(secret))
+        kept = await run.result(SOON)
+        assert {name: one.get_secret_value() for name, one in kept.items()} == {
+            "password": secret,
+            "session": f"{secret}-session",
+            "told": secret,
+        }
+        with pytest.raises(RunFailed) as failed:
+            await (await app.start(loses.options(key="lost"), SecretStr(secret))).result(SOON)
+        assert secret not in str(failed.value)
+        browser = Browser(app, ANN)
+        pages = [
+            (await browser.get(path, **said), browser.last.text)[1]  # type: ignore[union-attr]
+            for path, said in (("/", {}), ("/run", {"key": "kept"}), ("/run", {"key": "lost"}))
+        ]
+    return "".join(pages)
+
+
+def real_dump(dsn: str) -> str:
+    """The database as pg_dump writes it; empty where that is not installed."""
+    program = shutil.which("pg_dump")
+    if program is None:
+        return ""
+    done = subprocess.run([program, dsn], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+def test_what_a_secret_holds_is_nowhere(
+    dsn: str, conn: psycopg.Connection[Any], logged: io.StringIO
+) -> None:
+    secret, spans = f"canary{secrets.token_hex(8)}", Spans()
+    pages = asyncio.run(play_secrets(dsn, spans, secret))
+    words = [
+        ("show", "kept"),
+        ("show", "lost"),
+        ("logs", "kept", "--json"),
+        ("logs", "lost"),
+        ("result", "kept"),
+        ("result", "lost"),
+        ("list", "--json"),
+        ("timeline", "kept"),
+        ("export", "kept"),
+        ("--dsn", f"postgresql://app:{secret}@127.0.0.1:1/x", "list"),
+        ("--dsn", f"host=127.0.0.1 port=1 password={secret}", "doctor"),
+    ]
+    texts = {
+        "tables and views": dump(conn),
+        "the dump": real_dump(dsn),
+        "logs": logged.getvalue(),
+        "spans": "".join(span.to_json() for span in spans.all),
+        "pages": pages,
+        **{" ".join(one[-2:]): (said := command(dsn, *one)).out + said.err for one in words},
+    }
+    assert {where for where, text in texts.items() if secret in text} == set()
+    # And each would have had it.
+    assert "signing in with ***" in texts["logs"]
+    assert "***" in texts["spans"]
+    assert "***" in pages
+    assert "$wrap" in texts["tables and views"]
+
+
+def test_a_secret_is_refused_where_nothing_encrypts_it(dsn: str, logged: io.StringIO) -> None:
+    secret = f"canary{secrets.token_hex(8)}"
+
+    @workflow
+    async def reads() -> SecretStr:
+        return await sign_in(SecretStr(secret))
+
+    async def play() -> list[str]:
+        app = AsyncApp(dsn, include=[reads, keeps])
+        said = []
+        async with app, app.worker():
+            with pytest.raises(NotStorable) as refused:
+                await app.start(keeps.options(key="a"), SecretStr(secret))
+            said.append(str(refused.value))
+            with pytest.raises(RunFailed) as failed:
+                await (await app.start(reads.options(key="b"))).result(SOON)
+            said.append(str(failed.value))
+        return said
+
+    for text in asyncio.run(play()):
+        assert "App(codec=pgflow.extensions.Keyring(" in text
+        assert secret not in text
+        assert "\n" not in text
+    assert secret not in logged.getvalue()

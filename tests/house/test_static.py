@@ -62,6 +62,7 @@ DYNAMIC = {
     "flows/look": "the schema of plpgsql_check in the catalog, by %I; values are parameters",
     "flows/work": "the name of a function that create_workflow has made, by %I; values are parameters",
     "flows/workflows": "names by %I, text that its author wrote by %L, all with the rights of the caller",
+    "ops/rewrap": "names are those of tables and columns in the catalog, by %I; values by %L",
     "ops/check": "names are those of our own functions check_<concept>_() in the catalog, by %I",
     "privileges": "names of our own roles and functions, by %I",
 }

@@ -299,9 +299,11 @@ EXPECTED = [
 ]  # fmt: skip
 
 
-async def run_everything(aflow: AsyncHarness, conn: psycopg.Connection[Any]) -> None:
+async def run_everything(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any], codec: Any = None
+) -> None:
     """Runs that leave a value in every place there is, and read what they have left."""
-    app = aflow(codec=Cipher(), errors=[LostError]).app
+    app = aflow(codec=codec or Cipher(), errors=[LostError]).app
     aflow.include(everything, helper, unhelpful, lost, again)
     run = await aflow.start(
         everything.options(key="all", labels={"shop": "1"}, metadata={"of": CANARY}), CANARY

@@ -407,6 +407,54 @@ SECRET = pydantic.SecretStr("hunter2")
 HOLDS_MORE = Slotted(1, 2)
 HOLDS_MORE.__dict__["note"] = "x"
 
+SecretDate = pydantic.Secret[date]
+
+
+class Shown(pydantic.BaseModel):
+    password: pydantic.SecretStr
+
+    @pydantic.field_serializer("password", when_used="json")
+    def dump(self, password: pydantic.SecretStr) -> str:
+        return password.get_secret_value()
+
+
+SECRETS: list[tuple[Any, Any]] = [
+    (Login, Login(user="u", password=SECRET)),
+    (list[Login], [Login(user="u", password=SECRET), Login(user="v")]),
+    (pydantic.SecretStr, SECRET),
+    (pydantic.SecretStr | None, SECRET),
+    (int | pydantic.SecretStr, SECRET),
+    (pydantic.SecretBytes, pydantic.SecretBytes(b"\xff\x00hunter2")),
+    (pydantic.Secret[int], pydantic.Secret[int](4711)),
+    (SecretDate, SecretDate(date(2026, 1, 2))),
+    (Shown, Shown(password=SECRET)),
+    (dict[str, pydantic.SecretStr], {"a": SECRET}),
+    (tuple[pydantic.SecretStr, ...], (SECRET,)),
+    (Any, {"a": SECRET, "b": [pydantic.SecretBytes(b"hunter2")], "c": pydantic.Secret("x")}),
+    (Any, SECRET),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value"), SECRETS)
+def test_a_secret_comes_back_where_the_text_is_encrypted(annotation: Any, value: Any) -> None:
+    codec = codec_for(annotation)
+    text = codec.encode(value, "it", is_hidden=True)
+    back = codec.decode(text, "it")
+    assert back == value
+    assert type(back) is type(value)
+    assert "hunter2" not in json.dumps(tags.masked(json.loads(text)))
+    with pytest.raises(NotStorable, match=r"is a Secret\w*, and .* App\(codec=") as refused:
+        codec.encode(value, "it")
+    assert "\n" not in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_text_without_secrets_is_the_same_where_it_is_encrypted() -> None:
+    for annotation, value in ((Any, {"a": (1, b"x")}), (Login, Login(user="u")), (int, 7)):
+        codec = codec_for(annotation)
+        assert codec.encode(value, "it") == codec.encode(value, "it", is_hidden=True)
+
+
 REFUSED: list[tuple[Any, Any, str]] = [
     (Login, Login(user="u", password=SECRET), r"^it cannot be .*: \.password is a SecretStr"),
     (list[Login], [Login(user="u", password=SECRET)], r"\[0\]\.password is a SecretStr"),

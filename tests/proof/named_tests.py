@@ -225,16 +225,18 @@ TESTS = {
     ),
     "G49": (
         (
-            "a password that an error quotes, in every table, view, log, span, page and answer; "
-            "secrets of models, scripts and logs"
+            "a random secret in inputs, results, signals, errors and connection strings, sought in "
+            "tables, views, a dump, logs, answers of commands, pages and spans; secrets of models, "
+            "scripts and logs; keys rotated under load and kills, and lost"
         ),
         [
             "tests/flow/test_canary.py",
+            "tests/model/test_keyring.py",
             "tests/model/test_masking.py",
             "tests/model/test_lossless.py",
             "tests/runs/test_secrets.py",
             "-k",
-            "test_canary or test_masking or test_secrets or another_value_is_refused",
+            "test_canary or test_keyring or test_masking or test_secrets or another_value_is_refused",
         ],
     ),
 }

@@ -75,7 +75,7 @@ OutputFile = Annotated[
 ]
 
 
-def open_file(path: Path, mode: Literal["r", "w"]) -> IO[str]:
+def open_file(path: Path, mode: Literal["r", "w", "a"]) -> IO[str]:
     """Open a file that the command line names.
 
     Raises:

@@ -4,11 +4,13 @@ into another.
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
@@ -30,6 +32,7 @@ def export(
     everything: Annotated[bool, opt("--all")] = False,
     children: bool = False,
     decisions: bool = False,
+    since_last: Annotated[Path | None, opt(metavar="CURSOR")] = None,
     output: OutputFile = None,
     db: Db,
 ) -> None:
@@ -42,11 +45,19 @@ def export(
     With --decisions each line is a decision with its reasons and cost, the acts that rest on it,
     the answers that people gave at gates, and how its run ended: for evaluations.
 
+    With --since-last each run is added to the output once, after it has ended. The cursor is a
+    small file, which says how far the output is written: what a kill left behind that is cut off.
     Args:
         everything: Every run.
         children: The runs that they started too, and so on.
         decisions: Their decisions instead, each with what became of it.
+        since_last: Runs that ended since the last export with this file.
     """
+    if since_last is not None:
+        if keys or filters or everything or children or decisions or output is None:
+            raise Mistake("--since-last takes --output FILE, and no other choice of runs")
+        note(_export_ended(db, since_last, output))
+        return
     if bool(keys) + bool(filters) + everything != 1:
         raise Mistake("which runs? Pass keys, or options that choose, or --all")
     if decisions and children:
@@ -64,6 +75,32 @@ def export(
             runs, lines = _export(db, chosen, out, children=children)
             summary = f"{many(runs, 'run')} exported, {many(lines, 'line')}"
     note(summary)
+
+
+def _export_ended(db: Database, cursor: Path, output: Path) -> str:
+    """Add the runs that have ended since to a file; return a summary."""
+    from pgflow.replay.histories import export_ended
+
+    kept: dict[str, Any] = {}
+    if cursor.exists():
+        with open_file(cursor, "r") as file:
+            try:
+                kept = json.load(file)
+            except ValueError as error:
+                raise Mistake(f"{shown(str(cursor))} is no cursor of an export") from error
+    with open_file(output, "a") as out:
+        out.truncate(int(kept.get("bytes", 0)) if kept else out.tell())
+        runs, lines, place = export_ended(db.connection, kept.get("place"), out)
+        out.flush()
+        os.fsync(out.fileno())
+        kept = {"place": place, "bytes": out.tell()}
+    beside = cursor.with_name(cursor.name + ".new")
+    with open_file(beside, "w") as file:
+        json.dump(kept, file)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(cursor)
+    return f"{many(runs, 'run')} exported, {many(lines, 'line')}"
 
 
 def _opened(output: Path | None) -> AbstractContextManager[IO[str]]:

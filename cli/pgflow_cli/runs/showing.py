@@ -34,6 +34,7 @@ from pgflow_cli.look.output import (
 from pgflow_cli.look.selection import ENDED, Key, find_detail
 from pgflow_cli.runs import declared
 from pgflow_cli.runs.calls import CALL_COLUMNS
+from pgflow_cli.runs.moment import show_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +68,7 @@ def show(
     *,
     limit: Annotated[int | None, opt("--limit", "-n", min=0)] = None,
     svg: bool = False,
+    at: Annotated[int | None, opt(metavar="UNIT", min=1)] = None,
     as_json: AsJson = None,
 ) -> None:
     """Shows a run: where it is and why, input, result, calls.
@@ -77,14 +79,18 @@ def show(
     Args:
         limit: At most so many calls; 0 for each. A table has 30, JSON all.
         svg: Print its newest calls on a time axis, as SVG.
+        at: As it was at this unit of its journal: calls and state.
     """
     if svg:
-        if as_json or limit is not None:
-            raise Mistake("--svg prints a picture: leave out --json and --limit")
+        if as_json or limit is not None or at is not None:
+            raise Mistake("--svg prints a picture: leave out --json, --limit and --at")
         typer.echo(_picture(database, key), nl=False)
         return
     form = choose_form(as_json=as_json)
     most = (DEFAULT_LIMIT if form is Form.TABLE else 0) if limit is None else limit
+    if at is not None:
+        show_at(database, key, at, form, most or None)
+        return
     whole = read_whole(database, key, most or None)
     if form is Form.JSON:
         typer.echo(dump(whole.as_object(), indent=2))

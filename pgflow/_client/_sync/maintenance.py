@@ -5,16 +5,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pgflow._client._sync.rewind import Rewinds
-from pgflow._db.calls import locks, outbox, retention, sparse, worker
+from pgflow._db.calls import locks, outbox, retention, rewrap, sparse, worker
 from pgflow._db.calls.outbox import DroppedEvents
 from pgflow._db.calls.retention import DroppedHistory, Forgotten
+from pgflow._db.calls.rewrap import Rotated
+from pgflow._db.query import Query
 from pgflow._model.durations import Duration, seconds
+from pgflow._model.envelopes import Envelopes
+from pgflow.errors import DefinitionError
+
+_PASSES = 20
+"""Passes over all tables, of which the last finds none. Rows that others have locked are left to
+the next one."""
 
 EVENTS_AT_ONCE = 10_000
 """Events that one transaction removes: few enough for its locks to be short."""
+
+
+def _find_wraps(
+    envelopes: Envelopes, after: dict[str, Any] | None, pages: int
+) -> Query[rewrap.Wraps | None]:
+    return rewrap.find_wraps(envelopes.key_id or "", after, pages)
 
 
 class Maintenance(Rewinds):
@@ -62,6 +76,52 @@ class Maintenance(Rewinds):
             if last_root is not None and progress is not None:
                 progress(runs)
         return DroppedHistory(runs, partitions, None)
+
+    def rotate_keys(
+        self,
+        envelopes: Envelopes | None = None,
+        *,
+        pages: int = 128,
+        progress: Callable[[int], object] | None = None,
+    ) -> Rotated:
+        """Wrap the data keys of all stored values with the present key of the app's codec, in
+        batches, while workers go on. Values, seals and replays stay as they are.
+
+        Give every process the new key before, and make it the present one everywhere: a process
+        that still writes with an earlier key makes new values that need it.
+
+        Args:
+            envelopes: Envelopes of another app; those of this one by default.
+            pages: Pages of a table that one transaction reads and changes.
+            progress: Called between batches with the number of rows changed so far.
+
+        Returns:
+            Number of the ``rows`` that were changed, and what still needs earlier keys.
+
+        Raises:
+            DefinitionError: The app's codec wraps no keys.
+        """
+        own = envelopes or self._envelopes
+        if own is None:
+            raise DefinitionError("this app has no codec whose keys could be rotated")
+        own.rewrap("")
+        rows, is_busy = 0, True
+        unknown: set[str] = set()
+        for _ in range(_PASSES):
+            if not is_busy:
+                break
+            is_busy, after = False, None
+            while (found := self._ask(_find_wraps(own, after, pages))) is not None:
+                new = {wrap: own.rewrap(wrap) for wrap in found.wraps}
+                changes = {wrap: again for wrap, again in new.items() if again is not None}
+                unknown |= {wrap.partition(":")[0] for wrap in new.keys() - changes.keys()}
+                if changes:
+                    is_busy = True
+                    rows += self._ask(rewrap.replace_wraps(found, changes, pages))
+                after = found.next
+                if progress is not None:
+                    progress(rows)
+        return Rotated(rows, tuple(sorted(unknown)), is_busy)
 
     def set_retention(
         self,

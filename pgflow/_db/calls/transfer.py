@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pgflow._db.query import Query
 
@@ -30,6 +31,21 @@ def export_units(run_id: int, after_seq: int) -> Query[str | None]:
         (run_id, after_seq),
         lambda rows: rows[0][0],
     )
+
+
+class Ended(NamedTuple):
+    """Chains that have ended since a place, and the place to go on from."""
+
+    chains: list[int]
+    next: dict[str, Any]
+    has_more: bool
+
+
+def list_ended(place: Mapping[str, Any] | None, max_runs: int) -> Query[Ended]:
+    """Chains that have ended since a place."""
+    sql = "select chains, next, has_more from pgflow.list_ended(%s::jsonb, %s::int)"
+    given = None if place is None else json.dumps(place)
+    return Query(sql, (given, max_runs), lambda rows: Ended(*rows[0]))
 
 
 def import_run(history: str) -> Query[int]:

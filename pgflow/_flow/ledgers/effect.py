@@ -33,11 +33,13 @@ from pgflow._model.budgets import Admit
 from pgflow._model.codecs import Codec, encode_loosely, encode_plain
 from pgflow._model.durations import Duration
 from pgflow._model.effects import Absent, Accepted, Confirmed, Risk, StillUnknown
+from pgflow._model.envelopes import is_hiding
 from pgflow._model.fingerprints import is_fingerprint
 from pgflow._model.gates import GateRequest
 from pgflow._model.kinds import StepKind
 from pgflow._model.options import Retries
 from pgflow._model.protocol import SagaEntry
+from pgflow._model.tags import secrets_in
 from pgflow.errors import DefinitionError, InvalidArgument, NeedsGate, NotStorable
 
 P = ParamSpec("P")
@@ -46,6 +48,9 @@ F = TypeVar("F")
 
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 """Longest time for one attempt, if nothing is declared."""
+
+_MASKED = "*" * 10
+"""Mask that pydantic shows of every secret."""
 
 LEAST_SLACK = timedelta(seconds=0.5)
 """Between the time-out of an attempt and when it is believed not to be under way: an attempt must
@@ -358,9 +363,16 @@ class EffectStep(Step[P, R_co]):
         """The arguments of a call, by position and by name, from its request.
 
         Raises:
-            NotStorable: They do not fit the annotations.
+            NotStorable: They do not fit the annotations, or one of them is a secret, which a
+                request only masks.
         """
-        return self.bind(self.request_codec.decode(text, f"the request of effect {self.name}"))
+        values = self.request_codec.decode(text, f"the request of effect {self.name}")
+        if any(held == _MASKED for held in secrets_in(values)):
+            raise NotStorable(
+                f"the request of effect {self.name} has a secret, of which only a mask is recorded:"
+                " pass a name by which the effect and its compensation find it"
+            )
+        return self.bind(values)
 
     def bind(self, values: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, by position and by name, from all of them by name."""
@@ -422,7 +434,9 @@ class EffectStep(Step[P, R_co]):
             return SagaEntry(self.name, effect.key, "", effect.request, None, effect.value.ref)
         what = f"the result of effect {self.name}"
         try:
-            result = self.spec(scope.app_errors).result.encode(effect.value, what)
+            result = self.spec(scope.app_errors).result.encode(
+                effect.value, what, is_hidden=is_hiding(scope.claim.envelopes)
+            )
         except NotStorable:  # a person may have settled it with any value
             result = encode_plain(effect.value, what)
         return SagaEntry(self.name, effect.key, "", effect.request, result, None)

@@ -1,0 +1,43 @@
+"""``pgflow rotate``: wrapping data keys with the present key of an app."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.failures import FAILED, Ended
+from pgflow_cli.look.options import Answer, Db
+from pgflow_cli.look.output import many, note, print_one
+from pgflow_cli.look.targets import load_app
+
+
+def rotate(
+    target: Annotated[str, arg("The app, whose codec has the keys.", metavar="MODULE[:APP]")],
+    *,
+    pages: Annotated[int, opt("So many pages of a table in one transaction.", min=1)] = 128,
+    form: Answer,
+    db: Db,
+) -> None:
+    """Wraps the data keys of all stored values with the app's present key.
+
+    Values, seals and replays stay as they are, and workers go on. Once it has ended, no stored
+    value needs an earlier key. The exit code is 1 if one still does, because the codec does not
+    have that key.
+    """
+    app = load_app(target, db.given)
+    done = db.client.rotate_keys(app.definitions.envelopes, pages=pages, progress=_tell)
+    answer = {"rows": done.rows, "unknown": list(done.unknown), "busy": done.busy}
+    text = f"{many(done.rows, 'row')} now wrapped with the present key"
+    if done.busy:
+        text += "; others were locked: run it again"
+    if done.unknown:
+        text += f"; some need keys that the codec does not have: {', '.join(done.unknown)}"
+    print_one(form, answer, text)
+    if done.unknown or done.busy:
+        raise Ended(FAILED)
+
+
+def _tell(rows: int) -> None:
+    if sys.stderr.isatty():
+        note(f"{many(rows, 'row')} so far")
