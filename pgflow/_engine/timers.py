@@ -27,7 +27,7 @@ class Timers(KindOfCall[TimerCall]):
         return call
 
     def _recorded(self, name: str) -> str | None:
-        """Return the name for the note: none if the journal has this timer from before it had one."""
+        """Return the name for the note: none if the journal has the timer from before that."""
         unit = self._history.next_noted()
         return None if unit is not None and unit.name is None else name
 
