@@ -20,7 +20,7 @@ class Note:
     Attributes:
         line: Its line in the source.
         what: The code.
-        advice: What to do about it.
+        advice: The next action.
     """
 
     line: int
@@ -34,7 +34,7 @@ class Draft:
 
     Attributes:
         code: Its text.
-        notes: What is left to do, by line.
+        notes: Uses that are left, by line.
         translated: Number of uses of the peer that were replaced.
     """
 
@@ -63,7 +63,7 @@ def expression(text: str) -> cst.BaseExpression:
 
 
 class Translator(cst.CSTTransformer):
-    """What both dialects share: it knows the functions around a node, and collects notes."""
+    """Base of the dialects: it knows the functions around a node, and collects notes."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
     package = ""
