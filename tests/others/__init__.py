@@ -1,4 +1,4 @@
-"""What users of other engines rely on, as tests of this one: `python -m tests.others`.
+"""Behaviour that users of other engines rely on, as tests of this one: `python -m tests.others`.
 
 A folder is a suite. `suite.toml` names the peer, the version that was read, and the reasons for
 exceptions; `cases.tsv` has a line for each behaviour: its number, the behaviour, our test or a reason,

@@ -1,4 +1,4 @@
-"""What the programs of this room share: steps that say what was done, and nothing left of the last test."""
+"""Parts that the programs of this room share: steps that say what was done, and nothing left of the last test."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
 done: list[str] = []
-"""What bodies of `do` were entered with, in their order: more than once if they were repeated."""
+"""Names with which bodies of `do` were entered, in their order: more than once if they were repeated."""
 failing: Counter[str] = Counter()
 """How often the body for a name has yet to fail."""
 
@@ -21,11 +21,11 @@ stop = Signal("stop", str)
 
 
 class OddError(ValueError):
-    """What a body raises."""
+    """An error of a body."""
 
 
 class OtherError(ValueError):
-    """What another body raises."""
+    """Another error of a body."""
 
 
 @step(retries=1, raises=[OddError])

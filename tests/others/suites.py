@@ -19,7 +19,7 @@ class Case:
 
     Attributes:
         number: The peer's number or name of it.
-        behaviour: What it is.
+        behaviour: The behaviour in a line.
         node: Our test as pytest names it; empty if there is a reason.
         reason: Why there is no test; empty if there is one.
         theirs: Where the peer has it.
@@ -38,7 +38,7 @@ class Suite:
 
     Attributes:
         folder: The folder.
-        facts: What `suite.toml` says.
+        facts: Content of `suite.toml`.
     """
 
     folder: Path
