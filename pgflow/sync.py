@@ -20,13 +20,13 @@ from pgflow._flow.entities import Snapshot, query_sync
 from pgflow._flow.events import publish_sync
 from pgflow._flow.events import wait_for_event_sync as _wait_for_event
 from pgflow._flow.ledgers.saga import give_up_child_sync, sync_saga
-from pgflow._flow.many import Tally, check_mapped
+from pgflow._flow.many import Tally, check_mapped, of_item
 from pgflow._flow.messages import execute_update_sync, send_sync
 from pgflow._flow.scope import WorkflowScope, current, sync_scope
 from pgflow._flow.serving import serve_sync as _serve_sync
 from pgflow._flow.signals import Signal
 from pgflow._flow.step import Calls, Step
-from pgflow._flow.timers import seconds_of
+from pgflow._flow.timers import checked, seconds_of
 from pgflow._flow.updates import UpdateHandler
 from pgflow._flow.workflow import Workflow
 from pgflow._model.decisions import Decision
@@ -45,13 +45,14 @@ P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 
 
-def sleep(delay: Duration) -> None:
+def sleep(delay: Duration, *, name: str | None = None) -> None:
     """Sleep durably; see :func:`pgflow.sleep`."""
     scope, thread = sync_scope("pgflow.sync.sleep()", "pgflow.sleep()")
     seconds = seconds_of(delay)
+    name = name if name is None else checked(name)
     if seconds == 0:
         return
-    call = scope.execution.parts[Timers].issue(seconds)
+    call = scope.execution.parts[Timers].issue(seconds, name)
     try:
         thread.block(call)
     except asyncio.CancelledError:
@@ -153,6 +154,7 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
     min_successful: int | None = None,
     tolerated_failures: int = 0,
     tolerated_percent: float | None = None,
+    item_name: Callable[[T], str] | None = None,
 ) -> MapResult[T, R]:
     """Call a step, or run a child workflow, for every item, in parallel; see :func:`pgflow.map`."""
     scope, thread = sync_scope("pgflow.sync.map()", "pgflow.map()")
@@ -165,7 +167,7 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
     try:
         while not tally.enough:
             for index, item in islice(waiting, tally.max_parallel - len(running)):
-                calls = _calls_of(scope, step, item)
+                calls = _calls_of(scope, of_item(step, item, item_name), item)
                 running[index] = calls, next(calls)
                 race.enter(index, running[index][1])
             if not running:

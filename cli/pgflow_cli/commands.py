@@ -80,6 +80,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "redact": ("ledgers.seals", "Replaces a value of a run by its hash, permanently."),
     },
     "Files and code": {
+        "migrate-from": ("files.translating", "Drafts pgflow code from code for DBOS or Temporal."),
         "check": ("files.checking", "Finds code in workflows that a replay would not repeat."),
         "validate": ("files.validating", "Lists all errors in workflow files."),
         "dry-run": ("files.dryrun", "Shows what a run would do, without running it."),

@@ -14,18 +14,32 @@ from pgflow._engine.kind import KindOfCall
 class Timers(KindOfCall[TimerCall]):
     """Owns nothing: a timer is a note and an open call."""
 
-    def start(self, delay_seconds: float, fire: Callable[[], None]) -> TimerCall:
+    def start(
+        self, delay_seconds: float, fire: Callable[[], None], name: str | None = None
+    ) -> TimerCall:
         """Start a durable timer for the event loop."""
-        call = TimerCall(self._history.next_call(), "timer", None, fire=fire)
+        call = TimerCall(self._history.next_call(), name or "timer", None, fire=fire)
         if call.number != NEVER:
             self._agenda.enter_timer(call)
-            call.started_seq, call.due_us = self._note_timer(call.number, None, delay_seconds)
+            call.started_seq, call.due_us = self._note_timer(
+                call.number, name and self._recorded(name), delay_seconds
+            )
         return call
 
-    def issue(self, delay_seconds: float) -> TimerCall:
-        """Start a timer that a thread waits for."""
+    def _recorded(self, name: str) -> str | None:
+        """Return the name for the note: none if the journal has the timer from before that."""
+        unit = self._history.next_noted()
+        return None if unit is not None and unit.name is None else name
+
+    def issue(self, delay_seconds: float, name: str | None = None) -> TimerCall:
+        """Start a timer that the code waits for by itself: in a thread, or under a name."""
         waiter = self._code.driver.waiter()
-        call = self.start(delay_seconds, lambda: waiter.set_result(None))
+
+        def fire() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        call = self.start(delay_seconds, fire, name)
         call.waiter = waiter
         return call
 

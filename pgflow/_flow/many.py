@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
@@ -28,6 +28,7 @@ def map(  # noqa: A001 - the field's word; users write pgflow.map
     min_successful: int | None = None,
     tolerated_failures: int = 0,
     tolerated_percent: float | None = None,
+    item_name: Callable[[T], str] | None = None,
 ) -> Coroutine[Any, Any, MapResult[T, R]]:
     """Call a step, or run a child workflow, for every item.
 
@@ -39,6 +40,8 @@ def map(  # noqa: A001 - the field's word; users write pgflow.map
         tolerated_failures: Number of items that may fail.
         tolerated_percent: Percentage of the items that may fail; with ``tolerated_failures`` too,
             the lower limit counts.
+        item_name: Function that names an item. Its step is then called ``STEP: NAME`` in the
+            journal, or its child has the label ``item``.
 
     Returns:
         The results in the order of the items, and the items that failed with their errors.
@@ -51,7 +54,18 @@ def map(  # noqa: A001 - the field's word; users write pgflow.map
     scope = async_scope("pgflow.map()", "pgflow.sync.map()")
     check_mapped(step)
     limits = max_parallel, min_successful, tolerated_failures, tolerated_percent
-    return _map(scope, step, Tally("map()", list(items), *limits))
+    return _map(scope, step, Tally("map()", list(items), *limits), item_name)
+
+
+def of_item(
+    step: Step[[T], R] | Workflow[[T], R], item: T, item_name: Callable[[T], str] | None
+) -> Step[[T], R] | Workflow[[T], R]:
+    """Return the step or workflow of ``map`` for one item, under the name that the item has."""
+    if item_name is None:
+        return step
+    if isinstance(step, Step):
+        return step.called(item_name(item))
+    return step.options(labels={**step.start_options.labels, "item": item_name(item)})
 
 
 def check_mapped(step: object) -> None:
@@ -68,7 +82,10 @@ def check_mapped(step: object) -> None:
 
 
 async def _map(
-    scope: WorkflowScope, step: Step[[T], R] | Workflow[[T], R], tally: Tally[T, R]
+    scope: WorkflowScope,
+    step: Step[[T], R] | Workflow[[T], R],
+    tally: Tally[T, R],
+    item_name: Callable[[T], str] | None,
 ) -> MapResult[T, R]:
     finished = deque[tuple[int, BaseException | None, R | None]]()
     idle: asyncio.Future[None] | None = None
@@ -82,10 +99,11 @@ async def _map(
     async def go_on() -> None:
         for index, item in waiting:
             try:
+                call = of_item(step, item, item_name)
                 value = await (
-                    step.aio(item)
-                    if isinstance(step, Step)
-                    else await_child(scope, step, (item,), {})
+                    call.aio(item)
+                    if isinstance(call, Step)
+                    else await_child(scope, call, (item,), {})
                 )
             except Unwind:
                 raise  # the run ends; its traceback would keep the whole run alive

@@ -258,6 +258,18 @@ class Step(Generic[P, R_co]):
             )
         return other
 
+    def called(self, item: str) -> Self:
+        """Return a copy under the name of an item. A run that has called it without goes on."""
+        other = copy.copy(self)
+        other._specs = {}
+        other.name, other.aliases = f"{self.name}: {item}", (self.name, *self.aliases)
+        if not is_name(other.name):
+            raise InvalidArgument(
+                f"the name of an item must be a text without NUL, of 255 bytes at most with "
+                f"that of its step, not {other.name!r}"
+            )
+        return other
+
     def because(self, decision: Decision[Any], item: str | int | None = None) -> Self:
         """The same step, its calls resting on a decision, which their idempotency keys name:
         ``<decision>/<step>/<item>``.

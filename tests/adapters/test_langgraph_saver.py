@@ -37,6 +37,7 @@ from pgflow.agent.langgraph import (  # noqa: E402
     PgflowSaver,
     PgflowStore,
 )
+from pgflow.agent.langgraph.checkpoint import next_version  # noqa: E402
 from pgflow.agent.langgraph.values import from_json, to_json  # noqa: E402
 
 if TYPE_CHECKING:
@@ -74,6 +75,13 @@ def test_a_value_comes_back_from_its_json_as_it_was(value: Any) -> None:
     stored = json.loads(json.dumps(to_json(serde, value, "a value"), allow_nan=False))
     back = from_json(serde, stored)
     assert (back, type(back)) == (value, type(value))
+
+
+def test_versions_take_no_ids_of_those_who_count_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uuid.uuid4", lambda: pytest.fail("a test of LangGraph counts these"))
+    first = next_version(None)
+    assert first < next_version(first)
+    assert next_version(first) != next_version(first)
 
 
 def test_a_message_can_be_read_in_sql_and_nothing_is_pickled() -> None:

@@ -18,7 +18,15 @@ SEMICOLONS_PER_100 = 8
 MEDIAN_WORDS = 17
 ARCHITECTURE_LINES = 250
 
-GENERATED = {"python.md", "inspect.md", "sql.md", "errors.md", "checks.md", "GUARANTEES.md"}
+GENERATED = {
+    "python.md",
+    "inspect.md",
+    "sql.md",
+    "errors.md",
+    "checks.md",
+    "GUARANTEES.md",
+    "compare.md",
+}
 """Names of pages made from docstrings, comments and the record of the proof."""
 
 QUESTION_WORDS = {

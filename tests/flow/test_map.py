@@ -399,3 +399,68 @@ async def test_the_first_success_is_the_result(aflow: AsyncHarness) -> None:
     with pytest.raises(RunFailed) as failure:
         await (await aflow.start(race_them, ["bad", "bad"])).result(SOON)
     assert "0 of 2 items succeeded" in str(failure.value.__cause__)
+
+
+@workflow
+async def named(items: list[int], as_child: bool) -> list[int]:
+    what = half_as_child if as_child else half
+    return (await pgflow.map(what, items, item_name=lambda n: f"row {n}")).values
+
+
+@workflow
+def named_sync(items: list[int], as_child: bool) -> list[int]:
+    what = half_as_child if as_child else half
+    return pgflow.sync.map(what, items, item_name=lambda n: f"row {n}").values
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_items_have_names(flow: Harness, conn: psycopg.Connection, colour: str) -> None:
+    which = named if colour == "async" else named_sync
+    flow.include(which, half_as_child)
+    run = flow.start(which, [2, 4], False)
+    assert run.result(SOON) == [1, 2]
+    assert sorted(name for name, *_ in steps(conn, run.key)) == ["half: row 2", "half: row 4"]
+    assert flow.start(which, [2, 4], True).result(SOON) == [1, 2]
+    query = "select labels->>'item' from pgflow.runs where workflow = 'half_as_child' order by 1"
+    assert [label for (label,) in conn.execute(query)] == ["row 2", "row 4"]
+
+
+async def test_a_run_that_has_mapped_without_names_goes_on_with_them(aflow: AsyncHarness) -> None:
+    has_names = []
+
+    @workflow
+    async def changing(items: list[int]) -> int:
+        name = (lambda n: f"row {n}") if has_names else None
+        values = (await pgflow.map(half, items, item_name=name)).values
+        return sum(values) + await go.wait()
+
+    aflow.include(changing)
+    run = await aflow.start(changing, [2, 4])
+    await aflow.until_idle()
+    await aflow.crash()
+    has_names.append(True)
+    await run.send(go, 1)
+    await aflow.until_idle()
+    assert await run.result(SOON) == 4
+
+
+@pgflow.effects.effect(risk="reversible")
+async def acts(n: int) -> int:
+    return n
+
+
+@acts.settle
+async def _(n: int) -> pgflow.effects.Absent:
+    return pgflow.effects.Absent()
+
+
+@workflow(raises=[pgflow.errors.DefinitionError])
+async def effects_of_items() -> None:
+    await pgflow.map(acts, [1], item_name=str)
+
+
+async def test_an_effect_keeps_its_name_whatever_the_item(aflow: AsyncHarness) -> None:
+    aflow.include(effects_of_items)
+    run = await aflow.start(effects_of_items)
+    with pytest.raises(RunFailed, match="acts"):
+        await run.result(SOON)

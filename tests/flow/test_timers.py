@@ -50,6 +50,56 @@ async def test_a_sleep_ends_at_its_time_and_not_before(
     assert events(conn, run.key) == [("timer_started", None), ("timer_fired", None)]
 
 
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_a_sleep_has_a_name_that_a_run_may_lack_which_sleeps_already(
+    flow: Harness, conn: psycopg.Connection, colour: str
+) -> None:
+    names: list[str | None] = [None]
+
+    @workflow
+    async def sleepy() -> str:
+        await pgflow.sleep(HOUR, name=names[0])
+        return "awake"
+
+    @workflow
+    def sleepy_sync() -> str:
+        pgflow.sync.sleep(HOUR, name=names[0])
+        return "awake"
+
+    which = sleepy if colour == "async" else sleepy_sync
+    flow.include(which)
+    runs = []
+    for name in (None, "until tomorrow"):
+        names[0] = name
+        runs.append(flow.start(which))
+        flow.until_idle()
+        flow.crash()
+    flow.skip(HOUR)
+    assert [run.result(SOON) for run in runs] == ["awake", "awake"]
+    assert events(conn, runs[0].key)[0] == ("timer_started", None)
+    assert events(conn, runs[1].key)[0] == ("timer_started", "until tomorrow")
+    with pytest.raises(InvalidArgument, match="1 to 255 bytes"):
+        pgflow._flow.timers.checked("")
+
+
+async def test_a_named_sleep_is_cancelled_as_any_other(aflow: AsyncHarness) -> None:
+    @workflow
+    async def impatient() -> str:
+        try:
+            async with asyncio.timeout(60):
+                await pgflow.sleep(HOUR, name="too long")
+        except TimeoutError:
+            return await echo("given up")
+        return "slept"
+
+    aflow.include(impatient)
+    run = await aflow.start(impatient)
+    await aflow.until_idle()
+    await aflow.crash()
+    await aflow.skip(61)
+    assert await run.result(SOON) == "given up"
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_after_a_crash_only_the_remainder_of_a_sleep_is_slept(flow: Harness, colour: str) -> None:

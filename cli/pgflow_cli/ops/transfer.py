@@ -47,6 +47,7 @@ def export(
 
     With --since-last each run is added to the output once, after it has ended. The cursor is a
     small file, which says how far the output is written: what a kill left behind that is cut off.
+
     Args:
         everything: Every run.
         children: The runs that they started too, and so on.

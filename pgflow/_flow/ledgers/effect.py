@@ -130,6 +130,16 @@ class EffectStep(Step[P, R_co]):
                 "parameters"
             )
 
+    def called(self, item: str) -> Self:  # noqa: ARG002 - it has the signature of a step
+        """Refuse the name of an item: what becomes of an effect is found by its own.
+
+        Raises:
+            DefinitionError: Always.
+        """
+        raise DefinitionError(
+            f"effect {self.name} keeps its name whatever the item: leave out item_name"
+        )
+
     def _check_times(self) -> None:
         settle_after = self.terms.settle_after
         if settle_after is not None and settle_after < self.timeout_ + LEAST_SLACK:

@@ -10,7 +10,7 @@ A document holds 1 MiB. What is longer, such as a message with an image, is cut 
 from __future__ import annotations
 
 import json
-import uuid
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -67,7 +67,7 @@ def config_of(path: Path) -> RunnableConfig:
 def next_version(current: Any) -> str:
     """Return a version of a channel behind this one, which no other branch of the thread has."""
     number = 0 if current is None else int(str(current).partition(".")[0])
-    return f"{number + 1:032}.{uuid.uuid4().hex[:16]}"
+    return f"{number + 1:032}.{secrets.token_hex(8)}"
 
 
 def value_paths(folder: Path, versions: ChannelVersions) -> dict[str, Path]:
