@@ -85,6 +85,7 @@ from pgflow.inspect.ledgers import (
 from pgflow.inspect.listing import After, Listing
 from pgflow.inspect.locks import LockRow, list_locks
 from pgflow.inspect.mail import MessageRow, OrderRow, list_messages, list_orders
+from pgflow.inspect.nodes import NodeRow, NodeStanding, list_nodes, node_of, read_standing
 from pgflow.inspect.outbox import (
     DeliveryRow,
     EventRow,
@@ -273,6 +274,8 @@ __all__ = [
     "LockRow",
     "LossRow",
     "MessageRow",
+    "NodeRow",
+    "NodeStanding",
     "NodeState",
     "ObligationRow",
     "OrderRow",
@@ -391,6 +394,7 @@ __all__ = [
     "list_longest",
     "list_losses",
     "list_messages",
+    "list_nodes",
     "list_obligations",
     "list_orders",
     "list_outcomes",
@@ -421,6 +425,7 @@ __all__ = [
     "list_workers",
     "list_workflow_rows",
     "list_workflows",
+    "node_of",
     "parse_moment",
     "read_anchor",
     "read_audit",
@@ -438,6 +443,7 @@ __all__ = [
     "read_seal_lag",
     "read_server",
     "read_shape",
+    "read_standing",
     "read_state",
     "read_statuses",
     "read_trace",

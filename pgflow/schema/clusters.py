@@ -184,9 +184,9 @@ def _foreign(home: str) -> sql.Composed:
         else sql.SQL("password {}").format(password)
     )
     return sql.SQL(_text("joined.sql")).format(
-        host=str(given.get("host") or "localhost"),
+        host=given.get("host") or "localhost",
         port=str(given.get("port") or 5432),
-        dbname=str(given.get("dbname") or user or "postgres"),
+        dbname=given.get("dbname") or user or "postgres",
         mapping=sql.SQL(", ").join(mapping),
     )
 

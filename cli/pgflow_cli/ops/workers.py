@@ -90,6 +90,12 @@ def workers(
     processes: Annotated[
         int, opt("Processes to run, each of which is a worker.", min=1, max=256)
     ] = 1,
+    node: Annotated[
+        int | None, opt("Node of the cluster to work on; else that of --dsn.", min=0)
+    ] = None,
+    all_nodes: Annotated[
+        bool, opt("So many processes for each node of the cluster, not in all.")
+    ] = False,
     supervised: Annotated[
         bool, opt("Ends with standard input.", "--supervised", hidden=True)
     ] = False,
@@ -105,6 +111,11 @@ def workers(
     back its runs, and exits 0. A second signal is a crash: nothing is handed back, and the runs go
     on elsewhere once this worker is found dead. With --processes, one that dies is started again.
     """
+    if node is not None:
+        from pgflow_cli.look.nodes import dsn_of
+
+        with db:
+            db = Database(dsn_of(db, node))
     if target is None or only_list:
         _list_workers(db, form)
         return
@@ -114,8 +125,14 @@ def workers(
 
     logs.set_up()
     stop = Stop()
-    if processes > 1:
-        leave(supervise(sys.argv[1:], processes, endpoints, stop))
+    places: list[int] = []
+    if all_nodes and node is None:
+        from pgflow_cli.look.nodes import nodes_of
+
+        with db:
+            places = [one.node for one in nodes_of(db)] * processes
+    if processes > 1 or places:
+        leave(supervise(sys.argv[1:], len(places) or processes, endpoints, stop, places))
     if supervised:
         follow_supervisor(stop)
     app = load_app(target, db.given)

@@ -13,6 +13,8 @@ import typer
 from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import opt
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.nodes import ask_all
 from pgflow_cli.look.options import Chosen, Db, Rows
 from pgflow_cli.look.output import (
     Column,
@@ -58,11 +60,17 @@ def list_runs(
     ] = 50,
     count: Annotated[bool, opt("Only how many there are of each status.")] = False,
     watch: Annotated[bool, opt("Look again and again, until Ctrl-C.")] = False,
+    all_nodes: Annotated[bool, opt("Of all nodes of the cluster.")] = False,
     every: Annotated[
         float, seconds_option("--every", "With --watch: time between looks.", shown="2s", least=0.1)
     ] = 2.0,
 ) -> None:
     """Lists runs, the newest first."""
+    if all_nodes:
+        if watch:
+            raise Mistake("--all-nodes asks each node once: leave out --watch")
+        _list_all(database, replace(filters, patterns=patterns or []), limit, count, form)
+        return
     listing = _Listing(database, replace(filters, patterns=patterns or []), limit, count, form)
     if watch:
         _watch(listing, every)
@@ -71,6 +79,26 @@ def list_runs(
     listing.print(rows)
     if listing.has_more:
         note(f"The newest {limit}; there are more: --limit 0 shows all.")
+
+
+def _list_all(database: Database, filters: Filters, limit: int, counts: bool, form: Form) -> None:
+    """Print the runs of all nodes, and a line for each node that is silent."""
+    names = ("node", "status", "runs") if counts else ("node", *_NAMES)
+    rows: list[dict[str, Any]] = []
+    for asked in ask_all(
+        database, lambda there: _Listing(there, filters, limit, counts, form).read()
+    ):
+        if asked.silence is not None:
+            note(f"Node {asked.node.node} is silent: {asked.silence}")
+            continue
+        found: Any = asked.answer
+        rows += [{"node": asked.node.node, **as_object(row, names[1:])} for row in found]
+    if not counts:
+        rows.sort(key=lambda row: row["created_at"], reverse=True)
+        rows = rows[: limit or None]
+    columns = _COUNT_COLUMNS if counts else run_columns(rows, database.now())
+    columns = [Column("NODE", "node", right=True), *columns]
+    print_rows(form, columns, rows, names=names, empty="No node has such runs.")
 
 
 @dataclass

@@ -11,6 +11,7 @@ import typer
 from pgflow import inspect
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.nodes import database_with
 from pgflow_cli.look.options import Db
 from pgflow_cli.look.output import (
     AsJson,
@@ -69,6 +70,7 @@ def show(
         int | None,
         opt("At most so many calls; 0 for each. A table has 30, JSON all.", "--limit", "-n", min=0),
     ] = None,
+    all_nodes: Annotated[bool, opt("Look for it on all nodes of the cluster.")] = False,
     svg: Annotated[bool, opt("Print its newest calls on a time axis, as SVG.")] = False,
     as_json: AsJson = None,
 ) -> None:
@@ -77,6 +79,8 @@ def show(
     Calls are steps, decisions and effects. Of a run with more of them than the limit, many calls of
     one name are one line, which counts them by status.
     """
+    if all_nodes:
+        database = database_with(database, key)
     if svg:
         if as_json or limit is not None:
             raise Mistake("--svg prints a picture: leave out --json and --limit")

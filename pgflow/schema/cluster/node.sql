@@ -365,6 +365,24 @@ end
 $$;
 comment on function pgflow_cluster.tell_of_ends() is 'Makes letters of the ends of runs that concern another node';
 
+create or replace function pgflow_cluster.standing()
+returns json
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select json_build_object('waiting', count(*), 'oldest_at', min(o.at),
+      'dead', (select count(*) from pgflow_cluster.dead d),
+      'open_runs', (select count(*) from pgflow.places_() p))
+    from pgflow_cluster.outbox o
+  );
+end
+$$;
+comment on function pgflow_cluster.standing() is 'Letters and open runs of this node, for `pgflow cluster list`';
+
 -- ---------------------------------------------------------------- shared tables, with the rights of the caller
 
 create or replace function pgflow_cluster.place(key text, near text)
