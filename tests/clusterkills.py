@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -61,10 +62,12 @@ class Campaign:
         dsns: The nodes.
         kills: Number of kills.
         seed: Of the choices.
+        crashes: Part of the kills that are a kill -9 of a backend, after which a server of this
+            machine cuts off all sessions and recovers.
     """
 
-    def __init__(self, dsns: list[str], kills: int, seed: int) -> None:
-        self._dsns, self._kills = dsns, kills
+    def __init__(self, dsns: list[str], kills: int, seed: int, crashes: float = 0) -> None:
+        self._dsns, self._kills, self._crashes = dsns, kills, crashes
         self._random = random.Random(seed)
         self._workers: list[subprocess.Popen[bytes]] = []
         self._number = 0
@@ -99,16 +102,26 @@ class Campaign:
 
     def _kill_backends(self, count: int) -> None:
         names = [psycopg.conninfo.conninfo_to_dict(dsn)["dbname"] for dsn in self._dsns]
-        pids = [row[0] for row in ask(self._dsns[0], VICTIMS, names)]
-        for pid in self._random.sample(pids, min(count, len(pids))):
-            if value(self._dsns[0], "select pg_terminate_backend(%s)", pid):
-                self.books.kills["backends"] += 1
+        with contextlib.suppress(psycopg.Error):  # the server recovers
+            pids = [row[0] for row in ask(self._dsns[0], VICTIMS, names)]
+            for pid in self._random.sample(pids, min(count, len(pids))):
+                if value(self._dsns[0], "select pg_terminate_backend(%s)", pid):
+                    self.books.kills["backends"] += 1
+
+    def _crash(self) -> None:
+        names = [psycopg.conninfo.conninfo_to_dict(dsn)["dbname"] for dsn in self._dsns]
+        with contextlib.suppress(psycopg.Error, ProcessLookupError):
+            pids = [row[0] for row in ask(self._dsns[0], VICTIMS, names)]
+            os.kill(self._random.choice(pids), signal.SIGKILL)
+            self.books.kills["servers"] += 1
 
     async def kill(self) -> None:
         """Kill until there were as many kills as asked for, between starts."""
         while self.books.kills.total() < self._kills:
             await asyncio.sleep(self._random.uniform(0.3, 2.0))
-            if self._random.random() < 0.15:
+            if self._random.random() < self._crashes:
+                await asyncio.to_thread(self._crash)
+            elif self._random.random() < 0.15:
                 await asyncio.to_thread(self._kill_worker)
             else:
                 await asyncio.to_thread(self._kill_backends, self._random.randint(1, 4))
@@ -252,7 +265,9 @@ class Campaign:
         }
 
 
-def campaign(server_dsn: str, kills: int, seed: int, template: str | None = None) -> dict[str, int]:
+def campaign(
+    server_dsn: str, kills: int, seed: int, template: str | None = None, crashes: float = 0
+) -> dict[str, int]:
     """Play one campaign in databases of its own, print its counts, and return the faults."""
     names = [servers.create_database(server_dsn, template) for _ in range(NODES)]
     dsns = [servers.dsn_of(server_dsn, name) for name in names]
@@ -262,7 +277,7 @@ def campaign(server_dsn: str, kills: int, seed: int, template: str | None = None
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("create table public.ledger (what text not null)")
     found(dsns)
-    playing, began = Campaign(dsns, kills, seed), time.monotonic()
+    playing, began = Campaign(dsns, kills, seed, crashes), time.monotonic()
     playing.start_workers()
     try:
         asyncio.run(playing.play())
@@ -286,8 +301,15 @@ def main() -> int:
     parser.add_argument("dsn", help="a database of a server, as superuser")
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--crashes",
+        type=float,
+        default=0,
+        help="part of the kills that crash a server of this machine",
+    )
     given = parser.parse_args()
-    return int(any(campaign(given.dsn, given.kills, given.seed).values()))
+    faults = campaign(given.dsn, given.kills, given.seed, crashes=given.crashes)
+    return int(any(faults.values()))
 
 
 if __name__ == "__main__":

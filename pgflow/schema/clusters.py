@@ -22,8 +22,7 @@ from pgflow.schema._install import _PROPAGATE_NOTHING
 from pgflow.schema._state import require_schema
 
 _GROUND = """
-select (select pg_get_userbyid(n.nspowner) from pg_namespace n where n.nspname = 'pgflow'),
-  exists (select from pg_extension where extname = 'citus'),
+select exists (select from pg_extension where extname = 'citus'),
   to_regprocedure('pgflow_cluster.me()') is not null
 """
 _CITUS_NODE = "select groupid from pg_dist_local_group"
@@ -60,9 +59,8 @@ class ClusterNode:
 
 
 class _Ground(NamedTuple):
-    owner: str
     has_citus: bool
-    is_node: bool
+    number: int | None
 
 
 def init_cluster(
@@ -78,7 +76,7 @@ def init_cluster(
             those of the connection by default.
 
     Raises:
-        SetupError: The schema `pgflow` is missing, or a number was given on Citus.
+        SetupError: The schema `pgflow` is missing, or the database is a node of another number.
     """
     ground = _begin(connection)
     with connection.transaction():
@@ -104,7 +102,8 @@ def join_cluster(
         address: As of `init_cluster`.
 
     Raises:
-        SetupError: The schema `pgflow` is missing, or the number is not the one of Citus.
+        SetupError: The schema `pgflow` is missing, another database has the number, or this one
+            has another.
     """
     ground = _begin(connection)
     with connection.transaction():
@@ -134,10 +133,15 @@ def _begin(connection: psycopg.Connection[Any]) -> _Ground:
     require_schema(connection)
     row = connection.cursor(row_factory=tuple_row).execute(_GROUND).fetchone()
     assert row is not None
-    return _Ground(*row)
+    has_citus, is_node = row
+    cursor = connection.cursor(row_factory=tuple_row)
+    own = cursor.execute("select pgflow_cluster.me()").fetchone() if is_node else None
+    return _Ground(has_citus, own and own[0])
 
 
 def _number(cursor: psycopg.Cursor[Any], ground: _Ground, node: int) -> int:
+    if ground.number not in (None, node) and not ground.has_citus:
+        raise SetupError(f"this database is node {ground.number} of a cluster already")
     if not ground.has_citus:
         return node
     found = cursor.execute(_CITUS_NODE).fetchone()
@@ -165,13 +169,13 @@ def _finish(
         "select (host, port, dbname) = (%s, %s, %s) from pgflow_cluster.node where node = %s",
         (*parts, node),
     ).fetchone()
-    if taken is not None and not taken[0] and not ground.is_node:
+    if taken is not None and not taken[0] and ground.number is None:
         raise SetupError(f"node {node} of the cluster is another database: pass another number")
     if taken is None:
         cursor.execute(_REGISTER, (node, *parts))
     else:
         cursor.execute(_MOVE, (*parts, node))
-    return ClusterNode(node, kind, not ground.is_node)
+    return ClusterNode(node, kind, ground.number is None)
 
 
 def _foreign(home: str) -> sql.Composed:

@@ -117,7 +117,8 @@ def workers(
         with db:
             db = Database(dsn_of(db, node))
     if target is None or only_list:
-        _list_workers(db, form)
+        with db:
+            _list_workers(db, form)
         return
     from pgflow_cli.look.targets import load_app
     from pgflow_cli.ops.serving import Stop, leave, serve, spare_what_is_loaded

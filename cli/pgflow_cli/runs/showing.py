@@ -79,22 +79,21 @@ def show(
     Calls are steps, decisions and effects. Of a run with more of them than the limit, many calls of
     one name are one line, which counts them by status.
     """
-    if all_nodes:
-        database = database_with(database, key)
-    if svg:
-        if as_json or limit is not None:
-            raise Mistake("--svg prints a picture: leave out --json and --limit")
-        typer.echo(_picture(database, key), nl=False)
-        return
+    if svg and (as_json or limit is not None):
+        raise Mistake("--svg prints a picture: leave out --json and --limit")
     form = choose_form(as_json=as_json)
     most = (DEFAULT_LIMIT if form is Form.TABLE else 0) if limit is None else limit
-    whole = read_whole(database, key, most or None)
-    if form is Form.JSON:
-        typer.echo(dump(whole.as_object(), indent=2))
-        return
-    out = console()
-    for part in draw(whole, database.now(), out.width):
-        out.print(part)
+    with database_with(database, key) if all_nodes else database as there:
+        if svg:
+            typer.echo(_picture(there, key), nl=False)
+            return
+        whole = read_whole(there, key, most or None)
+        if form is Form.JSON:
+            typer.echo(dump(whole.as_object(), indent=2))
+            return
+        out = console()
+        for part in draw(whole, there.now(), out.width):
+            out.print(part)
 
 
 def _picture(database: Database, key: str) -> str:
