@@ -134,9 +134,11 @@ def _begin(connection: psycopg.Connection[Any]) -> _Ground:
     row = connection.cursor(row_factory=tuple_row).execute(_GROUND).fetchone()
     assert row is not None
     has_citus, is_node = row
-    cursor = connection.cursor(row_factory=tuple_row)
-    own = cursor.execute("select pgflow_cluster.me()").fetchone() if is_node else None
-    return _Ground(has_citus, own and own[0])
+    if not is_node:
+        return _Ground(has_citus, None)
+    own = connection.cursor(row_factory=tuple_row).execute("select pgflow_cluster.me()").fetchone()
+    assert own is not None
+    return _Ground(has_citus, own[0])
 
 
 def _number(cursor: psycopg.Cursor[Any], ground: _Ground, node: int) -> int:
@@ -189,7 +191,7 @@ def _foreign(home: str) -> sql.Composed:
     )
     return sql.SQL(_text("joined.sql")).format(
         host=given.get("host") or "localhost",
-        port=str(given.get("port") or 5432),
+        port=given.get("port") or "5432",
         dbname=given.get("dbname") or user or "postgres",
         mapping=sql.SQL(", ").join(mapping),
     )

@@ -57,7 +57,7 @@ class Nodes(Cluster):
 
 
 def gates_of(dsn: str) -> list[str]:
-    return [row[0] for row in ask(dsn, "select gate from pgflow.gates where state = 'open'")]
+    return [row[0] for row in ask(dsn, "select gate from pgflow.gates")]
 
 
 async def until(condition: Any) -> Any:
