@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, LiteralString, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -30,9 +30,6 @@ _IDENTITY = sql.SQL("""
 create or replace function pgflow_cluster.me() returns int language sql immutable
 as 'select {node}';
 comment on function pgflow_cluster.me() is 'Number of this node';
-create or replace function pgflow_cluster.kind() returns text language sql immutable
-as $$ select {kind}::text $$;
-comment on function pgflow_cluster.kind() is 'citus, or plain';
 """)
 _REGISTER = """
 insert into pgflow_cluster.node (node, host, port, dbname, state, joined_at)
@@ -41,6 +38,23 @@ values (%s, %s, %s, %s, 'open', clock_timestamp())
 _MOVE = """
 update pgflow_cluster.node set host = %s, port = %s, dbname = %s, state = 'open' where node = %s
 """
+
+_FOREIGN = sql.SQL("""
+-- The shared tables, as a node without Citus reaches those of the first node.
+create extension if not exists postgres_fdw;
+create schema if not exists pgflow_cluster;
+drop server if exists pgflow_cluster_home cascade;
+create server pgflow_cluster_home foreign data wrapper postgres_fdw
+options (host {host}, port {port}, dbname {dbname});
+create user mapping for public server pgflow_cluster_home options ({mapping});
+create foreign table pgflow_cluster.node (
+  node int not null, host text not null, port text not null, dbname text not null,
+  state text not null, joined_at timestamptz not null
+) server pgflow_cluster_home options (schema_name 'pgflow_cluster', table_name 'node');
+create foreign table pgflow_cluster.key (
+  tenant text not null, key text not null, node int not null, at timestamptz not null
+) server pgflow_cluster_home options (schema_name 'pgflow_cluster', table_name 'key');
+""")
 
 
 @dataclass(frozen=True)
@@ -156,7 +170,7 @@ def _finish(
 ) -> ClusterNode:
     kind = "citus" if ground.has_citus else "plain"
     cursor.execute(_PROPAGATE_NOTHING.encode())
-    identity = _IDENTITY.format(node=sql.Literal(node), kind=sql.Literal(kind))
+    identity = _IDENTITY.format(node=sql.Literal(node))
     cursor.execute(identity.as_string().encode())
     for name in (f"near_{kind}", "node", "rights", "guard"):
         cursor.execute(_text(f"{name}.sql").encode())
@@ -189,7 +203,7 @@ def _foreign(home: str) -> sql.Composed:
         if password is None
         else sql.SQL("password {}").format(password)
     )
-    return sql.SQL(_text("joined.sql")).format(
+    return _FOREIGN.format(
         host=given.get("host") or "localhost",
         port=given.get("port") or "5432",
         dbname=given.get("dbname") or user or "postgres",
@@ -197,5 +211,5 @@ def _foreign(home: str) -> sql.Composed:
     )
 
 
-def _text(name: str) -> LiteralString:
-    return cast("LiteralString", resources.files(__package__).joinpath("cluster", name).read_text())
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath("cluster", name).read_text()
