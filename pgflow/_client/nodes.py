@@ -22,5 +22,5 @@ def start_steps(starting: start.StartQuery, tenant: str) -> Steps[start.Started]
         here = yield starting
         return here
     yield cluster.post_start(starting.letter(tenant), home)
-    # Whether it is new is decided there; nobody is to be woken here.
+    # Whether it is new is decided there; no run is to be woken here.
     return start.Started(starting.key, 0, False, 0)

@@ -1,4 +1,4 @@
-"""Where the databases of a cluster's nodes are."""
+"""Connection strings of the nodes of a cluster."""
 
 from __future__ import annotations
 

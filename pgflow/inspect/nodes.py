@@ -38,7 +38,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class NodeStanding:
-    """What a node says of itself.
+    """Letters and open runs of a node.
 
     Attributes:
         node: Its number.

@@ -1,6 +1,6 @@
 """The cluster layer: a schema of its own, `pgflow_cluster`, on each node of a cluster.
 
-`pgflow migrate` knows nothing of it, so a database that is no node stays as it is. There are two
+`pgflow migrate` knows nothing of it, so a database that is not a node stays as it is. There are two
 kinds. On Citus the shared tables are distributed. Elsewhere the first node has them, and the others
 reach them by postgres_fdw; a cluster may also be one node alone. Everything else is the same text,
 `cluster/node.sql`, applied again by each `init` and `join`.
@@ -64,7 +64,7 @@ class ClusterNode:
     Attributes:
         node: Its number.
         kind: `citus`, or `plain`.
-        is_new: True if the database was no node before.
+        is_new: True if the database has just become a node.
     """
 
     node: int
@@ -104,7 +104,7 @@ def init_cluster(
 
 
 def join_cluster(
-    connection: psycopg.Connection[Any], home: str, *, node: int, address: str | None = None
+    connection: psycopg.Connection[Any], home: str | None, *, node: int, address: str | None = None
 ) -> ClusterNode:
     """Make a database a node of a cluster, in one transaction. You may run it again.
 
@@ -122,7 +122,9 @@ def join_cluster(
     ground = _begin(connection)
     with connection.transaction():
         cursor = connection.cursor(row_factory=tuple_row)
-        if not ground.has_citus:
+        if not ground.has_citus and home is None:
+            raise SetupError("pass the connection string of the first node (--home)")
+        if not ground.has_citus and home is not None:
             cursor.execute(_foreign(home).as_string().encode())
         return _finish(cursor, ground, _number(cursor, ground, node), address)
 

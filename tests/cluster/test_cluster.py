@@ -121,6 +121,9 @@ def test_a_transaction_starts_signals_and_cancels_on_other_nodes(nodes: list[str
                 await bound.send("k", GO, 2)
                 await bound.start(wait_for_go.options(key="other", node=3), 1)
                 await bound.cancel("other")
+                acme = one.tenant("acme").using(connection)
+                theirs = await acme.start(wait_for_go.options(key="k", node=3), 1)
+                await acme.send("k", GO, 3)
                 assert value(nodes[0], "select count(*) from pgflow_cluster.outbox") == 0
                 await connection.commit()
                 await bound.start(wait_for_go.options(key="never", node=2), 1)
@@ -131,6 +134,10 @@ def test_a_transaction_starts_signals_and_cancels_on_other_nodes(nodes: list[str
                 while not value(nodes[2], "select count(*) from pgflow.run_key"):
                     await asyncio.sleep(0.05)
             assert await run.result() == 42
+            async with asyncio.timeout(30):
+                while not value(nodes[2], "select count(*) from pgflow.run_key where key = 'k'"):
+                    await asyncio.sleep(0.05)
+            assert await theirs.result() == 4
             with pytest.raises(RunCancelled):
                 await two.get("other", wait_for_go).result()
             assert value(nodes[1], "select count(*) from pgflow.run_key where key = 'never'") == 0

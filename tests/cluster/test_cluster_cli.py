@@ -15,7 +15,7 @@ def test_commands_found_join_list_and_close_nodes(dsn: str, empty_dsn: str, othe
     assert pgflow(empty_dsn, "migrate").code == 0
     refused = pgflow(empty_dsn, "cluster", "list")
     assert refused.code != 0
-    assert "is no node of a cluster" in refused.err
+    assert "is not a node of a cluster" in refused.err
     assert pgflow(empty_dsn, "cluster", "init", "--json").data == {
         "node": 1,
         "kind": "plain",

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Asked(NamedTuple):
-    """What a node has said; why not, if it is silent."""
+    """Answer of a node, or the reason why it is silent."""
 
     node: NodeRow
     answer: object
@@ -41,7 +41,7 @@ def nodes_of(database: Database) -> list[NodeRow]:
         return database.ask(inspect.list_nodes())
     except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedTable) as error:
         raise Mistake(
-            "the database is no node of a cluster: see `pgflow cluster init --help`"
+            "the database is not a node of a cluster: see `pgflow cluster init --help`"
         ) from error
 
 

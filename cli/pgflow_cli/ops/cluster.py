@@ -46,7 +46,10 @@ def join(
     number: Annotated[int, arg("Number of the node, which no other has.", metavar="NODE")],
     dsn: Dsn = None,
     *,
-    home: Annotated[str, opt("Connection string of the first node, as this server reaches it.")],
+    home: Annotated[
+        str | None,
+        opt("Connection string of the first node, as this server reaches it; not for Citus."),
+    ] = None,
     address: Address = None,
     form: Answer,
 ) -> None:

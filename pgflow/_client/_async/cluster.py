@@ -64,14 +64,14 @@ class AsyncCluster(Generic[C]):
         """Return the number of the app's own node.
 
         Raises:
-            SetupError: The database is no node of a cluster.
+            SetupError: The database is not a node of a cluster.
         """
         if self._number is None:
             try:
                 self._number = await self._app._ask_here(cluster.this_node())
             except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction) as error:
                 raise SetupError(
-                    "this database is no node of a cluster: run `pgflow cluster init` or "
+                    "this database is not a node of a cluster: run `pgflow cluster init` or "
                     "`pgflow cluster join`"
                 ) from error
         return self._number

@@ -26,7 +26,7 @@ class Picked(NamedTuple):
 
 
 class Posted(Sent):
-    """A message that went by letter: nobody on this node is to be woken."""
+    """A message that went by letter: no run of this node is to be woken."""
 
     @property
     def chains(self) -> list[int]:

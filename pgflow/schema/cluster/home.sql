@@ -1,4 +1,4 @@
--- What the nodes of a cluster share, on its first node. A claim gives a key to a node, whether a run of it exists or
+-- The tables that the nodes of a cluster share, on its first node. A claim gives a key to a node, whether a run of it exists or
 -- not: so a claim whose run was rolled back does no harm, and no claim needs a commit in two phases.
 
 create schema if not exists pgflow_cluster;

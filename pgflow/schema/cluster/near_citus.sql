@@ -1,4 +1,4 @@
--- Where a run goes that is to be near something, on Citus: to the node that has the shard now.
+-- The node for a run that is to be near something, on Citus: the one that has the shard now.
 
 create or replace function pgflow_cluster.where_is(near_table text, value text)
 returns int language plpgsql stable set search_path = pg_catalog, pg_temp as $$

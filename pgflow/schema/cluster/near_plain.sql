@@ -1,4 +1,4 @@
--- Where a run goes that is to be near something, on servers without distributed tables: runs that are near the same
+-- The node for a run that is to be near something, on servers without distributed tables: runs that are near the same
 -- value are on the same node.
 
 create or replace function pgflow_cluster.where_is(near_table text, value text)

@@ -1,4 +1,4 @@
--- What each node of a cluster has for itself. A cluster is a number of databases, its nodes, each with a whole schema
+-- The part of the layer that each node of a cluster has for itself. A cluster is a number of databases, its nodes, each with a whole schema
 -- `pgflow` and workers of its own. No run ever moves. They share two tables: `node`, and the directory `key`.
 --
 -- What is for another node is a letter: a row of `outbox`, part of the transaction that writes it. The courier, a part
@@ -100,6 +100,19 @@ end
 $$;
 comment on function pgflow_cluster.has_key(text, text) is 'True if a run of this node has the key';
 
+create or replace function pgflow_cluster.own_tenant(tenant text)
+returns text
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return pgflow.own_tenant_(tenant);
+end
+$$;
+comment on function pgflow_cluster.own_tenant(text) is 'The tenant that a session means, or may not act for';
+
 create or replace function pgflow_cluster.put(
   node int, kind text, tenant text, key text, content json, id uuid default gen_random_uuid()
 )
@@ -131,7 +144,9 @@ as $$
 begin
   insert into pgflow_cluster.asked (chain_id, letter, node, tenant, key)
   values (pgflow.chain_of_(ask_for.tenant, ask_for.reply_key), ask_for.letter, ask_for.node, ask_for.tenant,
-    ask_for.key);
+    ask_for.key)
+  on conflict on constraint asked_pkey do update
+  set letter = excluded.letter, node = excluded.node, tenant = excluded.tenant, key = excluded.key;
 end
 $$;
 comment on function pgflow_cluster.ask_for(uuid, int, text, text, text) is
@@ -264,7 +279,7 @@ begin
       end if;
       verdicts := verdicts || json_build_object('id', letter->>'id', 'verdict', 'done');
     exception when others then
-      if sqlstate !~ '^(PF|22|23)' then
+      if sqlstate ~ '^(08|25|40|53|55|57|58|XX)' then -- trouble of this moment, and of no letter
         raise;
       end if;
       verdicts := verdicts || json_build_object('id', letter->>'id', 'code', sqlstate, 'error', sqlerrm,
@@ -416,6 +431,7 @@ as $$
 declare
   home int;
   wanted int := node;
+  tenant constant text := pgflow_cluster.own_tenant(claim.tenant);
   seen_at timestamptz;
   seen constant timestamptz := clock_timestamp();
 begin
@@ -455,6 +471,8 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_variable
+declare
+  tenant constant text := pgflow_cluster.own_tenant(node_of.tenant);
 begin
   return (select k.node from pgflow_cluster.key k where k.key = key and k.tenant = tenant);
 end

@@ -1,4 +1,4 @@
--- Who may do what, and who owns what: the parts that run as their definer belong to the owner of pgflow.
+-- Rights and owners: the parts that run as their definer belong to the owner of pgflow.
 
 do $$
 declare
