@@ -98,6 +98,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "patches": ("ops.versions", "Shows patches, and whether their old code can be removed."),
     },
     "Operations": {
+        "cluster": ("ops.cluster", "Databases that are the nodes of one cluster."),
         "health": ("ops.health", "Checks that the database answers and its schema fits."),
         "top": ("top.command", "Opens the live console in the terminal."),
         "sql": ("ops.reading", "Runs a read-only query against the database."),

@@ -71,10 +71,11 @@ def parts_of(
     check_workflow(workflow, "start_batch()")
     check_workflow(then, "then= of start_batch()")
     options = then.start_options
-    if options.times_key or options.run_at is not None or options.if_taken != "match":
+    begins_itself = options.times_key or options.run_at is not None or options.is_placed
+    if begins_itself or options.if_taken != "match":
         raise InvalidArgument(
-            "then= begins when its batch is over: it takes no run_at=, if_taken=, key_for=, "
-            "debounce= or collect="
+            "then= begins when its batch is over, and on its node: it takes no run_at=, node=, "
+            "near=, if_taken=, key_for=, debounce= or collect="
         )
     key = options.key or new_keys(1)[0]
     callback = start_query(then.options(key=key), args, {}, interceptors, envelopes)

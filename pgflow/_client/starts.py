@@ -19,7 +19,7 @@ from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.scope import current
 from pgflow._flow.workflow import Workflow, check_workflow
 from pgflow._model.envelopes import Envelopes, is_hiding, seal_metadata
-from pgflow._model.options import StartOptions
+from pgflow._model.options import NO_CLUSTER, StartOptions
 from pgflow.errors import DefinitionError, InvalidArgument
 
 RUNS_A_STATEMENT = 125
@@ -98,7 +98,7 @@ def start_query(
     kwargs: dict[str, Any],
     interceptors: Iterable[Interceptor],
     envelopes: Envelopes | None,
-) -> Query[start.Started]:
+) -> start.StartQuery:
     """Return the query that starts one run. It always has a key, so that it can be sent again."""
     if not isinstance(workflow, Workflow):
         check_workflow(workflow, "start()")
@@ -148,7 +148,7 @@ def named_start_query(
     options: StartOptions,
     defaults: str | None,
     envelopes: Envelopes | None,
-) -> Query[start.Started]:
+) -> start.StartQuery:
     """Return the query that starts one run of a workflow by its name."""
     key = options.key or new_keys(1)[0]
     text = stored_value(envelopes, arguments, f"the input of workflow {workflow}", key)
@@ -251,6 +251,11 @@ def batch_of(
         raise InvalidArgument(f"start_many() was given {len(given)} inputs and {len(keys)} keys")
     named = new_keys(len(given)) if keys is None else keys
     options = stored_options(effective_options(workflow, interceptors), envelopes)
+    if options.is_placed:
+        raise InvalidArgument(
+            "start_many() starts all runs on the app's own node: start them one by one for node= "
+            "and near="
+        )
     if options.collect is not None:
         raise InvalidArgument("start_many() cannot collect: start one run with all items")
     if options.debounce is not None or options.max_wait is not None:
@@ -269,4 +274,4 @@ def start_id_of(options: StartOptions) -> str | None:
     return None
 
 
-__all__ = ["Batch", "batch_of", "fork_query", "new_keys", "start_query"]
+__all__ = ["NO_CLUSTER", "Batch", "batch_of", "fork_query", "new_keys", "start_query"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from pgflow._engine.calls import ChildCall, ChildRequest
 from pgflow._engine.children import Children
+from pgflow._flow.elsewhere import ELSEWHERE, key_of, request_of
 from pgflow._flow.ledgers.handover import take_over
 from pgflow._flow.ledgers.saga import give_up_child, innermost
 from pgflow._flow.messages import execute_update, execute_update_sync, send, send_sync
@@ -20,6 +23,7 @@ from pgflow._flow.workflow import Workflow, check_workflow
 from pgflow._model.envelopes import is_hiding
 from pgflow._model.kinds import ClosePolicy
 from pgflow._model.messages import Delivery
+from pgflow._model.options import NO_CLUSTER
 from pgflow.errors import InvalidArgument
 
 R = TypeVar("R")
@@ -107,6 +111,9 @@ class _Child(Generic[R]):
     @property
     def key(self) -> str:
         """The child's public key: by which clients find it, and send it signals."""
+        if self._call.name == ELSEWHERE:
+            given = json.loads(self._call.request.input)["options"]["key"]
+            return key_of(self._call.key, given)
         return self._call.key
 
     @property
@@ -228,10 +235,17 @@ def child_request(
             "a child is this run's own: key_for=, debounce=, max_wait= and collect= are for runs "
             "that a client or a step starts"
         )
+    text = workflow.encode_input(args, kwargs, is_hidden=is_hiding(scope.claim.envelopes))
+    is_elsewhere = options.is_placed
+    if is_elsewhere:
+        if not scope.claim.is_in_cluster:
+            raise InvalidArgument(NO_CLUSTER)
+        text = json.dumps(request_of(workflow.name, text, options), ensure_ascii=False)
+        options = replace(options, key=None, queue=ELSEWHERE, labels={}, timeout=None, version="")
     return ChildRequest(
-        workflow=workflow.name,
+        workflow=ELSEWHERE if is_elsewhere else workflow.name,
         queue=options.queue,
-        input=workflow.encode_input(args, kwargs, is_hidden=is_hiding(scope.claim.envelopes)),
+        input=text,
         key=options.key,
         priority=options.priority,
         run_at_us=None if options.run_at is None else int(options.run_at.timestamp() * 1e6),
@@ -242,7 +256,7 @@ def child_request(
         if options.when_parent_ends == "cancel"
         else ClosePolicy.ABANDON,
         version=options.version,
-        aliases=workflow.aliases,
+        aliases=() if is_elsewhere else workflow.aliases,
         pool=options.pool,
         budget=options.budget,
     )

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import psycopg
 
-from pgflow._db.calls import mail, updates
+from pgflow._db.calls import cluster, mail, updates
 from pgflow._db.query import OnAsyncConnection, Query, run_by, run_on_async, run_through
 from pgflow._flow.scope import (
     StepScope,
@@ -71,7 +71,8 @@ def delivery_of(sent: mail.Sent) -> Delivery:
 
 def _sending(scope: StepScope, key: str, name: str, payload: str) -> Query[mail.Sent]:
     claim = scope.claim
-    return mail.send_signal(key, name, payload, claim.tenant, claim.key)
+    send = cluster.send_signal if claim.is_in_cluster else mail.send_signal
+    return send(key, name, payload, claim.tenant, claim.key)
 
 
 def _sent(scope: StepScope, sent: mail.Sent) -> Delivery:

@@ -164,6 +164,8 @@ class Workflow(Generic[P, R_co]):
         debounce: Duration | None = None,
         max_wait: Duration | None = None,
         collect: int | None = None,
+        node: int | None = None,
+        near: tuple[str, object] | None = None,
     ) -> Self:
         """Return a copy of the workflow with options for the runs started through it.
 
@@ -191,6 +193,9 @@ class Workflow(Generic[P, R_co]):
             max_wait: The run begins at the latest so long after the first of those starts.
             collect: The workflow takes one list, and the run gets those of all starts with the
                 key. It begins once it has so many items, or ``max_wait`` after the first start.
+            node: Node of a cluster that the run is to be on, if no run has the key.
+            near: Table and value of its distribution column, such as ``("orders", 7)``: the run is
+                to be on the node that has these rows.
         """
         if if_taken is not None and if_taken not in get_args(IfTaken):
             raise InvalidArgument(
@@ -218,6 +223,8 @@ class Workflow(Generic[P, R_co]):
             "debounce": duration(debounce, f"debounce of workflow {self.name}"),
             "max_wait": duration(max_wait, f"max_wait of workflow {self.name}"),
             "collect": collect,
+            "node": node,
+            "near": None if near is None else (near[0], str(near[1])),
         }
         other = copy.copy(self)
         other.start_options = replace(

@@ -182,6 +182,8 @@ class Claim:
 
     envelopes: Envelopes | None = None
     """Seals the values that are recorded of it; None where the app has no codec."""
+    is_in_cluster: bool = False
+    """True if what it sends may be for another node."""
 
     @property
     def has_kin(self) -> bool:

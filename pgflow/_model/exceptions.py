@@ -146,6 +146,18 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__
 
 
+class Recorded(Exception):
+    """An error that was recorded elsewhere, to be recorded here as it was.
+
+    Attributes:
+        data: Result of :func:`encode_error`.
+    """
+
+    def __init__(self, data: ErrorData) -> None:
+        super().__init__(data.get("message"))
+        self.data = data
+
+
 def encode_error(error: BaseException, *, with_traceback: bool = True) -> ErrorData:
     """Return an exception with its causes as JSON-able data. Never raises.
 
@@ -168,6 +180,8 @@ def encode_error(error: BaseException, *, with_traceback: bool = True) -> ErrorD
 
 
 def _encode_all(error: BaseException, *, with_traceback: bool) -> ErrorData:
+    if isinstance(error, Recorded):
+        return error.data
     data = _encode_one(error, with_traceback=with_traceback)
     last, left = data, MAX_ERROR_BYTES - len(json.dumps(data))
     for cause in _causes(error):

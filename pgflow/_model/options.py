@@ -73,6 +73,8 @@ IfTaken = Literal["match", "reject", "attach", "replace"]
 """Action of a start whose key a run already has; see :meth:`pgflow.Workflow.options`."""
 
 DEFAULT_QUEUE = "default"
+NO_CLUSTER = "node= and near= are for an app of a cluster: App(dsn, cluster=True)"
+"""Reason why a start is refused."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ class StartOptions:
         debounce: Time after the last start with the key at which the run begins.
         max_wait: Time after the first of them at which it begins at the latest.
         collect: Number of items of a run that has those of all starts with the key.
+        node: Node of a cluster that it runs on; None for any.
+        near: Table and value: it runs on the node that has the rows with that value.
     """
 
     key: str | None = None
@@ -107,6 +111,8 @@ class StartOptions:
     debounce: timedelta | None = None
     max_wait: timedelta | None = None
     collect: int | None = None
+    node: int | None = None
+    near: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         if self.timeout is not None:
@@ -114,6 +120,11 @@ class StartOptions:
         for name in ("key_for", "debounce", "max_wait"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, duration(value, f"{name} of a start"))
+
+    @property
+    def is_placed(self) -> bool:
+        """True if it says on which node of a cluster it runs."""
+        return self.node is not None or self.near is not None
 
     @cached_property
     def times_key(self) -> bool:

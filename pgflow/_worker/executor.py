@@ -342,6 +342,7 @@ class RunStarter(Part):
             return
         try:
             open_claim(claim, self._definitions.envelopes)
+            claim.is_in_cluster = self._definitions.is_in_cluster
         except CodecError as error:
             self._hold(claim, workflow, UNREADABLE, str(error), workflow.code_hash)
             return

@@ -142,3 +142,4 @@ class Definitions:
     queues: list[Queue] = field(default_factory=list)
     relays: dict[str, Relay] = field(default_factory=dict)
     on_failure: list[Callable[[FailedRun], Any]] = field(default_factory=list)
+    is_in_cluster: bool = False

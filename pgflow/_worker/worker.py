@@ -46,6 +46,7 @@ from pgflow._worker.heartbeat import Heartbeat, HeartbeatCallbacks, Watchdog
 from pgflow._worker.hooks import Pager
 from pgflow._worker.host import RunHost
 from pgflow._worker.lanes import Lanes, QueueRates
+from pgflow._worker.letters import Letters
 from pgflow._worker.listener import WORK_CHANNEL, Listener, ListenerCallbacks
 from pgflow._worker.notifications import Notifications
 from pgflow._worker.options import Definitions, WorkerOptions
@@ -180,6 +181,7 @@ class Worker:
             Sealer(context),
             self._rates,
             Retirer(context),
+            *([Letters(context)] if self.definitions.is_in_cluster else []),
             *([Relays(context, self.notifications)] if self.definitions.relays else []),
             # A worker that drains once leaves them to `call pgflow.work`.
             *([SqlFlows(context)] if self.options.tally is None else []),

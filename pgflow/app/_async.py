@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool
@@ -56,6 +56,7 @@ class AsyncApp(AsyncPoolClient):
     """
 
     def _prepare(self) -> None:
+        super()._prepare()
         self._on_loops: dict[asyncio.AbstractEventLoop, OnLoop] = {}
 
     @property
@@ -77,6 +78,13 @@ class AsyncApp(AsyncPoolClient):
     def _has_workers(self) -> bool:
         """True if a worker of this app is at work, on any event loop."""
         return any(one.workers for one in list(self._on_loops.values()))
+
+    def _sibling(self, dsn: str) -> Self:
+        """Return an app of the same definitions on another node of the cluster."""
+        twin = twin_of(self, dsn)
+        twin._is_member = True
+        twin._prepare()
+        return cast("Self", twin)
 
     def on(self, dsn: str | None) -> AsyncApp:
         """An async app of the same definitions, on another database if one is named."""
@@ -128,6 +136,8 @@ class AsyncApp(AsyncPoolClient):
         """Close every connection of this event loop, and of loops that have ended. The app can be
         opened again.
         """
+        if self._cluster is not None:
+            await self._cluster.close()
         await self._disconnect()
         if not self._on_loops:
             self._let_go()
@@ -290,6 +300,7 @@ class AsyncApp(AsyncPoolClient):
             queues=self.definitions.queues,
             relays=self.definitions.relays,
             on_failure=self.definitions.on_failure,
+            is_in_cluster=self.definitions.is_in_cluster,
         )
         options = replace(options, listen=options.listen and self.listens)
         try:
@@ -392,4 +403,6 @@ def twin_of(app: AppBase, dsn: str | None, *, without_session: bool = False) -> 
         listen=app._listen and not without_session,
     )
     twin.definitions, twin._envelopes = app.definitions, app._envelopes
+    twin._mapping = app._mapping
+    twin._prepare()
     return twin

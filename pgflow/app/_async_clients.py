@@ -7,18 +7,20 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from pgflow._client._async.client import AsyncClient
+from pgflow._client._async.cluster import AsyncCluster, AsyncRouted
 from pgflow._client._async.handles import AsyncRun
 from pgflow._client._async.session import AsyncSession
 from pgflow._client.locks import AsyncHeldLock
+from pgflow._client.nodes import start_steps
 from pgflow._client.starts import batch_of
 from pgflow._db._async_pool import lent_async
-from pgflow._db.calls import mail, result, start
+from pgflow._db.calls import cluster, mail, result, start
 from pgflow._db.failures import (
     is_ambiguous,
     is_answer,
@@ -44,11 +46,13 @@ from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration
 from pgflow._transactions.join import Adapted
 from pgflow.app._base import AppBase
+from pgflow.errors import InvalidArgument
 from pgflow.logs import redacted
 from pgflow.schema import naming_refusals, raise_refusal
 
 log = logging.getLogger("pgflow")
 
+NO_KEYS = "start_many(keys=) claims no keys for a cluster: start the runs one by one"
 TRIES = 5
 """Times that something is sent, if it meets trouble with the server or the way to it."""
 CONFLICTS = 20
@@ -79,6 +83,16 @@ class AsyncPoolClient(AppBase, AsyncClient):
     """The part of an app that asks the database. To open the pool,
     to wait and to wake is each colour's own.
     """
+
+    _cluster: AsyncCluster[AsyncPoolClient] | None = None
+    _is_member: bool = False
+    """True if another app looks for keys, and this one is asked for its node only."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        is_entry = self.definitions.is_in_cluster and not self._is_member
+        self._cluster = AsyncCluster[AsyncPoolClient](self) if is_entry else None
+        self._claims_keys = is_entry
 
     async def _open(self) -> AsyncConnectionPool[Any]:
         raise NotImplementedError
@@ -163,6 +177,19 @@ class AsyncPoolClient(AppBase, AsyncClient):
             raise
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+        return await self._ask_of("", query, wakes=wakes, once=once)
+
+    async def _ask_of(
+        self, tenant: str, query: Query[T], *, wakes: bool = False, once: bool = False
+    ) -> T:
+        """Ask for a tenant, in a cluster the node that has the key."""
+        if self._cluster is None or isinstance(query, start.StartQuery):
+            return await self._ask_here(query, wakes=wakes, once=once)
+        answer, _ = await self._cluster.ask(query, tenant, wakes=wakes, once=once)
+        return answer
+
+    async def _ask_here(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+        """Ask this app's own database."""
         answer = await self._send(
             lambda connection, _: run_async(connection, query), once=wakes or once
         )
@@ -188,6 +215,36 @@ class AsyncPoolClient(AppBase, AsyncClient):
     def _session(self) -> AsyncSession:
         return self
 
+    def _sibling(self, dsn: str) -> Self:
+        """Return an app of the same definitions on another node of the cluster."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Close every connection."""
+        raise NotImplementedError
+
+    async def _at(self, starting: start.StartQuery) -> AsyncClient:
+        if self._cluster is None:
+            return await super()._at(starting)
+        return await self._cluster.at(starting, "")
+
+    async def _find(self, query: Query[T | None]) -> T | None:
+        return await (self._ask_here if self._cluster is None else self._cluster.find)(query)
+
+    def _run_handle(
+        self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None
+    ) -> AsyncRun[Any]:
+        run = super()._run_handle(key, workflow, chain_id)
+        return run if chain_id is not None else self._routed(run, "", lambda query: query)
+
+    def _routed(
+        self, run: AsyncRun[Any], tenant: str, adapt: Callable[[Query[Any]], Query[Any]]
+    ) -> AsyncRun[Any]:
+        """Return a handle whose run may be on any node, if there is more than one."""
+        if self._cluster is not None:
+            run._session = AsyncRouted[AsyncPoolClient](self._cluster, self, tenant, adapt)
+        return run
+
     def _started(self, started: start.Started) -> None:
         self._note(started.chains, [started.lane_id])
         self._nudge_soon()
@@ -209,6 +266,8 @@ class AsyncPoolClient(AppBase, AsyncClient):
         Raises:
             KeyConflict: One of the keys names another run; nothing was started.
         """
+        if keys is not None and self._claims_keys:
+            raise InvalidArgument(NO_KEYS)
         batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
         started = await self._send(
             lambda connection, again: run_all_async(connection, batch.statements(again=again))
@@ -274,13 +333,33 @@ class AsyncTenantClient(AsyncClient):
     def __init__(self, app: AsyncPoolClient, tenant: str) -> None:
         self._app = app
         self._tenant = tenant
+        self._claims_keys = app._claims_keys
         self._interceptors = app._interceptors
         self._errors = app._errors
         self._envelopes = app._envelopes
         self._mapping = app._mapping
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
-        return await self._app._ask(in_tenant(query, self._tenant), wakes=wakes, once=once)
+        asked = in_tenant(query, self._tenant)
+        if isinstance(query, start.StartQuery):
+            return await self._app._ask_here(asked, wakes=wakes, once=once)
+        return await self._app._ask_of(self._tenant, asked, wakes=wakes, once=once)
+
+    async def _at(self, starting: start.StartQuery) -> AsyncClient:
+        if self._app._cluster is None:
+            return await super()._at(starting)
+        return (await self._app._cluster.at(starting, self._tenant)).tenant(self._tenant)
+
+    async def _find(self, query: Query[T | None]) -> T | None:
+        return await self._app._find(in_tenant(query, self._tenant))
+
+    def _run_handle(
+        self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None
+    ) -> AsyncRun[Any]:
+        run = super()._run_handle(key, workflow, chain_id)
+        if chain_id is not None:
+            return run
+        return self._app._routed(run, self._tenant, lambda query: in_tenant(query, self._tenant))
 
     async def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
         return await self._app._perform(
@@ -321,6 +400,8 @@ class AsyncTenantClient(AsyncClient):
         keys: Sequence[str] | None = None,
     ) -> list[AsyncRun[R]]:
         """Start many runs of one workflow in one transaction, all or none: as the app's."""
+        if keys is not None and self._claims_keys:
+            raise InvalidArgument(NO_KEYS)
         batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
 
         def steps(idle_timeout_ms: int) -> Steps[list[start.Started]]:
@@ -361,6 +442,13 @@ class AsyncBoundClient(AsyncClient):
         self._errors = app._errors
         self._envelopes = app._envelopes
         self._mapping = app._mapping
+        self._claims_keys = app._claims_keys
+        if app._cluster is not None:
+            self._send_signal = cluster.send_signal
+            self._cancel_run = cluster.cancel_run
+
+    async def _at(self, starting: start.StartQuery) -> AsyncClient:
+        return await super()._at(starting) if self._app._cluster is None else self
 
     async def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
         del once
@@ -372,7 +460,12 @@ class AsyncBoundClient(AsyncClient):
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         # Nothing is sent twice in a caller's transaction.
-        answer = await self._perform(lambda _: one_step(query), once=once)
+        def steps(_: int) -> Steps[Any]:
+            if self._app._cluster is not None and isinstance(query, start.StartQuery):
+                return start_steps(query, self._tenant or "")
+            return one_step(query)
+
+        answer: T = await self._perform(steps, once=once)
         if wakes:
             self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]
         return answer
@@ -389,7 +482,8 @@ class AsyncBoundClient(AsyncClient):
     ) -> AsyncRun[Any]:
         del chain_id
         # Whether there is such a chain is decided by the caller's commit.
-        return super()._run_handle(key, workflow)
+        client = self._app if self._tenant is None else self._app.tenant(self._tenant)
+        return client._run_handle(key, workflow)
 
     def _started(self, started: start.Started) -> None:
         self._wake_after_commit(started.chains, [started.lane_id])

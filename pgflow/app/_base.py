@@ -19,6 +19,7 @@ from typing import Any, TypeVar, overload
 from pgflow._client.gates import Hook, Mapping
 from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions, connect, is_behind_pooler
 from pgflow._db.dsn import resolve_dsn
+from pgflow._flow.elsewhere import ELSEWHERE, elsewhere
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.relays import Relay
 from pgflow._flow.workflow import Workflow
@@ -72,6 +73,7 @@ class AppBase:
         queues: Iterable[Queue] = (),
         prepare_threshold: int | None = 3,
         listen: bool = True,
+        cluster: bool = False,
     ) -> None:
         """Declare an app, without connecting.
 
@@ -95,13 +97,15 @@ class AppBase:
                 Behind a pooler in transaction mode, which is detected, nothing is prepared.
             listen: True if LISTEN works on this connection string. Behind a pooler in transaction
                 mode, which is detected, work is found by polling.
+            cluster: True if the database is a node of a cluster (``pgflow cluster``): runs are
+                started on, and found on, any node.
         """
         if isinstance(include, Workflow | Relay | ModuleType | str):
             raise DefinitionError(
                 f"include= takes a list of workflows and modules, not {include!r}: "
                 "write include=[...]"
             )
-        things = list(include)
+        things = [*include, *([elsewhere] if cluster else [])]
         self._interceptors = list(interceptors)
         self._errors = tuple(errors)
         self._envelopes = envelopes_of(codec)
@@ -115,6 +119,7 @@ class AppBase:
             pools=list(pools),
             queues=list(queues),
             relays=collect_relays(things),
+            is_in_cluster=cluster,
         )
         self._bring_checkers()
         self._dsn = dsn
@@ -383,6 +388,8 @@ class AppBase:
         self, concurrency: int, queues: Sequence[str] | None, options: dict[str, Any]
     ) -> WorkerOptions:
         served = self.queues if queues is None else sorted(set(queues))
+        if self.definitions.is_in_cluster:
+            served = sorted({*served, ELSEWHERE})
         if (dead_after := options.pop("dead_after", None)) is not None:
             options["rhythm"] = Rhythm.within(seconds(dead_after, "dead_after of a worker"))
         return WorkerOptions(queues=served, concurrency=concurrency, listen=self.listens, **options)

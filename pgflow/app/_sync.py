@@ -107,12 +107,27 @@ class App(PoolClient):
     """
 
     def _prepare(self) -> None:
+        super()._prepare()
         self._pool: ConnectionPool[Any] | None = None
         self._portal: Portal | None = None
         self._background: AsyncApp | None = None
         self._opening = threading.RLock()
         self._nudging: threading.Timer | None = None
         self._next_nudge_at = -math.inf
+
+    def _sibling(self, dsn: str) -> Self:
+        """Return an app of the same definitions on another node of the cluster."""
+        other = type(self)(
+            dsn,
+            errors=self._errors,
+            interceptors=self._interceptors,
+            prepare_threshold=self._prepare_threshold,
+            listen=self._listen,
+        )
+        other.definitions, other._envelopes = self.definitions, self._envelopes
+        other._mapping, other._is_member = self._mapping, True
+        other._prepare()
+        return other
 
     def on(self, dsn: str | None) -> AsyncApp:
         """An async app of the same definitions, on another database if one is named."""
@@ -171,6 +186,8 @@ class App(PoolClient):
 
     def close(self) -> None:
         """Close every connection. The app can be opened again."""
+        if self._cluster is not None:
+            self._cluster.close()
         if (nudging := self._nudging) is not None:
             nudging.join()
         with self._opening:

@@ -8,18 +8,20 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg_pool import ConnectionPool
 
 from pgflow._client._sync.client import Client
+from pgflow._client._sync.cluster import Cluster, Routed
 from pgflow._client._sync.handles import Run
 from pgflow._client._sync.session import Session
 from pgflow._client.locks import HeldLock
+from pgflow._client.nodes import start_steps
 from pgflow._client.starts import batch_of
 from pgflow._db._sync_pool import lent
-from pgflow._db.calls import mail, result, start
+from pgflow._db.calls import cluster, mail, result, start
 from pgflow._db.failures import (
     is_ambiguous,
     is_answer,
@@ -45,11 +47,13 @@ from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration
 from pgflow._transactions.join import Adapted
 from pgflow.app._base import AppBase
+from pgflow.errors import InvalidArgument
 from pgflow.logs import redacted
 from pgflow.schema import naming_refusals, raise_refusal
 
 log = logging.getLogger("pgflow")
 
+NO_KEYS = "start_many(keys=) claims no keys for a cluster: start the runs one by one"
 TRIES = 5
 """Times that something is sent, if it meets trouble with the server or the way to it."""
 CONFLICTS = 20
@@ -80,6 +84,16 @@ class PoolClient(AppBase, Client):
     """The part of an app that asks the database. To open the pool,
     to wait and to wake is each colour's own.
     """
+
+    _cluster: Cluster[PoolClient] | None = None
+    _is_member: bool = False
+    """True if another app looks for keys, and this one is asked for its node only."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        is_entry = self.definitions.is_in_cluster and not self._is_member
+        self._cluster = Cluster[PoolClient](self) if is_entry else None
+        self._claims_keys = is_entry
 
     def _open(self) -> ConnectionPool[Any]:
         raise NotImplementedError
@@ -164,6 +178,19 @@ class PoolClient(AppBase, Client):
             raise
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+        return self._ask_of("", query, wakes=wakes, once=once)
+
+    def _ask_of(
+        self, tenant: str, query: Query[T], *, wakes: bool = False, once: bool = False
+    ) -> T:
+        """Ask for a tenant, in a cluster the node that has the key."""
+        if self._cluster is None or isinstance(query, start.StartQuery):
+            return self._ask_here(query, wakes=wakes, once=once)
+        answer, _ = self._cluster.ask(query, tenant, wakes=wakes, once=once)
+        return answer
+
+    def _ask_here(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+        """Ask this app's own database."""
         answer = self._send(lambda connection, _: run(connection, query), once=wakes or once)
         if wakes:
             self._note(answer.chains, answer.lanes)  # type: ignore[attr-defined]
@@ -187,6 +214,36 @@ class PoolClient(AppBase, Client):
     def _session(self) -> Session:
         return self
 
+    def _sibling(self, dsn: str) -> Self:
+        """Return an app of the same definitions on another node of the cluster."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close every connection."""
+        raise NotImplementedError
+
+    def _at(self, starting: start.StartQuery) -> Client:
+        if self._cluster is None:
+            return super()._at(starting)
+        return self._cluster.at(starting, "")
+
+    def _find(self, query: Query[T | None]) -> T | None:
+        return (self._ask_here if self._cluster is None else self._cluster.find)(query)
+
+    def _run_handle(
+        self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None
+    ) -> Run[Any]:
+        run = super()._run_handle(key, workflow, chain_id)
+        return run if chain_id is not None else self._routed(run, "", lambda query: query)
+
+    def _routed(
+        self, run: Run[Any], tenant: str, adapt: Callable[[Query[Any]], Query[Any]]
+    ) -> Run[Any]:
+        """Return a handle whose run may be on any node, if there is more than one."""
+        if self._cluster is not None:
+            run._session = Routed[PoolClient](self._cluster, self, tenant, adapt)
+        return run
+
     def _started(self, started: start.Started) -> None:
         self._note(started.chains, [started.lane_id])
         self._nudge_soon()
@@ -208,6 +265,8 @@ class PoolClient(AppBase, Client):
         Raises:
             KeyConflict: One of the keys names another run; nothing was started.
         """
+        if keys is not None and self._claims_keys:
+            raise InvalidArgument(NO_KEYS)
         batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
         started = self._send(
             lambda connection, again: run_all(connection, batch.statements(again=again))
@@ -273,13 +332,33 @@ class TenantClient(Client):
     def __init__(self, app: PoolClient, tenant: str) -> None:
         self._app = app
         self._tenant = tenant
+        self._claims_keys = app._claims_keys
         self._interceptors = app._interceptors
         self._errors = app._errors
         self._envelopes = app._envelopes
         self._mapping = app._mapping
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
-        return self._app._ask(in_tenant(query, self._tenant), wakes=wakes, once=once)
+        asked = in_tenant(query, self._tenant)
+        if isinstance(query, start.StartQuery):
+            return self._app._ask_here(asked, wakes=wakes, once=once)
+        return self._app._ask_of(self._tenant, asked, wakes=wakes, once=once)
+
+    def _at(self, starting: start.StartQuery) -> Client:
+        if self._app._cluster is None:
+            return super()._at(starting)
+        return (self._app._cluster.at(starting, self._tenant)).tenant(self._tenant)
+
+    def _find(self, query: Query[T | None]) -> T | None:
+        return self._app._find(in_tenant(query, self._tenant))
+
+    def _run_handle(
+        self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None
+    ) -> Run[Any]:
+        run = super()._run_handle(key, workflow, chain_id)
+        if chain_id is not None:
+            return run
+        return self._app._routed(run, self._tenant, lambda query: in_tenant(query, self._tenant))
 
     def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
         return self._app._perform(
@@ -320,6 +399,8 @@ class TenantClient(Client):
         keys: Sequence[str] | None = None,
     ) -> list[Run[R]]:
         """Start many runs of one workflow in one transaction, all or none: as the app's."""
+        if keys is not None and self._claims_keys:
+            raise InvalidArgument(NO_KEYS)
         batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
 
         def steps(idle_timeout_ms: int) -> Steps[list[start.Started]]:
@@ -360,6 +441,13 @@ class BoundClient(Client):
         self._errors = app._errors
         self._envelopes = app._envelopes
         self._mapping = app._mapping
+        self._claims_keys = app._claims_keys
+        if app._cluster is not None:
+            self._send_signal = cluster.send_signal
+            self._cancel_run = cluster.cancel_run
+
+    def _at(self, starting: start.StartQuery) -> Client:
+        return super()._at(starting) if self._app._cluster is None else self
 
     def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
         del once
@@ -371,7 +459,12 @@ class BoundClient(Client):
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         # Nothing is sent twice in a caller's transaction.
-        answer = self._perform(lambda _: one_step(query), once=once)
+        def steps(_: int) -> Steps[Any]:
+            if self._app._cluster is not None and isinstance(query, start.StartQuery):
+                return start_steps(query, self._tenant or "")
+            return one_step(query)
+
+        answer: T = self._perform(steps, once=once)
         if wakes:
             self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]
         return answer
@@ -388,7 +481,8 @@ class BoundClient(Client):
     ) -> Run[Any]:
         del chain_id
         # Whether there is such a chain is decided by the caller's commit.
-        return super()._run_handle(key, workflow)
+        client = self._app if self._tenant is None else self._app.tenant(self._tenant)
+        return client._run_handle(key, workflow)
 
     def _started(self, started: start.Started) -> None:
         self._wake_after_commit(started.chains, [started.lane_id])

@@ -33,6 +33,7 @@ RUN_UNTIL_STOPPED = (
 TESTED_ELSEWHERE = (
     "pgflow demo",
     "pgflow pg",
+    "pgflow cluster join",
     "pgflow import",
     "pgflow update",
     "pgflow request",

@@ -126,7 +126,7 @@ def test_the_exit_codes_stand_below_the_help():
 
 
 @pytest.mark.parametrize(("typed", "said"), [
-    (["lst"], "pgflow: No such command 'lst'. Did you mean 'list'? See `pgflow --help`\n"),
+    (["lst"], "pgflow: No such command 'lst'. Did you mean 'list', 'cluster'? See `pgflow --help`\n"),
     (["queues", "resum"], ("pgflow queues: No such command 'resum'. Did you mean 'resume'? See `pgflow "
                           "queues --help`\n")),
     (["show"], "pgflow show: Missing argument 'KEY'. See `pgflow show --help`\n"),

@@ -35,7 +35,13 @@ _SOUND_SECONDS = 60.0
 _log = logging.getLogger("pgflow")
 
 
-def supervise(arguments: Sequence[str], number: int, endpoints: Endpoints, stop: Stop) -> int:
+def supervise(
+    arguments: Sequence[str],
+    number: int,
+    endpoints: Endpoints,
+    stop: Stop,
+    nodes: Sequence[int] = (),
+) -> int:
     """Run worker processes until a signal asks to stop, and return the exit code of the command.
 
     A process that dies is started again, later each time. One that ends with a mistake, such as a
@@ -46,8 +52,9 @@ def supervise(arguments: Sequence[str], number: int, endpoints: Endpoints, stop:
         number: Number of processes.
         endpoints: Endpoints of the first process; those of the others have the ports that follow.
         stop: Receives the signal.
+        nodes: Node of the cluster for each process; empty without a cluster.
     """
-    return asyncio.run(_Supervisor(arguments, endpoints).run(number, stop))
+    return asyncio.run(_Supervisor(arguments, endpoints, nodes).run(number, stop))
 
 
 def follow_supervisor(stop: Stop) -> None:
@@ -62,8 +69,10 @@ def follow_supervisor(stop: Stop) -> None:
 
 
 class _Supervisor:
-    def __init__(self, arguments: Sequence[str], endpoints: Endpoints) -> None:
-        self._arguments, self._endpoints = arguments, endpoints
+    def __init__(
+        self, arguments: Sequence[str], endpoints: Endpoints, nodes: Sequence[int]
+    ) -> None:
+        self._arguments, self._endpoints, self._nodes = arguments, endpoints, nodes
         self._code = 0
         self._pids: set[int] = set()
 
@@ -122,6 +131,8 @@ class _Supervisor:
     def _own(self, place: int) -> list[str]:
         """Options that one process has instead of those given."""
         own = ["--processes", "1", "--supervised"]
+        if self._nodes:
+            own += ["--node", str(self._nodes[place])]
         for name, address in (
             ("--metrics-port", self._endpoints.metrics),
             ("--health-port", self._endpoints.probes),

@@ -79,6 +79,8 @@ def workers(
     *,
     settings: Annotated[dict[str, Any], Made(_settings)],
     processes: Annotated[int, opt(min=1, max=256)] = 1,
+    node: Annotated[int | None, opt(min=0)] = None,
+    all_nodes: bool = False,
     supervised: Annotated[bool, opt("--supervised", hidden=True)] = False,
     endpoints: Annotated[Endpoints, Made(_endpoints)],
     logs: Logs,
@@ -94,11 +96,19 @@ def workers(
 
     Args:
         processes: Processes to run, each of which is a worker.
+        node: Node of the cluster to work on; else that of --dsn.
+        all_nodes: So many processes for each node of the cluster, not in all.
         supervised: Ends with standard input.
         only_list: List the workers, as without a module.
     """
+    if node is not None:
+        from pgflow_cli.look.nodes import dsn_of
+
+        with db:
+            db = Database(dsn_of(db, node))
     if target is None or only_list:
-        _list_workers(db, form)
+        with db:
+            _list_workers(db, form)
         return
     from pgflow_cli.look.targets import load_app
     from pgflow_cli.ops.serving import Stop, leave, serve, spare_what_is_loaded
@@ -106,8 +116,14 @@ def workers(
 
     logs.set_up()
     stop = Stop()
-    if processes > 1:
-        leave(supervise(sys.argv[1:], processes, endpoints, stop))
+    places: list[int] = []
+    if all_nodes and node is None:
+        from pgflow_cli.look.nodes import nodes_of
+
+        with db:
+            places = [one.node for one in nodes_of(db)] * processes
+    if processes > 1 or places:
+        leave(supervise(sys.argv[1:], len(places) or processes, endpoints, stop, places))
     if supervised:
         follow_supervisor(stop)
     app = load_app(target, db.given)

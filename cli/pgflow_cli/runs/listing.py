@@ -13,6 +13,8 @@ import typer
 from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.nodes import ask_all
 from pgflow_cli.look.options import Chosen, Db, Rows
 from pgflow_cli.look.output import (
     Column,
@@ -53,6 +55,7 @@ def list_runs(
     limit: Annotated[int, opt("--limit", "-n", min=0)] = 50,
     count: bool = False,
     watch: bool = False,
+    all_nodes: bool = False,
     every: Annotated[float, seconds_option("--every", shown="2s", least=0.1)] = 2.0,
 ) -> None:
     """Lists runs, the newest first.
@@ -62,8 +65,14 @@ def list_runs(
         limit: At most so many, the newest; 0 for all.
         count: Only how many there are of each status.
         watch: Look again and again, until Ctrl-C.
+        all_nodes: Of all nodes of the cluster.
         every: With --watch: time between looks.
     """
+    if all_nodes:
+        if watch:
+            raise Mistake("--all-nodes asks each node once: leave out --watch")
+        _list_all(database, replace(filters, patterns=patterns or []), limit, count, form)
+        return
     listing = _Listing(database, replace(filters, patterns=patterns or []), limit, count, form)
     if watch:
         _watch(listing, every)
@@ -72,6 +81,26 @@ def list_runs(
     listing.print(rows)
     if listing.has_more:
         note(f"The newest {limit}; there are more: --limit 0 shows all.")
+
+
+def _list_all(database: Database, filters: Filters, limit: int, counts: bool, form: Form) -> None:
+    """Print the runs of all nodes, and a line for each node that is silent."""
+    names = ("node", "status", "runs") if counts else ("node", *_NAMES)
+    rows: list[dict[str, Any]] = []
+    for asked in ask_all(
+        database, lambda there: _Listing(there, filters, limit, counts, form).read()
+    ):
+        if asked.silence is not None:
+            note(f"Node {asked.node.node} is silent: {asked.silence}")
+            continue
+        found: Any = asked.answer
+        rows += [{"node": asked.node.node, **as_object(row, names[1:])} for row in found]
+    if not counts:
+        rows.sort(key=lambda row: row["created_at"], reverse=True)
+        rows = rows[: limit or None]
+    columns = _COUNT_COLUMNS if counts else run_columns(rows, database.now())
+    columns = [Column("NODE", "node", right=True), *columns]
+    print_rows(form, columns, rows, names=names, empty="No node has such runs.")
 
 
 @dataclass

@@ -11,6 +11,7 @@ import typer
 from pgflow import inspect
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.nodes import database_with
 from pgflow_cli.look.options import Db
 from pgflow_cli.look.output import (
     AsJson,
@@ -67,6 +68,7 @@ def show(
     database: Db,
     *,
     limit: Annotated[int | None, opt("--limit", "-n", min=0)] = None,
+    all_nodes: bool = False,
     svg: bool = False,
     at: Annotated[int | None, opt(metavar="UNIT", min=1)] = None,
     as_json: AsJson = None,
@@ -78,26 +80,28 @@ def show(
 
     Args:
         limit: At most so many calls; 0 for each. A table has 30, JSON all.
+        all_nodes: Look for it on all nodes of the cluster.
         svg: Print its newest calls on a time axis, as SVG.
         at: As it was at this unit of its journal: calls and state.
     """
-    if svg:
-        if as_json or limit is not None or at is not None:
-            raise Mistake("--svg prints a picture: leave out --json, --limit and --at")
-        typer.echo(_picture(database, key), nl=False)
-        return
+    if svg and (as_json or limit is not None or at is not None):
+        raise Mistake("--svg prints a picture: leave out --json, --limit and --at")
     form = choose_form(as_json=as_json)
     most = (DEFAULT_LIMIT if form is Form.TABLE else 0) if limit is None else limit
-    if at is not None:
-        show_at(database, key, at, form, most or None)
-        return
-    whole = read_whole(database, key, most or None)
-    if form is Form.JSON:
-        typer.echo(dump(whole.as_object(), indent=2))
-        return
-    out = console()
-    for part in draw(whole, database.now(), out.width):
-        out.print(part)
+    with database_with(database, key) if all_nodes else database as there:
+        if svg:
+            typer.echo(_picture(there, key), nl=False)
+            return
+        if at is not None:
+            show_at(there, key, at, form, most or None)
+            return
+        whole = read_whole(there, key, most or None)
+        if form is Form.JSON:
+            typer.echo(dump(whole.as_object(), indent=2))
+            return
+        out = console()
+        for part in draw(whole, there.now(), out.width):
+            out.print(part)
 
 
 def _picture(database: Database, key: str) -> str:

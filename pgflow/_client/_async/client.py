@@ -17,7 +17,7 @@ from pgflow._client._async.schedules import AsyncSchedules
 from pgflow._client._async.session import AsyncSession
 from pgflow._client._async.updates import AsyncSentUpdate
 from pgflow._client.handles import Outcome, signal_query
-from pgflow._client.starts import StartedRun, named_start_query, start_query
+from pgflow._client.starts import NO_CLUSTER, StartedRun, named_start_query, start_query
 from pgflow._client.updates import update_query
 from pgflow._client.values import stored_value
 from pgflow._db.calls import effects, entities, mail, outbox, policy, seals, start, updates
@@ -33,7 +33,7 @@ from pgflow._flow.updates import BoundUpdate
 from pgflow._flow.workflow import Workflow
 from pgflow._model.messages import Delivery
 from pgflow._model.options import StartOptions
-from pgflow.errors import WrongState
+from pgflow.errors import InvalidArgument, WrongState
 
 RUNS_A_ROUND = 500
 """Runs that are sealed in one transaction."""
@@ -50,6 +50,7 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
     _interceptors: list[Interceptor]
     _errors: tuple[type[Exception], ...]
     _send_signal: Callable[..., Query[mail.Sent]] = staticmethod(mail.deliver_signal)
+    _cancel_run: Callable[..., Query[mail.Sent]] = staticmethod(mail.cancel_run)
 
     def _session(self) -> AsyncSession:
         raise NotImplementedError
@@ -59,6 +60,12 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
         is lost. ``make`` gets the server's idle timeout in milliseconds.
         """
         raise NotImplementedError
+
+    async def _at(self, starting: start.StartQuery) -> AsyncClient:
+        """Return the client of the node that a run is to be started on."""
+        if starting.options.is_placed:
+            raise InvalidArgument(NO_CLUSTER)
+        return self
 
     def _run_handle(
         self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None
@@ -89,12 +96,12 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
             DefinitionError: Its parameters or result cannot be stored.
             NotStorable: An argument does not fit its annotation.
         """
-        started = await self._ask(
-            start_query(workflow, args, kwargs, self._interceptors, self._envelopes)
-        )
+        starting = start_query(workflow, args, kwargs, self._interceptors, self._envelopes)
+        client = await self._at(starting)
+        started = await client._ask(starting)
         if started.is_new:
-            self._started(started)
-        return self._run_handle(started.key, workflow, started.chain_id)
+            client._started(started)
+        return client._run_handle(started.key, workflow, started.chain_id)
 
     async def start_by_name(
         self,
@@ -116,11 +123,11 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
         Raises:
             KeyConflict: The key names another run.
         """
-        started = await self._ask(
-            named_start_query(workflow, arguments, options, defaults, self._envelopes)
-        )
+        starting = named_start_query(workflow, arguments, options, defaults, self._envelopes)
+        client = await self._at(starting)
+        started = await client._ask(starting)
         if started.is_new:
-            self._started(started)
+            client._started(started)
         return StartedRun(started.key, started.is_new, started.replaced is not None)
 
     async def send(
@@ -187,11 +194,12 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
             yield update_query(self._run_handle(started.key, workflow)._outcome, update)
             return started
 
-        started = await self._perform(steps, once=False)
-        self._started(started)
-        self._started(started._replace(replaced=started.chain_id))  # the run may be parked for it
-        run = self._run_handle(started.key, workflow, started.chain_id)
-        return AsyncSentUpdate(self._session(), run._outcome, update)
+        client = await self._at(starting)
+        started = await client._perform(steps, once=False)
+        client._started(started)
+        client._started(started._replace(replaced=started.chain_id))  # the run may be parked for it
+        run = client._run_handle(started.key, workflow, started.chain_id)
+        return AsyncSentUpdate(client._session(), run._outcome, update)
 
     async def update(
         self, update: Update[P, R], key: str, /, *args: P.args, **kwargs: P.kwargs
@@ -274,7 +282,7 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
             RunNotFound: No run has the key.
             WrongState: The run has ended.
         """
-        await self._ask(mail.cancel_run(key, why, sent_by=by, force=force), wakes=True)
+        await self._ask(self._cancel_run(key, why, sent_by=by, force=force), wakes=True)
 
     async def pause(self, key: str, *, why: str = "paused", by: str | None = None) -> None:
         """Pause a run until :meth:`resume`."""

@@ -79,7 +79,7 @@ class AsyncGates(AsyncMailbox):
         """
         if self._mapping.hook is None:
             return None
-        found = await self._ask(gates.find_gate(gate))
+        found = await self._find(gates.find_gate(gate))
         if found is None:
             return None
         roles: Any = self._mapping.hook(opened_gate(self._envelopes, found), by)

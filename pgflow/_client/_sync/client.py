@@ -18,7 +18,7 @@ from pgflow._client._sync.schedules import Schedules
 from pgflow._client._sync.session import Session
 from pgflow._client._sync.updates import SentUpdate
 from pgflow._client.handles import Outcome, signal_query
-from pgflow._client.starts import StartedRun, named_start_query, start_query
+from pgflow._client.starts import NO_CLUSTER, StartedRun, named_start_query, start_query
 from pgflow._client.updates import update_query
 from pgflow._client.values import stored_value
 from pgflow._db.calls import effects, entities, mail, outbox, policy, seals, start, updates
@@ -34,7 +34,7 @@ from pgflow._flow.updates import BoundUpdate
 from pgflow._flow.workflow import Workflow
 from pgflow._model.messages import Delivery
 from pgflow._model.options import StartOptions
-from pgflow.errors import WrongState
+from pgflow.errors import InvalidArgument, WrongState
 
 RUNS_A_ROUND = 500
 """Runs that are sealed in one transaction."""
@@ -51,6 +51,7 @@ class Client(Obligations, Gates, Schedules, Batches):
     _interceptors: list[Interceptor]
     _errors: tuple[type[Exception], ...]
     _send_signal: Callable[..., Query[mail.Sent]] = staticmethod(mail.deliver_signal)
+    _cancel_run: Callable[..., Query[mail.Sent]] = staticmethod(mail.cancel_run)
 
     def _session(self) -> Session:
         raise NotImplementedError
@@ -60,6 +61,12 @@ class Client(Obligations, Gates, Schedules, Batches):
         is lost. ``make`` gets the server's idle timeout in milliseconds.
         """
         raise NotImplementedError
+
+    def _at(self, starting: start.StartQuery) -> Client:
+        """Return the client of the node that a run is to be started on."""
+        if starting.options.is_placed:
+            raise InvalidArgument(NO_CLUSTER)
+        return self
 
     def _run_handle(
         self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None
@@ -88,12 +95,12 @@ class Client(Obligations, Gates, Schedules, Batches):
             DefinitionError: Its parameters or result cannot be stored.
             NotStorable: An argument does not fit its annotation.
         """
-        started = self._ask(
-            start_query(workflow, args, kwargs, self._interceptors, self._envelopes)
-        )
+        starting = start_query(workflow, args, kwargs, self._interceptors, self._envelopes)
+        client = self._at(starting)
+        started = client._ask(starting)
         if started.is_new:
-            self._started(started)
-        return self._run_handle(started.key, workflow, started.chain_id)
+            client._started(started)
+        return client._run_handle(started.key, workflow, started.chain_id)
 
     def start_by_name(
         self,
@@ -115,11 +122,11 @@ class Client(Obligations, Gates, Schedules, Batches):
         Raises:
             KeyConflict: The key names another run.
         """
-        started = self._ask(
-            named_start_query(workflow, arguments, options, defaults, self._envelopes)
-        )
+        starting = named_start_query(workflow, arguments, options, defaults, self._envelopes)
+        client = self._at(starting)
+        started = client._ask(starting)
         if started.is_new:
-            self._started(started)
+            client._started(started)
         return StartedRun(started.key, started.is_new, started.replaced is not None)
 
     def send(
@@ -186,11 +193,12 @@ class Client(Obligations, Gates, Schedules, Batches):
             yield update_query(self._run_handle(started.key, workflow)._outcome, update)
             return started
 
-        started = self._perform(steps, once=False)
-        self._started(started)
-        self._started(started._replace(replaced=started.chain_id))  # the run may be parked for it
-        run = self._run_handle(started.key, workflow, started.chain_id)
-        return SentUpdate(self._session(), run._outcome, update)
+        client = self._at(starting)
+        started = client._perform(steps, once=False)
+        client._started(started)
+        client._started(started._replace(replaced=started.chain_id))  # the run may be parked for it
+        run = client._run_handle(started.key, workflow, started.chain_id)
+        return SentUpdate(client._session(), run._outcome, update)
 
     def update(self, update: Update[P, R], key: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Update an entity. The change and a row of its history are one commit.
@@ -271,7 +279,7 @@ class Client(Obligations, Gates, Schedules, Batches):
             RunNotFound: No run has the key.
             WrongState: The run has ended.
         """
-        self._ask(mail.cancel_run(key, why, sent_by=by, force=force), wakes=True)
+        self._ask(self._cancel_run(key, why, sent_by=by, force=force), wakes=True)
 
     def pause(self, key: str, *, why: str = "paused", by: str | None = None) -> None:
         """Pause a run until :meth:`resume`."""

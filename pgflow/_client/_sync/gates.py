@@ -80,7 +80,7 @@ class Gates(Mailbox):
         """
         if self._mapping.hook is None:
             return None
-        found = self._ask(gates.find_gate(gate))
+        found = self._find(gates.find_gate(gate))
         if found is None:
             return None
         roles: Any = self._mapping.hook(opened_gate(self._envelopes, found), by)

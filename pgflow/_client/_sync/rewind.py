@@ -14,6 +14,7 @@ from pgflow._db.calls import fork, mail, start
 from pgflow._db.calls.fork import DroppedEffects, ForkOptions, PlaceOptions
 from pgflow._db.query import Query
 from pgflow._model.envelopes import Envelopes
+from pgflow.errors import InvalidArgument
 
 T = TypeVar("T")
 
@@ -22,12 +23,18 @@ class Rewinds:
     """Rewind methods of a client."""
 
     _envelopes: Envelopes | None
+    _claims_keys: bool = False
+    """True if keys are unique over the nodes of a cluster."""
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         """Run a query. Repeat it after a lost connection, unless it wakes or must not happen twice
         (``once``).
         """
         raise NotImplementedError
+
+    def _find(self, query: Query[T | None]) -> T | None:
+        """Return what a query finds, in a cluster on any node."""
+        return self._ask(query)
 
     def _started(self, started: start.Started) -> None:
         """Note the start of a run, to notify its workers after the commit."""
@@ -146,6 +153,11 @@ class Rewinds:
             InvalidArgument: The unit, step or generation does not exist; or
                 ``effects="compensate"`` is given, which only the other run itself may do.
         """
+        if new_key is not None and self._claims_keys:
+            raise InvalidArgument(
+                "fork(new_key=) claims no key for a cluster: leave it out, and take the key that "
+                "is returned"
+            )
         started = self._ask(fork_query(self._envelopes, key, new_key, options))
         if started.is_new:
             self._started(started)

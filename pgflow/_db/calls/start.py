@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
+from typing import LiteralString, NamedTuple
 
 from pgflow._db.query import Query, Row
 from pgflow._model.budgets import numbers
@@ -25,6 +26,56 @@ class Started(NamedTuple):
     def chains(self) -> list[int]:
         """Chains to wake."""
         return [] if self.replaced is None else [self.replaced]
+
+
+@dataclass(frozen=True)
+class StartQuery(Query[Started]):
+    """A start, which may also travel to another node as a letter.
+
+    Attributes:
+        workflow: Its name.
+        input_text: Its input, as JSON.
+        key: Its key.
+        options: Options of the start; they have the key if the caller named it.
+        defaults: As of :func:`start_run`.
+        start_id: As of :func:`start_run`.
+    """
+
+    workflow: str
+    input_text: str
+    key: str
+    options: StartOptions
+    defaults: str | None
+    start_id: str | None
+
+    def letter(self, tenant: str, reply_key: str | None = None, node: int | None = None) -> str:
+        """Return the start as JSON, for a letter.
+
+        Args:
+            tenant: Tenant of the run.
+            reply_key: Key of the run that waits for the outcome.
+            node: Node of that run.
+        """
+        options = self.options
+        run_at, timeout_seconds, labels, metadata = _shared(options)
+        pool, budget = _draws(options) or (None, None)
+        said = {
+            "workflow": self.workflow, "key": self.key, "tenant": tenant, "queue": options.queue,
+            "priority": options.priority, "run_at": None if run_at is None else str(run_at),
+            "timeout_seconds": timeout_seconds, "version": options.version,
+            "if_taken": options.if_taken, "start_id": self.start_id, "pool": pool,
+            "key_seconds": _seconds(options.key_for), "collect": options.collect,
+            "debounce_seconds": _seconds(options.debounce),
+            "max_wait_seconds": _seconds(options.max_wait), "reply_key": reply_key,
+            "reply_node": node,
+        }  # fmt: skip
+        parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in said.items()]
+        texts = {
+            "input": self.input_text, "labels": labels, "metadata": metadata, "budget": budget,
+            "defaults": self.defaults,
+        }  # fmt: skip
+        parts += [f'"{name}": {text}' for name, text in texts.items() if text is not None]
+        return f"{{{', '.join(parts)}}}"
 
 
 _START_NAMED = (
@@ -62,7 +113,7 @@ def start_run(
     *,
     defaults: str | None = None,
     start_id: str | None = None,
-) -> Query[Started]:
+) -> StartQuery:
     """Start one run.
 
     Args:
@@ -74,6 +125,23 @@ def start_run(
         defaults: Defaults of parameters that are left out, as JSON, where the key may be known.
         start_id: A UUID by which this start, sent again, knows its own run.
     """
+    text, params = _statement(workflow, input_text, key, options, tenant, defaults, start_id)
+
+    def read(rows: list[Row]) -> Started:
+        return Started(*rows[0])
+
+    return StartQuery(text, params, read, workflow, input_text, key, options, defaults, start_id)
+
+
+def _statement(
+    workflow: str,
+    input_text: str,
+    key: str,
+    options: StartOptions,
+    tenant: str,
+    defaults: str | None,
+    start_id: str | None,
+) -> tuple[LiteralString, tuple[object, ...]]:
     params = (
         workflow,
         input_text,
@@ -87,8 +155,7 @@ def start_run(
     draws = _draws(options)
     is_plain = defaults in (None, "{}") and options.if_taken == "match"
     if is_plain and not draws and not options.times_key:
-        text = _START_NAMED if defaults is None else _START
-        return Query(text, params, lambda rows: Started(*rows[0]))
+        return (_START_NAMED if defaults is None else _START), params
     values = (*params, options.if_taken, defaults, start_id)
     if options.times_key:
         times = (
@@ -97,14 +164,10 @@ def start_run(
             _seconds(options.max_wait),
             options.collect,
         )
-        return Query(
-            _START_TIMED,
-            (*values, *(draws or (None, None)), *times),
-            lambda rows: Started(*rows[0]),
-        )
+        return _START_TIMED, (*values, *(draws or (None, None)), *times)
     if draws:
-        return Query(_START_DRAWING, (*values, *draws), lambda rows: Started(*rows[0]))
-    return Query(_START_AS_SAID, values, lambda rows: Started(*rows[0]))
+        return _START_DRAWING, (*values, *draws)
+    return _START_AS_SAID, values
 
 
 def start_runs(

@@ -1,0 +1,105 @@
+"""The nodes of a cluster, as commands ask them: each with a deadline, so that a silent one costs a
+line and a few seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from pgflow import inspect
+from pgflow_cli.look.database import Database
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.selection import exists
+
+if TYPE_CHECKING:
+    from pgflow.inspect import NodeRow
+
+CONNECT_SECONDS = 3
+ANSWER_MILLISECONDS = 5000
+
+T = TypeVar("T")
+
+
+class Asked(NamedTuple):
+    """Answer of a node, or the reason why it is silent."""
+
+    node: NodeRow
+    answer: object
+    silence: str | None
+
+
+def nodes_of(database: Database) -> list[NodeRow]:
+    """Return the nodes of the cluster that a database is a node of.
+
+    Raises:
+        Mistake: It is none.
+    """
+    import psycopg
+
+    try:
+        return database.ask(inspect.list_nodes())
+    except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedTable) as error:
+        raise Mistake(
+            "the database is not a node of a cluster: see `pgflow cluster init --help`"
+        ) from error
+
+
+def dsn_of(database: Database, number: int) -> str:
+    """Return the connection string of a node.
+
+    Raises:
+        Mistake: The cluster has no such node.
+    """
+    nodes = nodes_of(database)
+    for node in nodes:
+        if node.node == number:
+            return _dsn(database, node)
+    known = ", ".join(str(node.node) for node in nodes)
+    raise Mistake(f"the cluster has no node {number}: it has {known}")
+
+
+def _dsn(database: Database, node: NodeRow) -> str:
+    from pgflow._db.calls.cluster import Node
+    from pgflow._db.nodes import dsn_of_node
+
+    return dsn_of_node(database.dsn, Node(node.node, node.host, node.port, node.dbname, node.state))
+
+
+def ask_all(database: Database, question: Callable[[Database], T]) -> Iterator[Asked]:
+    """Ask each node of the cluster, in turn.
+
+    Args:
+        database: A node.
+        question: Asks the database of one.
+    """
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    for node in nodes_of(database):
+        dsn = _dsn(database, node)
+        given = conninfo_to_dict(dsn).get("options") or ""
+        options = f"{given} -c statement_timeout={ANSWER_MILLISECONDS}".strip()
+        timed = make_conninfo(dsn, connect_timeout=CONNECT_SECONDS, options=options)
+        try:
+            with Database(timed) as there:
+                answer = question(there)
+        except (psycopg.OperationalError, OSError, TimeoutError) as error:
+            yield Asked(node, None, " ".join(str(error).split())[:200])
+        else:
+            yield Asked(node, answer, None)
+
+
+def database_with(database: Database, key: str) -> Database:
+    """Return the database of the node that has a run.
+
+    Raises:
+        Mistake: No node that answers has it; the message names those that are silent.
+    """
+    silent = []
+    for asked in ask_all(database, lambda there: exists(there, key)):
+        if asked.silence is not None:
+            silent.append(f"node {asked.node.node} is silent: {asked.silence}")
+        elif asked.answer:
+            return Database(_dsn(database, asked.node))
+    raise Mistake("; ".join([f"no node has run {key!r}", *silent]))

@@ -1,0 +1,75 @@
+"""The nodes of a cluster, and the letters that one has for others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import LiteralString
+
+from pgflow._db.calls import cluster
+from pgflow._db.query import Query
+from pgflow.inspect.question import Question, once
+
+_LETTERS: LiteralString = """
+select pgflow_cluster.me() as node, (l->>'waiting')::bigint, (l->>'oldest_at')::timestamptz,
+  (l->>'dead')::bigint, (l->>'open_runs')::bigint
+from pgflow_cluster.standing() l
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node of a cluster.
+
+    Attributes:
+        node: Its number.
+        host: Host by which other nodes reach it.
+        port: Port of it.
+        dbname: Name of its database.
+        state: `open`, or `closed` for one that gets no new keys.
+    """
+
+    node: int
+    host: str
+    port: str
+    dbname: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStanding:
+    """Letters and open runs of a node.
+
+    Attributes:
+        node: Its number.
+        letters: Letters to other nodes that are not known to have arrived.
+        oldest_at: Time of the oldest of these; None if there is none.
+        dead: Letters that no node will take.
+        open_runs: Runs that have not ended.
+    """
+
+    node: int
+    letters: int
+    oldest_at: datetime | None
+    dead: int
+    open_runs: int
+
+
+def list_nodes() -> Question[list[NodeRow]]:
+    """Ask for the nodes of the cluster that the database is a node of, by number."""
+    known = cluster.list_nodes()
+    return once(Query(known.sql, (), lambda rows: [NodeRow(*row) for row in rows]))
+
+
+def node_of(key: str) -> Question[int | None]:
+    """Ask for the node that a key was given to; None if it is in no directory.
+
+    Args:
+        key: The key.
+    """
+    return once(cluster.node_of(key, ""))
+
+
+def read_standing() -> Question[NodeStanding]:
+    """Ask a node for its letters and its open runs."""
+    return once(Query(_LETTERS, (), lambda rows: NodeStanding(*rows[0])))

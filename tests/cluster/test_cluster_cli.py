@@ -1,0 +1,74 @@
+"""`pgflow cluster`, and the options by which commands ask all nodes."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from clikit import pgflow
+from clusterkit import ask, value
+
+from pgflow.schema.clusters import init_cluster
+
+
+def test_commands_found_join_list_and_close_nodes(dsn: str, empty_dsn: str, other_dsn: str) -> None:
+    del dsn
+    assert pgflow(empty_dsn, "migrate").code == 0
+    refused = pgflow(empty_dsn, "cluster", "list")
+    assert refused.code != 0
+    assert "is not a node of a cluster" in refused.err
+    assert pgflow(empty_dsn, "cluster", "init", "--json").data == {
+        "node": 1,
+        "kind": "plain",
+        "is_new": True,
+    }
+    joined = pgflow(other_dsn, "cluster", "join", "2", "--home", empty_dsn)
+    assert joined.code == 0, joined.err
+    assert pgflow(other_dsn, "cluster", "join", "1", "--home", empty_dsn).code != 0
+    rows = pgflow(other_dsn, "cluster", "list", "--json").data
+    assert [(row["node"], row["state"], row["letters"]) for row in rows] == [
+        (1, "open", 0),
+        (2, "open", 0),
+    ]
+    assert "closed" in pgflow(empty_dsn, "cluster", "leave", "2").out
+    assert pgflow(empty_dsn, "cluster", "leave", "9").code != 0
+    with pytest.raises(psycopg.Error, match="not an open node"):
+        value(empty_dsn, "select pgflow_cluster.claim('k', '', 2)")
+    # Both commands renew what is there.
+    assert pgflow(empty_dsn, "cluster", "init", "--json").data["is_new"] is False
+    again = pgflow(other_dsn, "cluster", "join", "2", "--home", empty_dsn, "--json")
+    assert again.data["is_new"] is False
+    assert value(empty_dsn, "select pgflow_cluster.claim('k', '', 2)") == 2
+
+
+def test_list_and_show_ask_all_nodes_and_name_the_silent_ones(nodes: list[str]) -> None:
+    for number, dsn in enumerate(nodes, 1):
+        value(dsn, "select run_id from pgflow.start_run('w', '{}'::json, %s)", f"run-{number}")
+    found = pgflow(nodes[0], "list", "--all-nodes", "--json").data
+    assert {(row["node"], row["key"]) for row in found} == {
+        (1, "run-1"),
+        (2, "run-2"),
+        (3, "run-3"),
+    }
+    assert pgflow(nodes[0], "show", "run-3", "--all-nodes", "--json").data["key"] == "run-3"
+    assert pgflow(nodes[0], "show", "none", "--all-nodes").code != 0
+    ask(nodes[0], "update pgflow_cluster.node set dbname = 'gone' where node = 2 returning 1")
+    answer = pgflow(nodes[0], "list", "--all-nodes")
+    assert answer.code == 0
+    assert "run-3" in answer.out
+    assert "Node 2 is silent" in answer.err
+    table = pgflow(nodes[0], "cluster", "list", "--json")
+    silent = [row["node"] for row in table.data if row["silence"]]
+    assert silent == [2]
+    assert "node 2 is silent" in pgflow(nodes[0], "show", "none", "--all-nodes").err
+
+
+def test_a_database_without_the_schema_is_refused(empty_dsn: str) -> None:
+    with psycopg.connect(empty_dsn) as connection, pytest.raises(Exception, match="pgflow migrate"):
+        init_cluster(connection)
+
+
+def test_workers_refuse_a_node_that_is_not_there(nodes: list[str]) -> None:
+    answer = pgflow(nodes[0], "workers", "--node", "7")
+    assert answer.code != 0
+    assert "the cluster has no node 7: it has 1, 2, 3" in answer.err
+    assert pgflow(nodes[0], "workers", "--node", "2").code == 0

@@ -1,0 +1,35 @@
+"""Readers of the nodes of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+from clusterkit import found, value
+
+from pgflow import AsyncApp, inspect
+
+
+@pytest.mark.alone
+def test_a_node_tells_of_the_others_and_of_its_letters(dsn: str) -> None:
+    found([dsn])
+    value(dsn, "select pgflow_cluster.claim('k', '')")
+    value(dsn, "select is_new from pgflow_cluster.send_signal('k', 's', '1')")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        (node,) = inspect.ask(connection, inspect.list_nodes())
+        assert (node.node, node.state) == (1, "open")
+        assert node.dbname == connection.info.dbname
+        assert inspect.ask(connection, inspect.node_of("k")) == 1
+        assert inspect.ask(connection, inspect.node_of("none")) is None
+        standing = inspect.ask(connection, inspect.read_standing())
+    assert (standing.node, standing.letters, standing.dead, standing.open_runs) == (1, 1, 0, 0)
+    assert standing.oldest_at is not None
+
+    async def ask() -> inspect.NodeStanding:
+        async with AsyncApp(dsn, cluster=True) as app:
+            assert await inspect.ask_async(app, inspect.list_nodes()) == [node]
+            assert await inspect.ask_async(app, inspect.node_of("k")) == 1
+            return await inspect.ask_async(app, inspect.read_standing())
+
+    assert asyncio.run(ask()) == standing
