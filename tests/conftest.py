@@ -180,6 +180,7 @@ def copies(server_dsn: str, template: str) -> Iterator[Copies]:
             replay_of_kit(app)
 
     with pytest.MonkeyPatch.context() as patch:
+        lent.recycled.patch(patch)
         patch.setattr(pgflow.testing, "audit", audit)
         patch.setattr(pgflow.testing, "replay_all", replay_all)
         yield lent

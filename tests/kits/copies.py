@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import servers
 from psycopg import sql
+from recycled import APPLICATION, Recycled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +25,6 @@ MOST_USES = 40
 
 MOST_BYTES = 4 << 20
 """Size of its tables from which a copy is not used again."""
-
-APPLICATION = "pgflow tests"
 
 _CLOCK = "'pgflow.now_()'::regprocedure"
 """A function that many tests replace, and that is put back: the rest of its catalog tells of the
@@ -113,6 +112,8 @@ class Copies:
         self._server, self._template = server, template
         self._idle: list[Copy] = []
         self._out: dict[str, Copy] = {}
+        self._lent: set[str] = set()
+        self.recycled = Recycled(self._lent.__contains__)
         self._given: dict[str, sql.Composable] = {}
         self._sequences: dict[str, int | None] = {}
         with psycopg.connect(servers.dsn_of(server, template), autocommit=True) as conn:
@@ -131,6 +132,7 @@ class Copies:
         copy.uses += 1
         copy.sound, copy.is_audited = servers.ended_transactions(copy.keeper), False
         self._out[copy.dsn] = copy
+        self._lent.add(copy.name)
         return copy.dsn
 
     def audit(self, dsn: str) -> list[str]:
@@ -158,6 +160,7 @@ class Copies:
     def give_back(self, dsn: str) -> None:
         """Keep the copy for another test, as it was, if that can be; else drop it."""
         copy = self._out.pop(dsn)
+        self._lent.discard(copy.name)
         try:
             may_stay = copy.uses < MOST_USES and self._restore(copy)
         except psycopg.Error:
@@ -181,6 +184,7 @@ class Copies:
         return Copy(name, dsn, keeper, cleaner, look["shape"], look["clock"])
 
     def _drop(self, copy: Copy) -> None:
+        self.recycled.drop(copy.name)
         copy.keeper.close()
         copy.cleaner.close()
         servers.drop_database(self._server, copy.name)

@@ -1,0 +1,120 @@
+"""Connections that outlive their test: most of what a test costs the server is to begin a process, fill
+its caches and plan the engine's functions anew, for each of the four or five connections of a worker.
+
+A connection to a copy of the database that a test closes in good order is reset, as a pooler of sessions
+does, and lent to whoever in the same process next connects in the same way. Only what it has planned
+stays. A test that needs a fresh session is marked ``alone``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import generators, pq
+from psycopg.conninfo import conninfo_to_dict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pytest
+    from psycopg.abc import PQGenConn
+
+APPLICATION = "pgflow tests"
+"""Name of a session that waits to be lent again; those of the keepers of copies have it too."""
+
+_RESET = (
+    b"close all; unlisten *; select pg_advisory_unlock_all(); deallocate all; reset session authorization;"
+    b" reset all; discard temp; discard sequences; set application_name = '" + APPLICATION.encode() + b"'"
+)
+
+
+class Recycled:
+    """The open sessions, by the parameters that they were opened with.
+
+    Args:
+        is_lent: Whether a database is a copy that a test has now.
+    """
+
+    def __init__(self, is_lent: Callable[[str], bool]) -> None:
+        self._is_lent = is_lent
+        self._idle: dict[tuple[str, str], list[pq.abc.PGconn]] = defaultdict(list)
+        self._keys: dict[int, tuple[str, str]] = {}
+        self._lock = threading.Lock()
+        self._closed = pq.PGconn.connect_start(b"host=/nowhere")
+        self._closed.finish()
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        """Lend and keep the connections of this process."""
+        open_anew, close, close_async = (
+            generators.connect,
+            psycopg.Connection.close,
+            psycopg.AsyncConnection.close,
+        )
+
+        def connect(conninfo: str, **options: Any) -> PQGenConn[pq.abc.PGconn]:
+            name = str(conninfo_to_dict(conninfo).get("dbname", ""))
+            if not self._is_lent(name):
+                return (yield from open_anew(conninfo, **options))
+            key = name, conninfo
+            if (pgconn := self._take(key)) is None:
+                pgconn = yield from open_anew(conninfo, **options)
+            self._keys[id(pgconn)] = key
+            return pgconn
+
+        def closed(connection: psycopg.Connection) -> None:
+            self._keep(connection)
+            close(connection)
+
+        async def closed_async(connection: psycopg.AsyncConnection) -> None:
+            self._keep(connection)
+            await close_async(connection)
+
+        patch.setattr(generators, "connect", connect)
+        patch.setattr(psycopg.Connection, "close", closed)
+        patch.setattr(psycopg.AsyncConnection, "close", closed_async)
+
+    def drop(self, name: str) -> None:
+        """End the sessions of a database."""
+        with self._lock:
+            for key in [key for key in self._idle if key[0] == name]:
+                for pgconn in self._idle.pop(key):
+                    pgconn.finish()
+
+    def _take(self, key: tuple[str, str]) -> pq.abc.PGconn | None:
+        while True:
+            with self._lock:
+                if not self._idle[key]:
+                    return None
+                pgconn = self._idle[key].pop()
+            if _done(pgconn, b"reset application_name"):
+                return pgconn
+            pgconn.finish()
+
+    def _keep(self, connection: psycopg.Connection | psycopg.AsyncConnection) -> None:
+        """Keep the session of a connection that is about to be closed, if it is in good order."""
+        pgconn = connection.pgconn
+        key = self._keys.pop(id(pgconn), None)
+        if key is None or connection.closed or not self._is_lent(key[0]):
+            return
+        if getattr(getattr(connection, "_pool", None), "close_returns", False):
+            self._keys[id(pgconn)] = key
+            return
+        if (
+            pgconn.transaction_status != pq.TransactionStatus.IDLE
+            or pgconn.pipeline_status != pq.PipelineStatus.OFF
+            or not _done(pgconn, _RESET)
+        ):
+            return
+        while pgconn.notifies():
+            pass
+        pgconn.notice_handler = pgconn.notify_handler = None
+        connection.pgconn = self._closed
+        with self._lock:
+            self._idle[key].append(pgconn)
+
+
+def _done(pgconn: pq.abc.PGconn, statements: bytes) -> bool:
+    return pgconn.exec_(statements).status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
