@@ -17,7 +17,7 @@ from psycopg import generators, pq
 from psycopg.conninfo import conninfo_to_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import pytest
     from psycopg.abc import PQGenConn
@@ -27,7 +27,9 @@ APPLICATION = "pgflow tests"
 
 _RESET = (
     b"close all; unlisten *; select pg_advisory_unlock_all(); deallocate all; reset session authorization;"
-    b" reset all; discard temp; discard sequences; set application_name = '" + APPLICATION.encode() + b"'"
+    b" reset all; discard temp; discard sequences; set application_name = '"
+    + APPLICATION.encode()
+    + b"'"
 )
 
 
