@@ -341,7 +341,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         finally:
             asyncio.tasks._leave_task(self, task)
         # It never becomes done, so the future that it awaited would keep it and the run alive.
-        if task._callbacks:  # type: ignore[attr-defined]
+        if task._callbacks:
             _forget_callbacks(task)
         if (awaited := task._fut_waiter) is not None:  # type: ignore[attr-defined]
             _forget_callbacks(awaited)
