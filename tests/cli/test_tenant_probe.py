@@ -13,6 +13,7 @@ import click
 import pytest
 from clikit import pgflow
 from pgflow_cli.commands import app as commands
+from records import in_a_loop
 from sqlkit import begin, commit, finish, flush, rows, start, unit, wait_for
 from typer.main import get_command
 from webkit import Browser
@@ -164,6 +165,7 @@ def test_every_command_that_is_not_probed_exists() -> None:
 
 
 @pytest.mark.full
+@in_a_loop
 async def test_no_page_crosses(dsn: str, conn: psycopg.Connection[Any]) -> None:
     fill(conn)
     before = of_beta(conn)
@@ -182,6 +184,7 @@ async def test_no_page_crosses(dsn: str, conn: psycopg.Connection[Any]) -> None:
 
 
 @pytest.mark.full
+@in_a_loop
 async def test_no_tool_crosses(dsn: str, conn: psycopg.Connection[Any]) -> None:
     mcp = pytest.importorskip("mcp", reason="needs the extra mcp")
     fill(conn)

@@ -198,9 +198,9 @@ TESTS = {
     "G47": (
         (
             "every function and view that a login of a tenant may use, with keys and numbers of "
-            "another's runs; the same with one door open"
+            "another's runs; every command, page and tool; the same with one door open"
         ),
-        ["tests/sql/test_tenants.py"],
+        ["tests/sql/test_tenants.py", "tests/cli/test_tenant_probe.py"],
     ),
     "G48": (
         (
