@@ -99,3 +99,22 @@ def test_stubs_of_standard_input_cannot_be_watched(tmp_path: Path) -> None:
     assert (refused.code, "--watch" in refused.err) == (2, True)
     refused = pgflow(None, "dry-run", str(path), "--stubs-init", "x.json", "--watch")
     assert refused.code == 2
+
+
+@pytest.mark.full
+def test_a_run_says_which_event_it_waits_for_and_goes_on_once_that_comes(
+    dsn: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, "- {id: w, wait: {event: go, deadline_ms: 3600000}}")
+    started = process(dsn, "run", str(path), "--cwd", str(tmp_path), "--key", "g", "--table")
+    watcher = Watcher(started)
+    try:
+        watcher.hears("go is waited for:  pgflow signal g go JSON")
+        assert pgflow(dsn, "signal", "g", "go", "null").code == 0
+        watcher.hears("g completed")
+        assert started.wait(HANG_SECONDS) == 0
+    finally:
+        started.kill()
+        started.wait()
+        for reader in watcher.readers:
+            reader.join()

@@ -147,10 +147,11 @@ class AskedGate:
         except RunNotFound:
             raise Mistake(f"the history of the run of gate {key} was removed meanwhile") from None
         row = {"gate": key, "verdict": verdict, "by": by, "key": run.key, "status": run.status}
+        what = key if asked is None else f"{asked.name} of {run.key}"
         text = (
-            f"Answered {key}: {verdict}. Run {run.key} is {run.status}."
+            f"Answered {what}: {verdict}. Run {run.key} is {run.status}."
             if still is None
-            else f"Approved by {len(_approvals(still))} of {still.quorum}: {key}"
+            else f"Approved by {len(_approvals(still))} of {still.quorum}: {what}"
         )
         print_one(self.form, {**row, "open": still is not None}, text)
 

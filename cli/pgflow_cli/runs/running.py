@@ -135,7 +135,7 @@ class RunHere:
                 folder = lock.removeprefix("folder")
                 self._print(lock, f"run {held.holder!r} works in {folder}: waiting for it")
         signals = stages.awaited(run)
-        for name in signals:
+        for name in (*signals, *stages.events(run)):
             self._print(name, f"{name} is waited for:  pgflow signal {key} {name} JSON")
         gates = await inspect.ask_async(self._app, inspect.list_gates_below(key))
         for gate in gates:

@@ -99,6 +99,12 @@ def awaited(detail: inspect.RunDetail) -> list[str]:
     return [name for name in names if name in waits]
 
 
+def events(detail: inspect.RunDetail) -> list[str]:
+    """Return the events that a run of another file waits for now."""
+    is_workspace = _graph_of(detail) is not None
+    return [] if is_workspace else list((detail.reason_detail or {}).get("signals") or ())
+
+
 def _graph_of(detail: inspect.RunDetail) -> Graph | None:
     """Return the workspace that a run plays; None if the run is of something else."""
     from pgflow.declare.durable import declared
