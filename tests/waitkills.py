@@ -71,7 +71,8 @@ class FilePlay(filekills.Play):
     def file(self) -> Path:
         """Write the file."""
         texts = {name: json.dumps(WITNESS + said) for name, said in SAYS.items()}
-        return write(self.folder, NODES % texts, more="interactive: true")
+        path: Path = write(self.folder, NODES % texts, more="interactive: true")
+        return path
 
     def answer_if_asked(self, conn: psycopg.Connection[Any]) -> None:
         """Send the message once, at some moment; answer the person's question."""
@@ -102,7 +103,8 @@ class StagePlay(FilePlay):
 
     def file(self) -> Path:
         """Write the workspace."""
-        return workspace(self.folder, workflow=FLOW)
+        path: Path = workspace(self.folder, workflow=FLOW)
+        return path
 
     def play_here(self) -> None:
         """Play it, and look at what was delivered."""

@@ -274,6 +274,22 @@ def test_a_condition_on_being_required_is_told_and_not_asked_for():
     assert graph(text).inputs[0].description == "x (required if b is set)"
 
 
+def test_parameters_may_be_lines_without_bullets():
+    lines = """What it needs:
+
+**alarm_name** (required): The alarm
+to configure.
+**region** (optional, default: "us-east-1"): Where.
+
+**Note** the bold words that declare nothing."""
+    inputs = graph(sop(parameters=lines)).inputs
+    assert [(each.name, each.required, each.default) for each in inputs] == [
+        ("alarm_name", True, None),
+        ("region", False, "us-east-1"),
+    ]
+    assert inputs[0].description == "The alarm\nto configure."
+
+
 def test_lists_of_required_and_of_optional_parameters_say_so_for_each():
     inputs = graph(sop(parameters="**Required:**\n- **a**: x\n\n### Optional\n\n- **b**: y")).inputs
     assert [(each.name, each.required) for each in inputs] == [("a", True), ("b", False)]

@@ -3,8 +3,8 @@ variants of it.
 
 The original finds parameters with one regular expression, which misses back-ticked defaults,
 closing brackets in defaults and further words after ``required``. Here the bracket is parsed: words
-about whether the parameter is needed, perhaps a default, perhaps a note. A table is prose, unless
-it has a column for the parameter's name and no list declares any.
+about whether the parameter is needed, perhaps a default, perhaps a note. Where no list declares
+any, lines of that form without a bullet do, and rows of a table with a column for the name.
 
 A default is a value where it looks like one: quoted text, ``true``, ``3``, ``none``. Other words
 (``current directory``, ``same directory as plan_path``) are for the agent to understand, and reach
@@ -27,6 +27,7 @@ from pgflow.declare.sop.page import Item, Page, Row, bare, between, last_before,
 _NAME: Final = re.compile(
     r"(?:(\*\*|__)\s*`?(?P<bold>[^*`]+?)`?\s*:?\s*\1|`(?P<code>[^`]+)`|(?P<plain>[A-Za-z_][\w-]*)(?=\s*\())\s*"
 )
+_LINE: Final = re.compile(r"\*\*`?[\w.-]+`?\*\*\s*\([^)]*\b(?:required|optional)\b", re.IGNORECASE)
 _ONE_WORD: Final = re.compile(r"[\w.-]+")
 _SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9_]*")
 _DEFAULT: Final = re.compile(
@@ -74,17 +75,29 @@ def read_parameters(
         The parameters in their order.
     """
     spoken_for = {number for block in others for number in range(block.start, block.end)}
+    items = [item for item in between(page.items, start, end) if item.line not in spoken_for]
     listed = [
         parameter
-        for item in between(page.items, start, end)
-        if item.line not in spoken_for
-        and (parameter := _from_item(page, item, _group(page, start, item.line), problems))
+        for item in (*items, *(() if items else _lines(page, start, end, spoken_for)))
+        if (parameter := _from_item(page, item, _group(page, start, item.line), problems))
         is not None
     ]
     yield from listed
     for row in between(page.rows, start, end) if not listed else ():
         if (parameter := _from_row(row, problems)) is not None:
             yield parameter
+
+
+def _lines(page: Page, start: int, end: int, spoken_for: set[int]) -> Iterator[Item]:
+    """Yield lines that declare a parameter without a bullet, each with the text below it."""
+    begun = [
+        number
+        for number in range(start + 1, end)
+        if number not in spoken_for and page.plain(number) and _LINE.match(page.lines[number])
+    ]
+    for number, following in zip(begun, (*begun[1:], end), strict=False):
+        last = next((at for at in range(number, following) if not page.plain(at)), following)
+        yield Item(number, last, 1)
 
 
 def is_snake_case(name: str) -> bool:
