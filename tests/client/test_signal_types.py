@@ -167,6 +167,12 @@ def misfits(conn: Conn, annotation: Any, values: list[Any]) -> Iterator[tuple[An
             yield text, why
 
 
+def test_what_may_be_none_is_judged_by_what_it_is_otherwise() -> None:
+    shape: Any = codec_for(int | None).shape
+    assert shape == {"any": [{"is": ["null"]}, codec_for(int).shape]}
+    assert codec_for(str).shape == {"is": ["string"]}
+
+
 @pytest.mark.parametrize("annotation", ANNOTATIONS, ids=str)
 def test_nothing_is_refused_that_the_code_would_take(db: Conn, annotation: Any) -> None:
     for text, why in misfits(db, annotation, PLAIN + OBJECTS):
