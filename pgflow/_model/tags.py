@@ -345,7 +345,8 @@ def put_marks(value: Any, marks: list[tuple[tuple[Any, ...], list[str]]]) -> boo
                     model[key] if isinstance(model, (dict, list, tuple)) else getattr(model, key)
                 )
             given = getattr(model, "__pydantic_fields_set__", None)
-            if given is not None:
+            if given is not None:  # its serializer may omit what was given
+                given.update(type(model).__pydantic_fields__, model.__pydantic_extra__ or ())
                 given.difference_update(names)
     except (LookupError, AttributeError, TypeError):
         return False
@@ -749,7 +750,7 @@ def _instance_of(cls: type, value: dict[str, Any], codec_of: Codecs) -> Any:
     content = rest["of"] if is_wrapped and "of" in rest else rest
     back = _read(codec_of(chosen), content, f"a {chosen.__qualname__}")
     if _leaves_out(value):
-        given_to(back).difference_update(value[TAG])
+        put_marks(back, [((), value[TAG])])
     return back
 
 

@@ -150,6 +150,16 @@ class Derived(pydantic.BaseModel):
         return self.a * 3
 
 
+class Short(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    text: str = ""
+    session: str | None = None
+
+    @pydantic.model_serializer(mode="wrap")
+    def without_nothing(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: item for name, item in dump(self).items() if item is not None}
+
+
 class Default(pydantic.RootModel[int]):
     root: int = 3
 
@@ -323,6 +333,8 @@ COMES_BACK: list[tuple[Any, Any]] = [
     (Held, Held(by_name={"a": Patch(note="b"), "b": None})),
     (Derived, Derived()),
     (Derived, Derived(a=2)),
+    (Short, Short(session=None)),
+    (list[Short], [Short(text="a", session=None), Short(text="a")]),
     (Default, Default()),
     (list[Default], [Default(), Default(4)]),
     (Open | None, Open.model_construct({"n"}, n=1, more=2)),

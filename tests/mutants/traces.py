@@ -77,7 +77,8 @@ class Trace:
     def _that_enter(self, mutant: Mutant) -> list[Heard]:
         if self._has_lines and (keys := keys_of(mutant, (REPOSITORY / mutant.path).read_text())):
             return list({t.name: t for key in keys for t in self._by_key.get(key, ())}.values())
-        if found := self._by_key.get(mutant.key):
+        is_in_function = mutant.path.endswith(".sql") or not self._has_lines
+        if is_in_function and (found := self._by_key.get(mutant.key)):
             return found
         head = mutant.key.partition(".<locals>")[0].removesuffix("<module>")
         near = {t.name: t for key, ts in self._by_key.items() if key.startswith(head) for t in ts}
