@@ -4637,7 +4637,7 @@ function pgflow.find_wraps(key_id text, after jsonb DEFAULT NULL::jsonb, pages i
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b3103ebdec1393619866e8a7ca547127
+  md5 826bf2f37cbf94347fe570b1d1b01eab
   grant execute to pgflow_operator
 
 function pgflow.fire_schedules(worker_id integer) returns double precision, owner pgflow_owner

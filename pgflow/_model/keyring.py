@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 class Keyring:
     """Encrypts the values of an app with AES-GCM, and rotates its keys (``pgflow rotate``).
 
-    ``pip install 'pgflow-engine[encryption]'`` brings the package ``cryptography``, which it needs.
+    The extra ``encryption`` brings the package ``cryptography``, which it needs.
 
     Args:
         keys: Keys of 32 random bytes by name: the present one, and those that stored values still

@@ -79,7 +79,7 @@ class Kind:
 KIND_NAMES: Final = {
     letter: name.lower().replace("_", " ") for name, letter in vars(Kind).items() if name.isupper()
 }
-"""What messages call them."""
+"""Names for messages."""
 
 EFFECT_OUTCOMES = frozenset({Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED})
 ANSWERS = EFFECT_OUTCOMES | {

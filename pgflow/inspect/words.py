@@ -23,9 +23,15 @@ def encoded(value: dict[str, Any]) -> str:
 
 
 def readable(value: Any) -> Any:
-    """Return a value with a word in place of each part that the codec of an app has encoded."""
+    """Return a value with a word in place of each part that the codec of an app has encoded, and
+    without the names of the fields that its models were not given.
+    """
     if isinstance(value, dict):
-        return encoded(value) or {name: readable(part) for name, part in value.items()}
+        return encoded(value) or {
+            name: readable(part)
+            for name, part in value.items()
+            if name != "$pgflow" or not isinstance(part, list)
+        }
     return [readable(part) for part in value] if isinstance(value, list) else value
 
 

@@ -46,7 +46,7 @@ begin
   next := jsonb_build_object('name', find_wraps.name,
     'page', case when first_page + pages < size then first_page + pages end);
   execute format('select array(select distinct m[1] from pgflow.%I t, regexp_matches(concat_ws('' '', %s), '
-    'e''\\$wrap\\\\*": ?\\\\*"([A-Za-z0-9._-]+:[A-Za-z0-9+/=]+)'', ''g'') m '
+    '''[$]wrap[^A-Za-z0-9._-]+([A-Za-z0-9._-]+:[A-Za-z0-9+/=]+)'', ''g'') m '
     'where t.ctid >= %L::tid and t.ctid < %L::tid and split_part(m[1], '':'', 1) <> %L)', find_wraps.name,
     (select string_agg(format('t.%I', c), ', ') from unnest(columns) c), format('(%s,0)', first_page),
     format('(%s,0)', first_page + pages), key_id)

@@ -253,6 +253,7 @@ def test_a_client_leaves_a_server_that_is_not_there(
             assert connection.execute("select 1").fetchone() == (1,)
 
 
+@pytest.mark.alone
 def test_a_client_leaves_every_connection_to_a_server_that_is_not_there(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

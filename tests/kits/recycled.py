@@ -37,7 +37,7 @@ class Recycled:
     """The open sessions, by the parameters that they were opened with.
 
     Args:
-        is_lent: Whether a database is a copy that a test has now.
+        is_lent: True for the name of a copy that a test has now.
     """
 
     def __init__(self, is_lent: Callable[[str], bool]) -> None:

@@ -27,6 +27,7 @@ class On:
 PID = Query("select pg_backend_pid()", (), lambda rows: int(rows[0][0]))
 
 
+@pytest.mark.alone
 def test_a_connection_to_a_server_that_did_not_answer_others_is_asked_nothing_more(
     dsn: str,
 ) -> None:

@@ -14,13 +14,17 @@ Peer = Literal["dbos", "temporal"]
 
 
 def migrate_from(
-    peer: Annotated[Peer, arg("The engine that the code was written for.")],
-    source: Annotated[Path, arg("A file, or a folder of them.", metavar="SRC")],
+    peer: Peer,
+    source: Annotated[Path, arg(metavar="SRC")],
 ) -> None:
-    """Prints a first draft of DBOS or Temporal code for pgflow, and what it could not translate.
+    """Drafts pgflow code from code for DBOS or Temporal.
 
-    It reads the code and runs none of it. The draft goes to standard output, the notes to standard
-    error, a line each: file, line, code, advice.
+    It reads the code and runs none of it. The draft goes to standard output, notes on what it could
+    not translate to standard error, a line each: file, line, code, advice.
+
+    Args:
+        peer: The engine that the code was written for.
+        source: A file, or a folder of them.
     """
     from libcst import ParserSyntaxError
 

@@ -13,17 +13,21 @@ from pgflow_cli.look.targets import load_app
 
 
 def rotate(
-    target: Annotated[str, arg("The app, whose codec has the keys.", metavar="MODULE[:APP]")],
+    target: Annotated[str, arg(metavar="MODULE[:APP]")],
     *,
-    pages: Annotated[int, opt("So many pages of a table in one transaction.", min=1)] = 128,
+    pages: Annotated[int, opt(min=1)] = 128,
     form: Answer,
     db: Db,
 ) -> None:
-    """Wraps the data keys of all stored values with the app's present key.
+    """Wraps the keys of stored values with an app's present key.
 
     Values, seals and replays stay as they are, and workers go on. Once it has ended, no stored
     value needs an earlier key. The exit code is 1 if one still does, because the codec does not
     have that key.
+
+    Args:
+        target: The app, whose codec has the keys.
+        pages: So many pages of a table in one transaction.
     """
     app = load_app(target, db.given)
     done = db.client.rotate_keys(app.definitions.envelopes, pages=pages, progress=_tell)

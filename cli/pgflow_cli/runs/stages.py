@@ -118,7 +118,9 @@ def _graph_of(detail: inspect.RunDetail) -> Graph | None:
     from pgflow.declare.durable import declared
     from pgflow.declare.graph import Graph
 
-    return Graph.model_validate(graph) if detail.workflow == declared.name else None
+    if detail.workflow != declared.name:
+        return None
+    return Graph.model_validate(inspect.readable(graph))
 
 
 def request(key: Key, stage: str, form: Answer, database: Db) -> None:

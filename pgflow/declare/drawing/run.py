@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from pgflow import inspect
 from pgflow.declare.drawing.states import Seen, stand
 from pgflow.declare.graph import Graph
 from pgflow.declare.play.progress import STREAM
@@ -39,7 +40,9 @@ class RunDrawer:
         """
         frozen = given.get("frozen") if isinstance(given, dict) else None
         try:
-            graph = Graph.model_validate(frozen["graph"] if isinstance(frozen, dict) else None)
+            graph = Graph.model_validate(
+                inspect.readable(frozen["graph"]) if isinstance(frozen, dict) else None
+            )
         except (ValidationError, KeyError):
             return None
         seen = stand(graph, progress.begun, progress.asks, progress.told, has_ended=has_ended)

@@ -44,10 +44,8 @@ def lease_key(folder: str) -> str:
 
 def is_alone(settings: Settings, graph: Graph) -> bool:
     """Return True for a run that has its folder alone."""
-    # The input of a run that began before leases existed has none.
     return (
         settings.depth == 0
-        and "lease" in settings.model_fields_set
         and settings.lease != "share"
         and graph.options.get("mutates_checkout") is not False
     )
