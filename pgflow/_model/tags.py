@@ -308,7 +308,7 @@ def mark(value: Any, plain: Any) -> None:
             if type(pair[1]) in _HOLDING:
                 stack.append(pair)  # noqa: PERF401 - a generator costs a call for each
         given = getattr(value, "__pydantic_fields_set__", None)
-        if given is not None and len(given) < len(plain):
+        if given is not None and type(plain) is dict and len(given) < len(plain):
             plain[TAG] = list(filterfalse(given.__contains__, plain))
 
 

@@ -183,9 +183,10 @@ class AsyncPoolClient(AppBase, AsyncClient):
         self, tenant: str, query: Query[T], *, wakes: bool = False, once: bool = False
     ) -> T:
         """Ask for a tenant, in a cluster the node that has the key."""
-        if self._cluster is None or isinstance(query, start.StartQuery):
+        cluster = None if isinstance(query, start.StartQuery) else self._cluster
+        if cluster is None:
             return await self._ask_here(query, wakes=wakes, once=once)
-        answer, _ = await self._cluster.ask(query, tenant, wakes=wakes, once=once)
+        answer, _ = await cluster.ask(query, tenant, wakes=wakes, once=once)
         return answer
 
     async def _ask_here(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:

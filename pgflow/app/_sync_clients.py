@@ -184,9 +184,10 @@ class PoolClient(AppBase, Client):
         self, tenant: str, query: Query[T], *, wakes: bool = False, once: bool = False
     ) -> T:
         """Ask for a tenant, in a cluster the node that has the key."""
-        if self._cluster is None or isinstance(query, start.StartQuery):
+        cluster = None if isinstance(query, start.StartQuery) else self._cluster
+        if cluster is None:
             return self._ask_here(query, wakes=wakes, once=once)
-        answer, _ = self._cluster.ask(query, tenant, wakes=wakes, once=once)
+        answer, _ = cluster.ask(query, tenant, wakes=wakes, once=once)
         return answer
 
     def _ask_here(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:

@@ -214,4 +214,4 @@ def _foreign(home: str) -> sql.Composed:
 
 
 def _text(name: str) -> str:
-    return resources.files(__package__).joinpath("cluster", name).read_text()
+    return resources.files("pgflow.schema").joinpath("cluster", name).read_text()
