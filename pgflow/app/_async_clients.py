@@ -183,7 +183,8 @@ class AsyncPoolClient(AppBase, AsyncClient):
         self, tenant: str, query: Query[T], *, wakes: bool = False, once: bool = False
     ) -> T:
         """Ask for a tenant, in a cluster the node that has the key."""
-        cluster = None if isinstance(query, start.StartQuery) else self._cluster
+        is_start = type(query) is start.StartQuery
+        cluster = None if is_start else self._cluster
         if cluster is None:
             return await self._ask_here(query, wakes=wakes, once=once)
         answer, _ = await cluster.ask(query, tenant, wakes=wakes, once=once)
