@@ -65,6 +65,8 @@ RHYTHM = Rhythm(beat=0.2, look=0.05, dead_after=1.0)
 CONCURRENCY = 8
 AT_ONCE = 3
 """Victims that are alive at a time."""
+MOST_LEFT = 100
+"""Victims of one point that may leave before they come to it."""
 BROKEN_EXIT = 70
 """Exit code of a process in which this program itself is wrong."""
 
@@ -224,7 +226,9 @@ def _arm_commit(name: str) -> None:
         else name == "before commit"
     )
 
-    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
+    async def execute(
+        self: Executor, wire: Any, items: list[Any], server: Any, *, careful: bool
+    ) -> Any:
         concerned = any(_concerns(name, flush) for _, flush in items)
         if concerned and before:
             _reach(name)
@@ -235,7 +239,7 @@ def _arm_commit(name: str) -> None:
             )
         if concerned and not before:
             _reach(name)
-        return await original(self, wire, items, careful=careful)
+        return await original(self, wire, items, server, careful=careful)
 
     Executor.execute = execute  # type: ignore[method-assign]
 
@@ -336,6 +340,7 @@ class Driver:
         self.plan = [(point, rng.randint(1, 6)) for point in self.points for _ in range(kills)]
         rng.shuffle(self.plan)
         self.fired: Counter[str] = Counter()
+        self.left: Counter[str] = Counter()
         self.victims: dict[int, tuple[str, int]] = {}
         self.healthy: list[int] = []
         self.keys: list[str] = []
@@ -405,6 +410,8 @@ class Driver:
                 self.fired[kill[0]] += 1
             else:  # the others took it for dead, and it has left before it came to its point
                 self.plan.append(kill)
+                self.left[kill[0]] += 1
+                assert self.left[kill[0]] < MOST_LEFT, f"no worker comes to the point {kill[0]}"
             self.held |= {
                 run_id
                 for (run_id,) in conn.execute(

@@ -249,11 +249,13 @@ def _reach_at(place: str, name: str, n: Any) -> None:
 def _arm_intent() -> None:
     original = Executor.execute
 
-    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
+    async def execute(
+        self: Executor, wire: Any, items: list[Any], server: Any, *, careful: bool
+    ) -> Any:
         for _, flush in items:
             for intent in (flush.question or {}).get("effects", ()):
                 _reach_at("before intent", intent["name"], json.loads(intent["request"]).get("n"))
-        return await original(self, wire, items, careful=careful)
+        return await original(self, wire, items, server, careful=careful)
 
     Executor.execute = execute  # type: ignore[method-assign]
 

@@ -283,7 +283,9 @@ def _arm(point: str, nth: int, harm: str, role: str, told: int) -> None:
     _Point.role, _Point.told = role, told
     commit, spread = Executor.execute, CommitResults.apply
 
-    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
+    async def execute(
+        self: Executor, wire: Any, items: list[Any], server: Any, *, careful: bool
+    ) -> Any:
         asked = [what for _, flush in items for what in _asked_in(flush)]
         for what in asked:
             _reach(f"before {what}")
@@ -294,7 +296,7 @@ def _arm(point: str, nth: int, harm: str, role: str, told: int) -> None:
                     document = self._document(items, apart)
                     await wire.ask(commit_calls.commit_units(document, apart, careful=careful))
                 _reach(f"after {what}")
-        return await commit(self, wire, items, careful=careful)
+        return await commit(self, wire, items, server, careful=careful)
 
     def apply(self: CommitResults, items: list[Any], answer: Any, server: Any) -> Any:
         for settled in answer.settled.values():

@@ -115,7 +115,9 @@ def _watch() -> None:
     """Have this process die before or after commits, if it is to."""
     original = Executor.execute
 
-    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
+    async def execute(
+        self: Executor, wire: Any, items: list[Any], server: Any, *, careful: bool
+    ) -> Any:
         found = [label for _, flush in items for label in labels(flush)]
         for label in found:
             arrive(f"before the commit of {label}")
@@ -124,6 +126,6 @@ def _watch() -> None:
             document = self._document(items, apart)
             await wire.ask(commit_calls.commit_units(document, apart, careful=careful))
             die()
-        return await original(self, wire, items, careful=careful)
+        return await original(self, wire, items, server, careful=careful)
 
     Executor.execute = execute  # type: ignore[method-assign]

@@ -71,7 +71,9 @@ def _watch(path: Path, at: list[str]) -> None:
     original = Executor.execute
     when, wanted = at
 
-    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
+    async def execute(
+        self: Executor, wire: Any, items: list[Any], server: Any, *, careful: bool
+    ) -> Any:
         found = [label for _, flush in items for label in labels(flush)]
         with path.open("a") as file:
             file.writelines(f"{label}\n" for label in found)
@@ -82,6 +84,6 @@ def _watch(path: Path, at: list[str]) -> None:
             document = self._document(items, apart)
             await wire.ask(commit_calls.commit_units(document, apart, careful=careful))
             os.kill(os.getpid(), signal.SIGKILL)
-        return await original(self, wire, items, careful=careful)
+        return await original(self, wire, items, server, careful=careful)
 
     Executor.execute = execute  # type: ignore[method-assign]
