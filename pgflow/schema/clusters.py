@@ -17,7 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
-from pgflow.errors import SetupError
+from pgflow.errors import InvalidArgument, SetupError
 from pgflow.schema._install import _PROPAGATE_NOTHING
 from pgflow.schema._state import require_schema
 
@@ -90,6 +90,7 @@ def init_cluster(
             those of the connection by default.
 
     Raises:
+        InvalidArgument: The address is not a connection string.
         SetupError: The schema `pgflow` is missing, or the database is a node of another number.
     """
     ground = _begin(connection)
@@ -116,6 +117,7 @@ def join_cluster(
         address: As of `init_cluster`.
 
     Raises:
+        InvalidArgument: The address is not a connection string.
         SetupError: The schema `pgflow` is missing, another database has the number, or this one
             has another.
     """
@@ -176,7 +178,7 @@ def _finish(
     cursor.execute(identity.as_string().encode())
     for name in (f"near_{kind}", "node", "rights", "guard"):
         cursor.execute(_text(f"{name}.sql").encode())
-    where = conninfo_to_dict(address) if address else {}
+    where = _parts("the address", address) if address else {}
     info = cursor.connection.info
     parts = (
         where.get("host") or info.host,
@@ -197,7 +199,7 @@ def _finish(
 
 
 def _foreign(home: str) -> sql.Composed:
-    given = conninfo_to_dict(home)
+    given = _parts("the first node", home)
     user, password = given.get("user"), given.get("password")
     mapping: list[sql.Composable] = [] if user is None else [sql.SQL("user {}").format(user)]
     mapping.append(
@@ -211,6 +213,13 @@ def _foreign(home: str) -> sql.Composed:
         dbname=given.get("dbname") or user or "postgres",
         mapping=sql.SQL(", ").join(mapping),
     )
+
+
+def _parts(what: str, dsn: str) -> dict[str, Any]:
+    try:
+        return dict(conninfo_to_dict(dsn))
+    except psycopg.ProgrammingError as error:
+        raise InvalidArgument(f"{what} is not a connection string: {error}") from None
 
 
 def _text(name: str) -> str:

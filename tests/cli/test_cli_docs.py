@@ -35,8 +35,10 @@ TESTED_ELSEWHERE = (
     "pgflow pg",
     "pgflow cluster join",
     "pgflow import",
+    "pgflow migrate-from",
     "pgflow update",
     "pgflow request",
+    "pgflow rotate",
     "pgflow serve",
 )
 
