@@ -113,7 +113,7 @@ class Copies:
         self._idle: list[Copy] = []
         self._out: dict[str, Copy] = {}
         self._lent: set[str] = set()
-        self.recycled = Recycled(self._lent.__contains__)
+        self.recycled = Recycled(server, self._lent.__contains__)
         self._given: dict[str, sql.Composable] = {}
         self._sequences: dict[str, int | None] = {}
         with psycopg.connect(servers.dsn_of(server, template), autocommit=True) as conn:

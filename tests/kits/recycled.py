@@ -37,10 +37,12 @@ class Recycled:
     """The open sessions, by the parameters that they were opened with.
 
     Args:
+        server: DSN of their server.
         is_lent: True for the name of a copy that a test has now.
     """
 
-    def __init__(self, is_lent: Callable[[str], bool]) -> None:
+    def __init__(self, server: str, is_lent: Callable[[str], bool]) -> None:
+        self._place = _place_of(conninfo_to_dict(server))
         self._is_lent = is_lent
         self._idle: dict[tuple[str, str], list[pq.abc.PGconn]] = defaultdict(list)
         self._keys: dict[int, tuple[str, str]] = {}
@@ -57,9 +59,12 @@ class Recycled:
         )
 
         def connect(conninfo: str, **options: Any) -> PQGenConn[pq.abc.PGconn]:
-            name = str(conninfo_to_dict(conninfo).get("dbname", ""))
-            if not self._is_lent(name):
-                return (yield from open_anew(conninfo, **options))
+            given = conninfo_to_dict(conninfo)
+            name = str(given.get("dbname", ""))
+            if not self._is_lent(name) or _place_of(given) != self._place:  # a pooler waits for it
+                pgconn = yield from open_anew(conninfo, **options)
+                self._keys.pop(id(pgconn), None)  # of one that is no more
+                return pgconn
             key = name, conninfo
             if (pgconn := self._take(key)) is None:
                 pgconn = yield from open_anew(conninfo, **options)
@@ -116,6 +121,10 @@ class Recycled:
         connection.pgconn = self._closed
         with self._lock:
             self._idle[key].append(pgconn)
+
+
+def _place_of(given: dict[str, Any]) -> tuple[str, str]:
+    return str(given.get("host")), str(given.get("port"))
 
 
 def _done(pgconn: pq.abc.PGconn, statements: bytes) -> bool:
