@@ -203,6 +203,7 @@ async def shop_across_forms(aflow: AsyncHarness) -> list[str]:
     await aflow.until_idle()
     await aflow.app.send(run.key, OLD_ORDER, {"item": "first"})
     await aflow.until_idle()
+    await aflow.crash()  # in memory the run goes on with the old code
     aflow.app.definitions.workflows.update({"shop": new_shop, "child": new_child})
     await aflow.app.send(run.key, OLD_ORDER, {"items": ["second"]})
     await aflow.until_idle()
