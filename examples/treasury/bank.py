@@ -26,6 +26,7 @@ import asyncio
 import json
 import os
 import random
+import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -231,11 +232,11 @@ async def _serve(arguments: argparse.Namespace) -> None:
     host, port = server.sockets[0].getsockname()
     print(f"{host}:{port}", flush=True)
     async with server:
-        await server.serve_forever()
+        await asyncio.to_thread(sys.stdin.read)
 
 
 def main() -> None:
-    """Runs the bank until it is killed; the first line on its standard output is its address."""
+    """Runs the bank until its standard input ends; the first line of its output is its address."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.treasury.bank", description="A bank with a book of its own."
     )
