@@ -302,6 +302,7 @@ async def test_a_role_that_may_only_look_is_told_so(
 
 
 @pytest.mark.full
+@pytest.mark.alone
 async def test_a_database_that_does_not_answer_is_told_of_and_found_again(
     aflow: AsyncHarness, conn: psycopg.Connection[Any], dsn: str
 ) -> None:

@@ -20,6 +20,7 @@ go = Signal("go", int)
 
 RUNS = 100
 FEW_CONNECTIONS = 16
+OF_THE_TEST = "datname = current_database() and application_name <> 'pgflow tests'"
 """Five of the worker, four at most of each of the two apps in a harness, two that wait for results,
 and the test's own.
 """
@@ -93,7 +94,7 @@ def test_two_hundred_runs_that_wait_cost_rows_only_and_all_come_to_their_end(
     )
     assert count(conn, "pgflow.timer") == RUNS
     assert count(conn, "pgflow.wait") == RUNS + 1
-    assert count(conn, "pg_stat_activity", "datname = current_database()") <= FEW_CONNECTIONS
+    assert count(conn, "pg_stat_activity", OF_THE_TEST) <= FEW_CONNECTIONS
     assert workflow_threads() <= threads
     assert conn.execute("select waiting from pgflow.queues").fetchall() == [(2 * RUNS + 1,)]
 

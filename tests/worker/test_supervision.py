@@ -35,9 +35,10 @@ from pgflow import (
 )
 from pgflow._client.results import ResultWaiter
 from pgflow._db.connect import ConnectOptions
+from pgflow._engine.execution import Execution
 from pgflow._transactions.psycopg import PsycopgProvider
 from pgflow._worker.committer import Flusher
-from pgflow._worker.executor import Executor, RunStarter
+from pgflow._worker.executor import Executor
 from pgflow._worker.heartbeat import Heartbeat, Watchdog
 from pgflow._worker.hooks import Pager
 from pgflow._worker.lanes import Lanes, QueueRates
@@ -392,15 +393,15 @@ def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(
 def test_a_run_at_which_the_engine_fails_again_and_again_is_held(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, tries = RunStarter._start, []
+    begin, tries = Execution.start, []
 
-    def broken(self: RunStarter, execution: Any) -> None:
-        if execution.claim.workflow == "calling":
+    def broken(self: Execution) -> None:
+        if self.claim.workflow == "calling":
             tries.append(1)
             raise LookupError("a part of the engine")
-        begin(self, execution)
+        begin(self)
 
-    monkeypatch.setattr(RunStarter, "_start", broken)
+    monkeypatch.setattr(Execution, "start", broken)
     app = App(dsn, include=[calling, quick])
     with app, app.worker(grace_seconds=1):
         with pytest.raises(

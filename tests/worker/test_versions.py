@@ -391,7 +391,9 @@ async def test_code_without_the_call_does_not_fit_a_run_that_patched_has_marked(
 ) -> None:
     aflow.include(changing)
     run = await begin(aflow, 2)
+    await aflow.crash()  # in memory the run would go on
     Code.stage = 4
+    await aflow.until_idle()
     await run.send(go, 1)
     with pytest.raises(pgflow.RunStuck, match="patched 'renew'"):
         await run.result(SOON)
