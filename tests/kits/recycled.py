@@ -1,13 +1,15 @@
-"""Connections that outlive their test: most of what a test costs the server is to begin a process, fill
-its caches and plan the engine's functions anew, for each of the four or five connections of a worker.
+"""Connections that outlive their test: most of what a test costs the server is to begin a process and
+fill its caches, for each of the four or five connections of a worker.
 
 A connection to a copy of the database that a test closes in good order is reset, as a pooler of sessions
-does, and lent to whoever in the same process next connects in the same way. Only what it has planned
-stays. A test that needs a fresh session is marked ``alone``.
+does, and lent to the next that connects in the same way in the same process. Its caches stay; its plans
+and its counts, which depend on what came before, do not. A test that needs a fresh session is marked
+``alone``.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -26,8 +28,8 @@ APPLICATION = "pgflow tests"
 """Name of a session that waits to be lent again; those of the keepers of copies have it too."""
 
 _RESET = (
-    b"close all; unlisten *; select pg_advisory_unlock_all(); deallocate all; reset session authorization;"
-    b" reset all; discard temp; discard sequences; set application_name = '"
+    b"close all; unlisten *; select pg_advisory_unlock_all(), pg_stat_force_next_flush(); deallocate all; reset session authorization;"
+    b" reset all; discard plans; discard temp; discard sequences; set application_name = '"
     + APPLICATION.encode()
     + b"'"
 )
@@ -49,6 +51,13 @@ class Recycled:
         self._lock = threading.Lock()
         self._closed = pq.PGconn.connect_start(b"host=/nowhere")
         self._closed.finish()
+        self._of_parent: list[object] = []
+        os.register_at_fork(after_in_child=self._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        """Use none of the sessions in a process that was forked off, and end none of them."""
+        self._of_parent.append(self._idle)
+        self._idle, self._keys, self._lock = defaultdict(list), {}, threading.Lock()
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
         """Lend and keep the connections of this process."""
