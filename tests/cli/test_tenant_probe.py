@@ -14,7 +14,7 @@ import pytest
 from clikit import pgflow
 from pgflow_cli.commands import app as commands
 from records import in_a_loop
-from sqlkit import begin, commit, finish, flush, rows, start, unit, wait_for
+from sqlkit import fill_beta, rows, start
 from typer.main import get_command
 from webkit import Browser
 
@@ -66,25 +66,7 @@ ELSEWHERE = {
 
 def fill(conn: psycopg.Connection[Any]) -> None:
     """beta has runs in many states, each with a secret wherever a value or a label can be; acme has one."""
-    secret = f'"{SECRET}"'
-    common: dict[str, Any] = {
-        "tenant": "beta",
-        "input": f'{{"a": {secret}}}',
-        "labels": f'{{"l": {secret}, "subject": "same"}}',
-    }
-    done = begin(conn, key="same", **common)
-    said = [
-        unit(name="step", payload=secret),
-        unit("v", 0, None, f'{{"state": {secret}}}'),
-        unit("e", 0, "stream", secret),
-        unit("d", 2, "choose", f'{{"value": {secret}, "why": {secret}}}'),
-    ]
-    commit(conn, flush(done, *said))
-    finish(conn, done, output=secret)
-    waits = begin(conn, key="beta-waits", **common)
-    commit(conn, wait_for(waits, "go"))
-    start(conn, key="beta-queued", **common)
-    conn.execute("select pgflow.send_signal('beta-queued', 'x', %s, 'beta')", (secret,))
+    fill_beta(conn, f'"{SECRET}"', done="same", subject="same")
     start(conn, key="same", tenant="acme")
 
 

@@ -376,6 +376,33 @@ def wait_for(claim: Claim, name: str, call: int = 1, timeout_seconds: float | No
     )
 
 
+def fill_beta(
+    conn: psycopg.Connection[Any], secret: str, done: str = "beta-done", **labels: str
+) -> tuple[Claim, dict[str, Any]]:
+    """Give the tenant beta runs in many states, with a secret in JSON wherever a value or a label can
+    be. Return the one that waits, and the options of each start.
+    """
+    common = {
+        "tenant": "beta",
+        "input": f'{{"a": {secret}}}',
+        "labels": json.dumps({"l": json.loads(secret), **labels}),
+    }
+    ended = begin(conn, key=done, **common)
+    said = [
+        unit(name="step", payload=secret),
+        unit("v", 0, None, f'{{"state": {secret}}}'),
+        unit("e", 0, "stream", secret),
+        unit("d", 2, "choose", f'{{"value": {secret}, "why": {secret}}}'),
+    ]
+    commit(conn, flush(ended, *said))
+    finish(conn, ended, output=secret)
+    waits = begin(conn, key="beta-waits", **common)
+    commit(conn, wait_for(waits, "go"))
+    start(conn, key="beta-queued", **common)
+    conn.execute("select pgflow.send_signal('beta-queued', 'x', %s, 'beta')", (secret,))
+    return waits, common
+
+
 def still_waits(claim: Claim, name: str, call: int, timer_seq: int | None = None) -> Flush:
     """The same wait again, its time-out recorded already."""
     timers = {} if timer_seq is None else {"timers": [[call, timer_seq, "W"]]}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 import pytest
 from psycopg import sql
-from sqlkit import begin, claim_one, commit, finish, flush, one, rows, start, unit, wait_for
+from sqlkit import claim_one, fill_beta, finish, one, rows, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,29 +43,12 @@ def tenants(db: Conn) -> Conn:
 def filled(tenants: Conn) -> Conn:
     """beta has runs in many states, each with a secret wherever a value or a label can be."""
     secret = f'"{SECRET}"'
-    common: dict[str, Any] = {
-        "tenant": "beta",
-        "input": f'{{"a": {secret}}}',
-        "labels": f'{{"l": {secret}}}',
-    }
-    done = begin(tenants, key="beta-done", **common)
-    said = [
-        unit(name="step", payload=secret),
-        unit("v", 0, None, f'{{"state": {secret}}}'),
-        unit("e", 0, "stream", secret),
-        unit("d", 2, "choose", f'{{"value": {secret}, "why": {secret}}}'),
-    ]
-    commit(tenants, flush(done, *said))
-    finish(tenants, done, output=secret)
-    waits = begin(tenants, key="beta-waits", **common)
-    commit(tenants, wait_for(waits, "go"))
-    start(tenants, key="beta-queued", **common)
+    waits, common = fill_beta(tenants, secret)
     start(tenants, key="beta-batch", workflow="gather", **common)
     tenants.execute(
         "select pgflow.fill_batch('beta-batch', 'gather', array[%s]::bigint[], false, 'beta')",
         (waits.run_id,),
     )
-    tenants.execute("select pgflow.send_signal('beta-queued', 'x', %s, 'beta')", (secret,))
     tenants.execute(
         "select pgflow.send_update('beta-queued', 'add', %s, 'u1', 'beta')", (f'{{"a": {secret}}}',)
     )
