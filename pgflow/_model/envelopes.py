@@ -103,7 +103,8 @@ class RotatingCodec(PayloadCodec, Protocol):
 WRAPPED = "wrapped"
 """In place of the name of a key, where the wrap names it."""
 
-_WRAP_KEY = re.compile(r"[A-Za-z0-9._-]{1,64}")
+WRAP_KEY = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""Name of a key that wraps others."""
 
 
 class Envelopes:
@@ -133,7 +134,7 @@ class Envelopes:
                 f"{key_id!r}"
             )
         is_rotating = isinstance(codec, RotatingCodec)
-        if is_rotating and key_id is not None and _WRAP_KEY.fullmatch(key_id) is None:
+        if is_rotating and key_id is not None and WRAP_KEY.fullmatch(key_id) is None:
             raise DefinitionError(
                 "key_id of a codec that rotates keys has 1 to 64 letters, digits, dots, hyphens "
                 f"and underscores, not {key_id!r}"

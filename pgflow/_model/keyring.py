@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import hmac
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from pgflow._model.envelopes import WRAP_KEY
 from pgflow.errors import DefinitionError
 
 VALUES_OF_A_KEY = 2**20
@@ -28,7 +28,6 @@ MOST_OPENED = 4096
 _NONCE_BYTES = 12
 _KEY_BYTES = 32
 _WRAP_BYTES = _NONCE_BYTES + _KEY_BYTES + 16
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Keyring:
@@ -60,7 +59,7 @@ class Keyring:
                 "Keyring needs the package cryptography: pip install 'pgflow-engine[encryption]'"
             ) from error
         for name, key in keys.items():
-            if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+            if not isinstance(name, str) or WRAP_KEY.fullmatch(name) is None:
                 raise DefinitionError(
                     "the name of a key has 1 to 64 letters, digits, dots, hyphens and underscores, "
                     f"not {name!r}"

@@ -88,7 +88,7 @@ def _export_ended(db: Database, cursor: Path, output: Path) -> str:
             try:
                 kept = json.load(file)
             except ValueError as error:
-                raise Mistake(f"{shown(str(cursor))} is no cursor of an export") from error
+                raise Mistake(f"{shown(str(cursor))} is not a cursor of an export") from error
     with open_file(output, "a") as out:
         out.truncate(int(kept.get("bytes", 0)) if kept else out.tell())
         runs, lines, place = export_ended(db.connection, kept.get("place"), out)
