@@ -1,4 +1,4 @@
-"""Processes and databases that tests share are as they would be if they were made anew."""
+"""Processes that tests share are as they would be if they were made anew."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import forked
-import psycopg
 import pytest
-import servers
-import sqlkit
-from copies import APPLICATION, Copies
 from servers import HANG_SECONDS
-from sqlkit import one
 
 LOOK = """
 import json, os, signal, sys
@@ -69,29 +63,3 @@ def test_signals_reach_a_forked_program_and_its_end_is_told() -> None:
             program.send_signal(number)
             assert program.wait(HANG_SECONDS) == -number
             assert program.poll() == -number
-
-
-def test_a_database_whose_clock_was_replaced_is_lent_again_with_its_own(
-    copies: Copies, server_dsn: str
-) -> None:
-    first = copies.take()
-    with psycopg.connect(first, autocommit=True) as conn:
-        sqlkit.set_clock(conn, datetime(2001, 1, 1, tzinfo=UTC))
-        assert one(conn, "select extract(year from pgflow.now_())") == 2001
-    others = (
-        "select count(*) from pg_stat_activity where datname = current_database() "
-        f"and application_name <> '{APPLICATION}' and backend_type = 'client backend'"
-    )
-    servers.wait_until(lambda: one(copies.keeper(first), others) == 0, "that session has gone")
-    copies.give_back(first)
-    again = copies.take()
-    assert again == first
-    with psycopg.connect(again, autocommit=True) as conn:
-        assert one(conn, "select abs(extract(epoch from pgflow.now_() - clock_timestamp())) < 60")
-        conn.execute(
-            "create or replace function pgflow.micros_(at timestamptz) returns bigint language sql return 1"
-        )
-    copies.give_back(again)
-    fresh = copies.take()
-    assert fresh != again
-    copies.give_back(fresh)

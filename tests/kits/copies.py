@@ -30,53 +30,54 @@ _CLOCK = "'pgflow.now_()'::regprocedure"
 """A function that many tests replace, and that is put back: the rest of its catalog tells of the
 others."""
 
-_CATALOGS = (
-    "pg_trigger",
-    "pg_constraint",
-    "pg_extension",
-    "pg_publication",
-    "pg_event_trigger",
-    "pg_policy",
-    "pg_default_acl",
-    "pg_statistic_ext",
-    "pg_foreign_server",
-    "pg_description",
-)
-"""They tell that a test changed more than rows; and so do `pg_class` and `pg_namespace`, of which
-temporary tables are left out."""
+_CATALOGS = """
+select relname from pg_catalog.pg_class where relnamespace = 'pg_catalog'::regnamespace and relkind = 'r' and not relisshared
+  and relname not in ('pg_statistic', 'pg_statistic_ext_data', 'pg_largeobject', 'pg_depend') order by 1
+"""
+"""All that say how a database is built: they tell that a test changed more than rows. What has a
+row in `pg_depend`, which is long, has one elsewhere as well."""
 
-_SHAPE = "concat_ws(' ', {})".format(
-    ", ".join(
-        [
-            *(
-                f"(select concat(count(*), '/', max(xmin::text::bigint)) from pg_catalog.{name})"
-                for name in _CATALOGS
-            ),
-            f"(select concat(count(*), '/', max(xmin::text::bigint) filter (where oid <> {_CLOCK})) from pg_catalog.pg_proc)",
-            f"(select concat(proowner, proacl) from pg_catalog.pg_proc where oid = {_CLOCK})",
-            """(select concat(count(*), '/', max(c.xmin::text::bigint)) from pg_catalog.pg_class c
-              join pg_catalog.pg_namespace n on n.oid = c.relnamespace where n.nspname !~ '^pg_(toast_)?temp_')""",
-            """(select concat(count(*), '/', max(xmin::text::bigint)) from pg_catalog.pg_namespace
-              where nspname !~ '^pg_(toast_)?temp_')""",
-            # Its settings and privileges; a name of its own, which nothing else of the cluster has.
-            "(select xmin from pg_catalog.pg_database where datname = current_database())",
-            """(select count(*) from pg_catalog.pg_db_role_setting s join pg_catalog.pg_database d on d.oid = s.setdatabase
-              where d.datname = current_database())""",
-        ]
-    )
-)
+_FIRST_OID = 16384
+"""Oid from which objects are not the server's own."""
+
+_CONDITIONS = {
+    "pg_proc": f"oid <> {_CLOCK}",
+    "pg_namespace": "nspname !~ '^pg_(toast_)?temp_'",
+    "pg_attribute": f"attrelid >= {_FIRST_OID}",
+    "pg_description": f"objoid >= {_FIRST_OID}",
+}
+
+
+def _shape(conn: psycopg.Connection[Any]) -> str:
+    """Return an expression of the shape of a database: it changes with each statement that changes
+    the catalog, but for one that only replaces the clock, or makes a schema of temporary tables.
+    """
+    parts = [
+        f"(select concat(count(*), '/', max(xmin::text::bigint)) from pg_catalog.{name}"
+        f" where {_CONDITIONS.get(name, 'true')})"
+        for (name,) in conn.execute(_CATALOGS)
+    ]
+    parts += [
+        f"(select concat(proowner, proacl) from pg_catalog.pg_proc where oid = {_CLOCK})",
+        # Its settings and privileges; a name of its own, which nothing else of the cluster has.
+        "(select xmin from pg_catalog.pg_database where datname = current_database())",
+        """(select count(*) from pg_catalog.pg_db_role_setting s join pg_catalog.pg_database d on d.oid = s.setdatabase
+          where d.datname = current_database())""",
+    ]
+    return f"concat_ws(' ', {', '.join(parts)})"
+
 
 _LOOK = f"""
-select {_SHAPE} as shape, (select xmin::text from pg_catalog.pg_proc where oid = {_CLOCK}) as clock,
+select {{shape}} as shape, (select xmin::text from pg_catalog.pg_proc where oid = {_CLOCK}) as clock,
   (select count(*) from pg_catalog.pg_stat_activity where datname = current_database()
     and application_name <> '{APPLICATION}' and backend_type in ('client backend', 'walsender', 'logical replication worker')) as sessions,
   (select count(*) from pg_catalog.pg_prepared_xacts where database = current_database()) as prepared,
   coalesce((select array_agg(c.oid::regclass::text) from pg_catalog.pg_class c where c.relnamespace = 'pgflow'::regnamespace
-    and c.relkind = 'r' and pg_relation_size(c.oid) > 0), '{{}}') as written,
+    and c.relkind = 'r' and pg_relation_size(c.oid) > 0), array[]::text[]) as written,
   coalesce((select sum(pg_relation_size(c.oid)) from pg_catalog.pg_class c where c.relnamespace = 'pgflow'::regnamespace
     and c.relkind = 'r'), 0)::bigint as bytes,
   coalesce((select jsonb_object_agg(s.seqrelid::regclass::text, pg_sequence_last_value(s.seqrelid)) from pg_catalog.pg_sequence s),
-    '{{}}') as sequences
+    jsonb_build_object()) as sequences
 """
 
 
@@ -117,7 +118,8 @@ class Copies:
         self._given: dict[str, sql.Composable] = {}
         self._sequences: dict[str, int | None] = {}
         with psycopg.connect(servers.dsn_of(server, template), autocommit=True) as conn:
-            look = _look(conn)
+            self._look_at = _LOOK.format(shape=_shape(conn))
+            look = self._look(conn)
             self._sequences = look["sequences"]
             self._clock = conn.execute(f"select pg_get_functiondef({_CLOCK})").fetchone()[0]  # type: ignore[arg-type, index]
             for table in look["written"]:
@@ -180,7 +182,7 @@ class Copies:
         dsn = servers.dsn_of(self._server, name)
         keeper = _keep(dsn)
         cleaner = _keep(dsn)
-        look = _look(cleaner)
+        look = self._look(cleaner)
         return Copy(name, dsn, keeper, cleaner, look["shape"], look["clock"])
 
     def _drop(self, copy: Copy) -> None:
@@ -189,11 +191,15 @@ class Copies:
         copy.cleaner.close()
         servers.drop_database(self._server, copy.name)
 
+    def _look(self, conn: psycopg.Connection[Any]) -> dict[str, Any]:
+        with conn.cursor(row_factory=psycopg.rows.dict_row) as cursor:
+            return cursor.execute(self._look_at, prepare=True).fetchone()  # type: ignore[arg-type, return-value]
+
     def _restore(self, copy: Copy) -> bool:
         """Empty what was written; False if it is not enough."""
         if not copy.is_audited and servers.ended_transactions(copy.keeper) == copy.sound:
             return True
-        look = _look(copy.cleaner)
+        look = self._look(copy.cleaner)
         if (look["shape"], look["sessions"], look["prepared"]) != (copy.shape, 0, 0):
             return False
         if look["bytes"] > MOST_BYTES:
@@ -206,7 +212,7 @@ class Copies:
         with copy.cleaner.transaction():
             copy.cleaner.execute(sql.SQL("; ").join(statements))
         if is_reset:
-            copy.clock = _look(copy.cleaner)["clock"]
+            copy.clock = self._look(copy.cleaner)["clock"]
         return True
 
     def _emptied(self, written: list[str]) -> Iterator[sql.Composable]:
@@ -226,11 +232,6 @@ class Copies:
 
 def _keep(dsn: str) -> psycopg.Connection[Any]:
     return psycopg.connect(dsn, autocommit=True, application_name=APPLICATION)
-
-
-def _look(conn: psycopg.Connection[Any]) -> dict[str, Any]:
-    with conn.cursor(row_factory=psycopg.rows.dict_row) as cursor:
-        return cursor.execute(_LOOK, prepare=True).fetchone()  # type: ignore[arg-type, return-value]
 
 
 def _rows_of(conn: psycopg.Connection[Any], table: str) -> sql.Composable:
