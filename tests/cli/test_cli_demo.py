@@ -32,7 +32,7 @@ def descendants(pid):
 def test_the_fast_demo_kills_resumes_and_proves(dsn, conn, tmp_path, monkeypatch):
     monkeypatch.setenv("PGFLOW_AUDITOR_DSN", servers.as_auditor(dsn))
     answer = finish(process(dsn, "demo", "--fast", "--folder", str(tmp_path)))
-    assert (answer.code, answer.err) == (0, "")
+    assert (answer.code, answer.err) == (0, ""), answer.out
     kill = r"^kill \d+ +worker \d+ \(pid \d+\) died, runs held [1-9]"
     assert len(re.findall(kill, answer.out, re.MULTILINE)) == 3
     assert "All 6 proofs hold: every order was fulfilled exactly once." in answer.out

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from pgflow_cli.shop.processes import Workers
 
-ARRIVAL_SECONDS = 0.02
-"""Seconds after which the messages of a stopped process have arrived."""
+ARRIVAL_SECONDS = 0.05
+"""Seconds between two looks at what a stopped process holds: once they agree, what it had sent has
+arrived."""
 
 _BUSIEST = """
 select worker_id, pid from pgflow.workers where running > 0 and pid = any(%s)
@@ -98,12 +99,20 @@ class Chaos:
             return
         worker_id, pid = busiest
         self._workers.send(pid, signal.SIGSTOP)
-        time.sleep(ARRIVAL_SECONDS)
-        if self._look_at(worker_id, pid).held:
+        if self._settled(worker_id, pid).held:
             self._workers.kill(pid)
-            self._record(self._look_at(worker_id, pid))
+            self._record(self._settled(worker_id, pid))
         else:
             self._workers.send(pid, signal.SIGCONT)
+
+    def _settled(self, worker_id: int, pid: int) -> Kill:
+        before = self._look_at(worker_id, pid)
+        while True:
+            time.sleep(ARRIVAL_SECONDS)
+            now = self._look_at(worker_id, pid)
+            if now.held == before.held:
+                return now
+            before = now
 
     def _look_at(self, worker_id: int, pid: int) -> Kill:
         row = self._conn.execute(_HELD, (worker_id,)).fetchone()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.02
 PROGRESS_SECONDS = 2.0
 PATIENCE_SECONDS = 90.0
-"""Time after which runs that do not end are given up."""
+"""Seconds without any progress after which the day is over."""
 
 ITEMS = {"lamp": 4_950, "chair": 12_900, "kettle": 3_495, "rug": 18_999, "clock": 2_750}
 """Items of the shop, with their prices in cents."""
@@ -241,9 +241,8 @@ class Day:
     def watch(
         self, orders: int, workers: Workers, looked: Callable[[Day, Progress], None] | None
     ) -> None:
-        """Watch until the work is over or takes too long. Kill workers, and deliver parcels."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        next_line = 0.0
+        """Watch until the work is over or gets no further. Kill workers, and deliver parcels."""
+        last, deadline, next_line = None, 0.0, 0.0
         while True:
             row = self.conn.execute(_PROGRESS, {"shop": self.name}).fetchone()
             assert row is not None
@@ -253,6 +252,8 @@ class Day:
             if looked is not None:
                 looked(self, progress)
             now = time.monotonic()
+            if progress != last:
+                last, deadline = progress, now + PATIENCE_SECONDS
             is_over = progress.ended == orders or progress.broken > 0 or now > deadline
             if is_over or now > next_line:
                 self._say(f"progress {progress}")
