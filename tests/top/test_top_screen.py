@@ -194,6 +194,13 @@ async def test_a_person_mends_what_the_screen_shows(
     assert "ann" in str(told)
 
 
+async def test_a_run_that_is_not_there_is_said_in_one_line(aflow: AsyncHarness) -> None:
+    async with screen(aflow.app, size=(200, 24)) as (top, pilot):
+        await until(pilot, is_at(top, Board))
+        await open_run(top, pilot, "nobody")
+        await sees(top, pilot, "no run has the key 'nobody'. It was never started", "removed. ")
+
+
 async def test_a_page_that_is_left_while_it_reads_ends_without_a_word(aflow: AsyncHarness) -> None:
     class Leaving(Page):
         async def show(self) -> None:

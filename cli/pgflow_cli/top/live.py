@@ -172,7 +172,7 @@ class Live(Screen[None]):
         if is_silent(error):
             self._silent_since = self._silent_since or datetime.now().astimezone()
             line += f" since {self._silent_since:%H:%M:%S}: what you see is from before. Asking on"
-        self._line("trouble", f"{line}.")
+        self._line("trouble", line.rstrip(".") + ".")
 
     def _line(self, name: str, text: str) -> None:
         line = self.query_one(f"#{name}", Static)
