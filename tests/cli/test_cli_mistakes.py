@@ -38,6 +38,14 @@ def test_a_server_that_is_down():
     assert said.endswith("Check --dsn, PGFLOW_DSN and the server")
 
 
+def test_a_server_that_has_no_such_database(dsn):
+    named = make_conninfo(dsn, dbname="nope", connect_timeout=1)
+    assert line(pgflow(named, "list"), 69) == (
+        'pgflow: the server refuses the connection: database "nope" does not exist. '
+        "Check --dsn and PGFLOW_DSN"
+    )
+
+
 def test_what_libpq_asks_back_is_left_out():
     assert "?" not in line(pgflow(UNREACHABLE, "list"), 69)
 

@@ -83,6 +83,12 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
     if cause is not None and is_infrastructure(cause):
         if cause.sqlstate is not None and not cause.sqlstate.startswith("08"):  # it has answered
             return UNREACHABLE, f"the database was reached, and is in trouble: {_line(cause)}"
+        _, refuses, why = _line(cause).rpartition("failed: FATAL: ")
+        if refuses:
+            return (
+                UNREACHABLE,
+                f"the server refuses the connection: {why.strip()}. Check --dsn and PGFLOW_DSN",
+            )
         return (
             UNREACHABLE,
             (
