@@ -169,10 +169,62 @@ def test_a_letter_that_no_node_can_take_is_put_aside_with_the_reason(nodes: list
     ]
     ask(
         nodes[0],
-        "update pgflow_cluster.outbox set due_at = at, at = at - interval '2 hours' returning 1",
+        "update pgflow_cluster.outbox set due_at = at, waits_since = at - interval '2 hours' "
+        "returning 1",
     )
     bring(nodes, 1)
     assert ask(nodes[0], "select kind from pgflow_cluster.dead order by died_at") == [
         ("start",),
         ("signal",),
     ]
+
+
+def test_a_letter_to_a_node_that_was_silent_for_long_waits_for_its_run(nodes: list[str]) -> None:
+    value(nodes[0], "select pgflow_cluster.claim('k', '', 2)")
+    value(nodes[0], "select is_new from pgflow_cluster.send_signal('k', 's', '1')")
+    ask(nodes[0], "update pgflow_cluster.outbox set at = at - interval '2 hours' returning 1")
+    assert [one["verdict"] for one in bring(nodes, 1)] == ["wait"]
+    assert value(nodes[0], "select count(*) from pgflow_cluster.dead") == 0
+    value(nodes[1], "select run_id from pgflow.start_run('w', '{}'::json, 'k')")
+    ask(nodes[0], "update pgflow_cluster.outbox set due_at = at returning 1")
+    assert [one["verdict"] for one in bring(nodes, 1)] == ["done"]
+
+
+LATE_RUN = """
+create table public.late (run_key text);
+create function public.start_late() returns trigger language plpgsql as $$
+begin
+  if new.seq > 1 then -- as if another session had committed the start between two letters
+    perform pgflow.start_run('w', '{}'::json, 'k');
+  end if;
+  return new;
+end $$;
+create trigger late before insert on pgflow_cluster.received
+for each row execute function public.start_late();
+"""
+
+
+def test_a_letter_does_not_overtake_one_to_its_key_that_waits(nodes: list[str]) -> None:
+    with psycopg.connect(nodes[1], autocommit=True) as connection:
+        connection.execute(LATE_RUN)
+    value(nodes[0], "select pgflow_cluster.claim('k', '', 2)")
+    for name in ("first", "second"):
+        value(nodes[0], "select is_new from pgflow_cluster.send_signal('k', %s, '1')", name)
+    bring(nodes, 1)
+    value(nodes[1], "select run_id from pgflow.start_run('w', '{}'::json, 'k')")
+    ask(nodes[0], "update pgflow_cluster.outbox set due_at = at returning 1")
+    bring(nodes, 1)
+    found = ask(nodes[1], "select name from pgflow.signal order by signal_id")
+    assert found == [("first",), ("second",)]
+
+
+def test_no_letter_is_picked_while_one_before_it_is_put_off(nodes: list[str]) -> None:
+    value(nodes[0], "select pgflow_cluster.claim('k', '', 2)")
+    for name in ("first", "second"):
+        value(nodes[0], "select is_new from pgflow_cluster.send_signal('k', %s, '1')", name)
+    first = value(nodes[0], "select id::text from pgflow_cluster.outbox order by seq limit 1")
+    verdict = Json([{"id": first, "verdict": "wait", "code": "PF001", "error": "not yet"}])
+    picking = "select letters from pgflow_cluster.pick(2, 100, 30)"
+    with psycopg.connect(nodes[0]) as settling:
+        settling.execute("select pgflow_cluster.settle(%s)", (verdict,))
+        assert ask(nodes[0], picking) == []

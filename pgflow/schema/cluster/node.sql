@@ -36,11 +36,14 @@ create table if not exists pgflow_cluster.outbox (
   at timestamptz not null,
   due_at timestamptz not null,
   tries int not null default 0,
-  error text
+  error text,
+  waits_since timestamptz
 );
 create index if not exists outbox_due on pgflow_cluster.outbox (node, due_at);
 create index if not exists outbox_key on pgflow_cluster.outbox (tenant, key, seq);
 comment on table pgflow_cluster.outbox is 'Letters to other nodes that are not known to have arrived';
+comment on column pgflow_cluster.outbox.waits_since is
+  'Time of the first answer that no run has its key yet: a node that was silent for long has not said so';
 
 create table if not exists pgflow_cluster.received (
   id uuid primary key,
@@ -268,10 +271,16 @@ as $$
 declare
   t constant timestamptz := pgflow.now_();
   letter json;
+  address jsonb;
+  waiting jsonb[] := '{}'; -- addresses whose later letters wait too, though their run may come meanwhile
   verdicts json[] := '{}';
 begin
   for letter in select l.value from json_array_elements(letters) l loop
     begin
+      address := jsonb_build_array(letter->>'tenant', letter->>'key');
+      if address = any(waiting) then
+        raise sqlstate 'PF001' using message = 'an earlier letter to this key waits';
+      end if;
       insert into pgflow_cluster.received (id, sender, seq, at)
       values ((letter->>'id')::uuid, receive.sender, (letter->>'seq')::bigint, t) on conflict do nothing;
       if found then
@@ -281,6 +290,9 @@ begin
     exception when others then
       if sqlstate ~ '^(08|25|40|53|55|57|58|XX)' then -- trouble of this moment, and of no letter
         raise;
+      end if;
+      if sqlstate = 'PF001' then
+        waiting := waiting || address;
       end if;
       verdicts := verdicts || json_build_object('id', letter->>'id', 'code', sqlstate, 'error', sqlerrm,
         'verdict', case when sqlstate = 'PF001' then 'wait' else 'dead' end);
@@ -305,17 +317,25 @@ declare
   t constant timestamptz := pgflow.now_();
   one record;
   is_over boolean;
+  waits timestamptz;
 begin
+  -- Without the latch, a pick beside this could pass over a letter that is locked here, and take the next one.
+  perform pg_advisory_xact_lock(pgflow.latch_(format('pgflow_cluster.%s', n.node)))
+  from (
+    select distinct o.node from json_to_recordset(verdicts) as v (id uuid)
+    join pgflow_cluster.outbox o on o.id = v.id order by 1
+  ) n;
   for one in
     select o.*, v.verdict, v.code, v.error as why
     from json_to_recordset(verdicts) as v (id uuid, verdict text, code text, error text)
     join pgflow_cluster.outbox o on o.id = v.id order by o.seq
     for update of o
   loop
-    is_over := one.verdict = 'dead' or one.verdict = 'wait' and one.at < t - interval '1 hour'
+    waits := case when one.verdict = 'wait' then coalesce(one.waits_since, t) else one.waits_since end;
+    is_over := one.verdict = 'dead' or one.verdict = 'wait' and waits < t - interval '1 hour'
       or one.verdict = 'silent' and one.at < t - interval '7 days';
     if one.verdict <> 'done' and not is_over then
-      update pgflow_cluster.outbox o set error = one.why,
+      update pgflow_cluster.outbox o set error = one.why, waits_since = waits,
         due_at = t + least(5, 0.05 * 2 ^ least(one.tries, 7)) * interval '1 second'
       where o.seq = one.seq;
       continue;
