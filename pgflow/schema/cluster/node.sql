@@ -407,16 +407,25 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  t constant timestamptz := pgflow.now_();
 begin
   return (
-    select json_build_object('waiting', count(*), 'oldest_at', min(o.at),
+    select json_build_object('waiting', count(*), 'oldest_at', min(o.at), 'read_at', t,
       'dead', (select count(*) from pgflow_cluster.dead d),
-      'open_runs', (select count(*) from pgflow.places_() p))
+      'open_runs', (select count(*) from pgflow.places_() p),
+      'couriers', (
+        select count(*) from pgflow.worker w
+        where 'pgflow.elsewhere' = any(w.queues) and w.beat_at > t - interval '15 seconds'
+      ),
+      'version', obj_description('pgflow'::regnamespace, 'pg_namespace'),
+      'layer', obj_description('pgflow_cluster'::regnamespace, 'pg_namespace'))
     from pgflow_cluster.outbox o
   );
 end
 $$;
-comment on function pgflow_cluster.standing() is 'Letters and open runs of this node, for `pgflow cluster list`';
+comment on function pgflow_cluster.standing() is
+  'Letters, open runs, workers that bring letters and versions of this node, for `pgflow cluster list` and doctor';
 
 -- ---------------------------------------------------------------- shared tables, with the rights of the caller
 
