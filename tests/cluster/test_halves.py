@@ -81,6 +81,66 @@ def test_a_claim_without_a_run_is_the_run_of_the_next_start(nodes: list[str]) ->
     assert runs(nodes) == [0, 1, 0]
 
 
+def test_claims_of_a_batch_without_its_runs_are_those_of_the_next(nodes: list[str]) -> None:
+    batch = '[["a", "{}"], ["b", "{}"]]'
+
+    def start(connection: Connection) -> None:
+        connection.execute("select pgflow_cluster.claim_all('{b,a}')")
+        connection.execute("select pgflow.start_runs('w', %s)", (batch,))
+
+    commit_half(nodes[1], start)
+    assert (home(nodes, "a"), home(nodes, "b"), runs(nodes)) == (2, 2, [0, 0, 0])
+    assert value(nodes[2], "select pgflow_cluster.claim_all('{c,a}', '', 3)") == 2
+    for _ in range(2):
+        with psycopg.connect(nodes[1]) as connection:
+            start(connection)
+    assert runs(nodes) == [0, 2, 0]
+
+
+def test_the_claim_of_a_fork_that_failed_is_that_of_the_next(nodes: list[str]) -> None:
+    value(nodes[1], "select run_id from pgflow.start_run('w', '{}'::json, 'k')")
+
+    def fork(connection: Connection) -> None:
+        connection.execute("select pgflow_cluster.claim_beside('k', 'fork')")
+        connection.execute("select pgflow.fork_run('k', 'fork')")
+
+    commit_half(nodes[1], fork)
+    assert (home(nodes, "fork"), runs(nodes)) == (2, [0, 1, 0])
+    for _ in range(2):
+        with psycopg.connect(nodes[1]) as connection:
+            fork(connection)
+    assert runs(nodes) == [0, 2, 0]
+
+
+@pytest.mark.parametrize("call", ["claim('k', '', 2)", "claim_all('{k}', '', 2)"])
+def test_a_claim_that_was_renewed_though_its_start_failed_keeps_its_home(
+    nodes: list[str], call: str
+) -> None:
+    value(nodes[1], "select pgflow_cluster.claim('k', '', 2)")
+    ask(nodes[0], "update pgflow_cluster.key set at = at - interval '40 days' returning 1")
+    commit_half(
+        nodes[1],
+        lambda connection: connection.execute(f"select pgflow_cluster.{call}"),  # type: ignore[call-overload]
+    )
+    assert value(nodes[1], "select pgflow_cluster.sweep()") == 0
+    assert home(nodes, "k") == 2
+
+
+def test_a_child_elsewhere_whose_letter_failed_is_asked_for_once(nodes: list[str]) -> None:
+    asking = json.dumps({**START, "reply_key": "parent", "reply_node": 3})
+    value(nodes[2], "select run_id from pgflow.start_run('p', '{}'::json, 'parent')")
+
+    def post(connection: Connection) -> None:
+        connection.execute("select pgflow_cluster.post_start(%s, 2)", (asking,))
+
+    commit_half(nodes[2], post)
+    asked = "select count(*) from pgflow_cluster.asked"
+    assert (home(nodes, "k"), value(nodes[2], asked), bring(nodes, 3)) == (2, 0, [])
+    with psycopg.connect(nodes[2]) as connection:
+        post(connection)
+    assert (value(nodes[2], asked), len(bring(nodes, 3)), runs(nodes)) == (1, 1, [0, 1, 1])
+
+
 def test_a_claim_without_a_letter_is_the_run_of_the_next_letter(nodes: list[str]) -> None:
     def post(connection: Connection) -> None:
         connection.execute("select pgflow_cluster.post_start(%s, 2)", (json.dumps(START),))

@@ -493,6 +493,89 @@ $$;
 comment on function pgflow_cluster.claim(text, text, int, text, text)
   is 'Gives a key to a node for good, unless a node has it; answers which. PF003 if that is not an open node';
 
+create or replace function pgflow_cluster.claim_all(
+  keys text[], tenant text default '', node int default null, near_table text default null,
+  near_value text default null
+)
+returns int
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  here constant int := pgflow_cluster.me();
+  tenant constant text := pgflow_cluster.own_tenant(claim_all.tenant);
+  asked constant text[] := array(select distinct g.k from unnest(keys) g (k) order by 1);
+  seen constant timestamptz := clock_timestamp();
+  known text[];
+  homes int[];
+  home int;
+begin
+  select array_agg(k.key), array_agg(distinct k.node order by k.node) into known, homes
+  from pgflow_cluster.key k where k.tenant = tenant and k.key = any(asked);
+  if cardinality(homes) > 1 then
+    raise exception using errcode = 'PF003',
+      message = format('one transaction cannot start runs on nodes %s, where keys of this batch are already',
+        array_to_string(homes, ' and ')),
+      hint = 'Start them one by one, or in a batch for each node.';
+  end if;
+  home := homes[1];
+  if home is null and node is null and near_table is not null then
+    home := pgflow_cluster.where_is(near_table, near_value);
+  end if;
+  home := coalesce(home, node, here);
+  if cardinality(known) < cardinality(asked) or known is null then
+    perform from pgflow_cluster.node n where n.node = home and n.state = 'open';
+    if not found then
+      raise exception using errcode = 'PF003', message = format('node %s is not an open node of the cluster', home),
+        hint = 'See `pgflow cluster list`; options(node=...) names another.';
+    end if;
+    insert into pgflow_cluster.key (key, tenant, node, at)
+    select g.k, tenant, home, seen from unnest(asked) g (k) where known is null or g.k <> all(known) order by g.k
+    on conflict do nothing;
+  end if;
+  update pgflow_cluster.key k set at = seen
+  where k.tenant = tenant and k.key = any(asked) and k.at < seen - interval '15 days'; -- see claim
+  perform from pgflow_cluster.key k where k.tenant = tenant and k.key = any(asked) and k.node = home
+  having count(*) = cardinality(asked);
+  if not found then
+    raise serialization_failure using message = 'a key of the batch was claimed or freed meanwhile: try again';
+  end if;
+  return home;
+end
+$$;
+comment on function pgflow_cluster.claim_all(text[], text, int, text, text) is
+  'Gives keys to one node for good: the one that has some of them, else that of the options, else this one. Answers '
+  'which. PF003 if several nodes have some';
+
+create or replace function pgflow_cluster.claim_beside(key text, new_key text, tenant text default '')
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  here constant int := pgflow_cluster.me();
+  home int;
+begin
+  if not pgflow_cluster.has_key(tenant, key) then
+    raise exception using errcode = 'PF001', message = format('no run has the key %s', quote_nullable(key)),
+      hint = 'It was never started, its start was rolled back, or its history has been removed.';
+  end if;
+  home := pgflow_cluster.claim(new_key, tenant, here);
+  if home <> here then
+    raise exception using errcode = 'PF002',
+      message = format('key %s is one of node %s, and a fork is on the node of its run, %s', quote_literal(new_key),
+        home, here),
+      hint = 'Use another key.';
+  end if;
+end
+$$;
+comment on function pgflow_cluster.claim_beside(text, text, text) is
+  'Gives a key to this node, where the run of another key is. PF001 if it is not, PF002 if another node has the key';
+
 create or replace function pgflow_cluster.node_of(key text, tenant text default '')
 returns int
 language plpgsql
