@@ -93,7 +93,9 @@ def parts_of(
             else list(islice(named, len(part)))
         )
         count += len(part)
-        starts = batch_of(member, part, of_part, interceptors, envelopes).statements(again=False)
+        batch = batch_of(member, part, of_part, interceptors, envelopes)
+        batch.options.refuse_place("start_batch()")
+        starts = batch.statements(again=False)
         members = starts[0]() if starts else None
         yield BatchPart(callback, then.name, members, not following, failure)
         if not following:

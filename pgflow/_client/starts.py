@@ -251,11 +251,6 @@ def batch_of(
         raise InvalidArgument(f"start_many() was given {len(given)} inputs and {len(keys)} keys")
     named = new_keys(len(given)) if keys is None else keys
     options = stored_options(effective_options(workflow, interceptors), envelopes)
-    if options.is_placed:
-        raise InvalidArgument(
-            "start_many() starts all runs on the app's own node: start them one by one for node= "
-            "and near="
-        )
     if options.collect is not None:
         raise InvalidArgument("start_many() cannot collect: start one run with all items")
     if options.debounce is not None or options.max_wait is not None:

@@ -183,6 +183,7 @@ class Relay:
     def _check_target(self) -> None:
         to = self.to
         if isinstance(to, Workflow):
+            to.start_options.refuse_place(f"relay {self.name!r}")
             if len(_parameters(to.fn)) != 1:
                 raise DefinitionError(
                     f"relay {self.name!r} brings events to workflow {to.name}, which must have one "

@@ -43,6 +43,7 @@ class Schedule:
                 f"@schedule must be above @workflow, and {wf!r} is not a workflow: swap them"
             )
         slot_parameter(wf)
+        wf.start_options.refuse_place(f"a schedule of workflow {wf.name}")
         wf.origin.schedules.append(self.declared)
         return wf
 
@@ -188,8 +189,10 @@ def told_of(
     Raises:
         TypeError: The arguments do not fit the workflow.
         NotStorable: One of them cannot be stored.
+        InvalidArgument: The workflow has the option ``node`` or ``near``.
     """
     check_workflow(workflow, "set_schedule()")
+    workflow.start_options.refuse_place(f"schedule {name!r}")
     signature = inspect.signature(workflow.fn)
     parameters = signature.parameters.values()
     filled = next((p.name for p in parameters if _is_slot(p.annotation)), None)

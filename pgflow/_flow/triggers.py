@@ -81,6 +81,7 @@ class Trigger:
         self.workflow = workflow
         self.always = always
         where = f"the trigger of workflow {workflow.name}"
+        workflow.start_options.refuse_place(where)
         self.table = _parse_table(table, where)
         if isinstance(old_differs, str):
             raise DefinitionError(f"{where}: old_differs is a list of columns, not a text")

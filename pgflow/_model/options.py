@@ -126,6 +126,20 @@ class StartOptions:
         """True if it says on which node of a cluster it runs."""
         return self.node is not None or self.near is not None
 
+    def refuse_place(self, what: str) -> None:
+        """Refuse options that name a node of a cluster, for runs that have no choice.
+
+        Args:
+            what: What starts them.
+
+        Raises:
+            InvalidArgument: They name one.
+        """
+        if self.is_placed:
+            raise InvalidArgument(
+                f"{what} starts runs on its own node: it takes no node= and no near="
+            )
+
     @cached_property
     def times_key(self) -> bool:
         """True if it says for how long its key counts, puts its run off, or adds to one."""

@@ -18,7 +18,7 @@ from pgflow._client._async.handles import AsyncRun
 from pgflow._client._async.session import AsyncSession
 from pgflow._client.locks import AsyncHeldLock
 from pgflow._client.nodes import start_steps
-from pgflow._client.starts import batch_of
+from pgflow._client.starts import Batch, batch_of
 from pgflow._db._async_pool import lent_async
 from pgflow._db.calls import cluster, mail, result, start
 from pgflow._db.failures import (
@@ -44,6 +44,7 @@ from pgflow._db.tenants import check_tenant
 from pgflow._flow.scope import step_scope_of
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration
+from pgflow._model.options import NO_CLUSTER
 from pgflow._transactions.join import Adapted
 from pgflow.app._base import AppBase
 from pgflow.errors import InvalidArgument
@@ -52,7 +53,6 @@ from pgflow.schema import naming_refusals, raise_refusal
 
 log = logging.getLogger("pgflow")
 
-NO_KEYS = "start_many(keys=) claims no keys for a cluster: start the runs one by one"
 TRIES = 5
 """Times that something is sent, if it meets trouble with the server or the way to it."""
 CONFLICTS = 20
@@ -260,6 +260,9 @@ class AsyncPoolClient(AppBase, AsyncClient):
     ) -> list[AsyncRun[R]]:
         """Start many runs of one workflow in one transaction, all or none.
 
+        In a cluster they are all on one node: the one that has some of the keys, else that of the
+        options, else the app's own.
+
         Args:
             workflow: The workflow; a key among its options is refused.
             inputs: The arguments of each run.
@@ -267,10 +270,22 @@ class AsyncPoolClient(AppBase, AsyncClient):
 
         Raises:
             KeyConflict: One of the keys names another run; nothing was started.
+            InvalidArgument: Several nodes of the cluster have some of the keys; nothing was
+                started.
         """
-        if keys is not None and self._claims_keys:
-            raise InvalidArgument(NO_KEYS)
         batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
+        return await (await self._at_all(batch, ""))._start_all(workflow, batch)
+
+    async def _at_all(self, batch: Batch, tenant: str) -> AsyncPoolClient:
+        """Return the app on the node that the runs of a batch are to be started on."""
+        if self._cluster is None:
+            if batch.options.is_placed:
+                raise InvalidArgument(NO_CLUSTER)
+            return self
+        keys = None if batch.is_made_up else batch.keys
+        return await self._cluster.at_all(batch.options, keys, tenant)
+
+    async def _start_all(self, workflow: Workflow[..., R], batch: Batch) -> list[AsyncRun[R]]:
         started = await self._send(
             lambda connection, again: run_all_async(connection, batch.statements(again=again))
         )
@@ -402,10 +417,11 @@ class AsyncTenantClient(AsyncClient):
         keys: Sequence[str] | None = None,
     ) -> list[AsyncRun[R]]:
         """Start many runs of one workflow in one transaction, all or none: as the app's."""
-        if keys is not None and self._claims_keys:
-            raise InvalidArgument(NO_KEYS)
         batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
+        home = await self._app._at_all(batch, self._tenant)
+        return await home.tenant(self._tenant)._start_all(workflow, batch)
 
+    async def _start_all(self, workflow: Workflow[..., R], batch: Batch) -> list[AsyncRun[R]]:
         def steps(idle_timeout_ms: int) -> Steps[list[start.Started]]:
             del idle_timeout_ms
             started: list[start.Started] = []

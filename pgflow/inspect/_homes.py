@@ -230,6 +230,7 @@ HOMES = {
     "sum_charges": "pgflow.inspect.budgets",
     "sum_charges_by": "pgflow.inspect.budgets",
     "sum_taken": "pgflow.inspect.budgets",
+    "this_node": "pgflow.inspect.nodes",
     "unknown_queues": "pgflow.inspect.queues",
     "verify_seals": "pgflow.inspect.seals",
     "why_unserved": "pgflow.inspect.queues",

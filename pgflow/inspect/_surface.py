@@ -85,7 +85,14 @@ from pgflow.inspect.ledgers import (
 from pgflow.inspect.listing import After, Listing
 from pgflow.inspect.locks import LockRow, list_locks
 from pgflow.inspect.mail import MessageRow, OrderRow, list_messages, list_orders
-from pgflow.inspect.nodes import NodeRow, NodeStanding, list_nodes, node_of, read_standing
+from pgflow.inspect.nodes import (
+    NodeRow,
+    NodeStanding,
+    list_nodes,
+    node_of,
+    read_standing,
+    this_node,
+)
 from pgflow.inspect.outbox import (
     DeliveryRow,
     EventRow,
@@ -458,6 +465,7 @@ __all__ = [
     "sum_charges",
     "sum_charges_by",
     "sum_taken",
+    "this_node",
     "unknown_queues",
     "verify_seals",
     "why_unserved",

@@ -8,11 +8,12 @@ from typing import LiteralString
 
 from pgflow._db.calls import cluster
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, once
+from pgflow.inspect.question import Question, Steps, once, question
 
 _LETTERS: LiteralString = """
 select pgflow_cluster.me() as node, (l->>'waiting')::bigint, (l->>'oldest_at')::timestamptz,
-  (l->>'dead')::bigint, (l->>'open_runs')::bigint
+  (l->>'dead')::bigint, (l->>'open_runs')::bigint, (l->>'couriers')::bigint, l->>'version',
+  l->>'layer', (l->>'read_at')::timestamptz
 from pgflow_cluster.standing() l
 """
 
@@ -46,6 +47,10 @@ class NodeStanding:
         oldest_at: Time of the oldest of these; None if there is none.
         dead: Letters that no node will take.
         open_runs: Runs that have not ended.
+        couriers: Living workers of apps of the cluster, which bring letters to other nodes.
+        version: Version of the schema ``pgflow``, as `migrate` has left it.
+        layer: Version of the schema ``pgflow_cluster``, as `init` or `join` has left it.
+        read_at: Time of this answer.
     """
 
     node: int
@@ -53,6 +58,25 @@ class NodeStanding:
     oldest_at: datetime | None
     dead: int
     open_runs: int
+    couriers: int
+    version: str
+    layer: str | None
+    read_at: datetime
+
+
+_IS_NODE: LiteralString = """
+select has_schema_privilege(p.pronamespace, 'usage') and has_function_privilege(p.oid, 'execute')
+from pg_proc p where p.pronamespace = to_regnamespace('pgflow_cluster') and p.proname = 'me'
+"""
+
+
+@question
+def this_node() -> Steps[int | None]:
+    """Ask for the number of the node; None if the database is not one of a cluster."""
+    if not (yield Query(_IS_NODE, (), lambda rows: bool(rows and rows[0][0]))):
+        return None
+    number: int = yield cluster.this_node()
+    return number
 
 
 def list_nodes() -> Question[list[NodeRow]]:

@@ -17,6 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
+from pgflow._assets import own_assets
 from pgflow.errors import InvalidArgument, SetupError
 from pgflow.schema._install import _PROPAGATE_NOTHING
 from pgflow.schema._state import require_schema
@@ -31,6 +32,7 @@ create or replace function pgflow_cluster.me() returns int language sql immutabl
 as 'select {node}';
 comment on function pgflow_cluster.me() is 'Number of this node';
 """)
+_LAYER = sql.SQL("comment on schema pgflow_cluster is {stamp}")
 _REGISTER = """
 insert into pgflow_cluster.node (node, host, port, dbname, state, joined_at)
 values (%s, %s, %s, %s, 'open', clock_timestamp())
@@ -178,6 +180,8 @@ def _finish(
     cursor.execute(identity.as_string().encode())
     for name in (f"near_{kind}", "node", "rights", "guard"):
         cursor.execute(_text(f"{name}.sql").encode())
+    layer = _LAYER.format(stamp=sql.Literal(str(own_assets().stamp)))
+    cursor.execute(layer.as_string().encode())
     where = _parts("the address", address) if address else {}
     info = cursor.connection.info
     parts = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Route
 
-from pgflow import __version__
+from pgflow import __version__, inspect
 from pgflow._console import words
 from pgflow._console.backend import Backend, Unreachable, hurried, watched
 from pgflow._console.graphs import GraphDrawer
@@ -220,6 +221,8 @@ class _Console:
         self._backend = backend
         self._auth = auth
         self._templates = _environment()
+        self._node: list[int | None] = []
+        """Number of the node of a cluster, once it has been asked for."""
         self.live = Live(News(self._backend), self._make_part)
 
     def pages(self) -> Starlette:
@@ -252,7 +255,16 @@ class _Console:
             return refusal(413, "This form is too long.")
         except TooSlow:
             return refusal(408, "This form did not come in time.")
-        return self._render(request, found, mark) if isinstance(found, Page) else found
+        if not isinstance(found, Page):
+            return found
+        if found.status == 200 and "pgflow.principal" in request.scope:
+            await self._ask_node()
+        return self._render(request, found, mark)
+
+    async def _ask_node(self) -> None:
+        if not self._node:
+            with contextlib.suppress(PgflowError, psycopg.Error), hurried():
+                self._node.append(await self._backend.ask(inspect.this_node()))
 
     async def _made(self, handler: Handler, request: Request) -> Page | Response:
         """Return the page of a request, or a page with the reason why it cannot be made."""
@@ -309,6 +321,7 @@ class _Console:
             "principal": request.scope.get("pgflow.principal"),
             "mark": request.scope.get("pgflow.mark", ""),
             "version": __version__,
+            "node": self._node[0] if self._node else None,
             "can_leave": isinstance(self._auth, Login) and not isinstance(self._auth, Local),
             "live_mark": mark if can_live else "",
             "can_live": can_live,

@@ -72,3 +72,68 @@ def test_workers_refuse_a_node_that_is_not_there(nodes: list[str]) -> None:
     assert answer.code != 0
     assert "the cluster has no node 7: it has 1, 2, 3" in answer.err
     assert pgflow(nodes[0], "workers", "--node", "2").code == 0
+
+
+def test_a_list_of_all_nodes_counts_all_and_says_that_there_are_more(nodes: list[str]) -> None:
+    for number, dsn in enumerate(nodes, 1):
+        for place in range(number):
+            value(dsn, "select run_id from pgflow.start_run('w', '{}'::json, %s)", f"k-{place}")
+        ask(dsn, "select pgflow.cancel_run('k-0')")
+        ask(dsn, "select pgflow.wake()")
+    counted = pgflow(nodes[0], "list", "--all-nodes", "--count", "--json")
+    found = {(row["node"], row["status"]): row["runs"] for row in counted.data if row["runs"]}
+    assert found == {
+        (1, "cancelled"): 1,
+        (2, "cancelled"): 1,
+        (2, "queued"): 1,
+        (3, "cancelled"): 1,
+        (3, "queued"): 2,
+    }
+    assert "3 queued" in counted.err
+    assert "3 cancelled" in counted.err
+    newest = pgflow(nodes[0], "list", "--all-nodes", "--limit", "2", "--json")
+    assert [(row["node"], row["key"]) for row in newest.data] == [(3, "k-2"), (3, "k-1")]
+    assert "The newest 2; there are more" in newest.err
+    assert "there are more" not in pgflow(nodes[0], "list", "--all-nodes", "--limit", "6").err
+    none = pgflow(nodes[0], "list", "--all-nodes", "--queue", "none", "--json")
+    assert (none.code, none.data) == (0, [])
+
+
+def cluster_findings(dsn: str) -> list[tuple[str, str]]:
+    rows = pgflow(dsn, "doctor", "--json").data
+    return [(row["level"], row["found"]) for row in rows if row["check"] == "cluster"]
+
+
+def test_the_doctor_says_of_each_node_how_it_is(nodes: list[str], dsn: str) -> None:
+    assert cluster_findings(dsn) == [("ok", "this database is not a node of a cluster")]
+    found = cluster_findings(nodes[1])
+    assert [level for level, _ in found] == ["ok"] * 3
+    for number, (_, text) in enumerate(found, 1):
+        assert text.startswith(f"node {number} (")
+        assert "0 letters waiting, 0 couriers" in text
+    value(nodes[2], "select pgflow_cluster.claim('k', '', 2)")
+    value(nodes[2], "select is_new from pgflow_cluster.send_signal('k', 's', '1')")
+    dead = (
+        "insert into pgflow_cluster.dead select id, node, kind, tenant, key, content, at, at, '' "
+    )
+    ask(nodes[2], f"{dead} from pgflow_cluster.outbox returning 1")
+    ask(nodes[0], "update pgflow_cluster.node set port = '1' where node = 2 returning 1")
+    found = cluster_findings(nodes[0])
+    assert [level for level, _ in found] == ["ok", "warn", "warn", "warn"]
+    assert ") is silent: " in found[1][1]
+    assert found[2][1].endswith("has no courier, and 1 letter to other nodes")
+    assert found[3][1].endswith("has 1 letter that no node will take")
+    ask(nodes[2], "delete from pgflow_cluster.dead returning 1")
+    ask(nodes[2], "update pgflow_cluster.outbox set at = at - interval '5 minutes' returning 1")
+    ask(
+        nodes[2],
+        "select pgflow.register_worker('h', 1, '{pgflow.elsewhere}', 1, '0')",
+    )
+    with psycopg.connect(nodes[2], autocommit=True) as connection:
+        connection.execute("comment on schema pgflow_cluster is 'an old one'")
+    late, layer = cluster_findings(nodes[0])[-1][1], cluster_findings(nodes[0])[-2][1]
+    assert "has had 1 letter for up to 5" in late
+    assert "has the cluster layer of an old one, and the schema of pgflow-engine" in layer
+    with psycopg.connect(nodes[2], autocommit=True) as connection:
+        connection.execute("delete from pgflow_cluster.outbox")
+        connection.execute("delete from pgflow.worker")

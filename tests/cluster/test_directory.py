@@ -39,6 +39,37 @@ def test_thirty_keys_that_three_nodes_race_for_have_one_home_each(nodes: list[st
     assert value(nodes[1], "select count(*) from pgflow_cluster.key") == 30
 
 
+def test_racers_for_the_same_batch_find_one_home_for_all_of_it(nodes: list[str]) -> None:
+    keys = [f"key-{number}" for number in range(30)]
+    homes: list[int] = []
+
+    def race(me: int) -> None:
+        mine = keys[me:] + keys[:me]
+        with psycopg.connect(nodes[me - 1], autocommit=True) as connection:
+            are_ready.wait()
+            while True:
+                try:
+                    row = connection.execute(
+                        "select pgflow_cluster.claim_all(%s)", (mine,)
+                    ).fetchone()
+                except psycopg.errors.SerializationFailure:
+                    continue
+                assert row is not None
+                homes.append(row[0])
+                return
+
+    are_ready = threading.Barrier(len(nodes))
+    racers = [threading.Thread(target=race, args=(me,)) for me in (1, 2, 3)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert len(homes) == 3
+    kept = ask(nodes[0], "select node, count(*) from pgflow_cluster.key group by node")
+    assert kept == [(homes[0], 30)]
+    assert set(homes) == {homes[0]}
+
+
 def test_a_letter_does_on_its_node_what_it_asks_once(nodes: list[str]) -> None:
     start = (
         '{"workflow": "w", "input": {}, "key": "k", "queue": "default", "priority": 0, '

@@ -81,6 +81,66 @@ def test_a_claim_without_a_run_is_the_run_of_the_next_start(nodes: list[str]) ->
     assert runs(nodes) == [0, 1, 0]
 
 
+def test_claims_of_a_batch_without_its_runs_are_those_of_the_next(nodes: list[str]) -> None:
+    batch = '[["a", "{}"], ["b", "{}"]]'
+
+    def start(connection: Connection) -> None:
+        connection.execute("select pgflow_cluster.claim_all('{b,a}')")
+        connection.execute("select pgflow.start_runs('w', %s)", (batch,))
+
+    commit_half(nodes[1], start)
+    assert (home(nodes, "a"), home(nodes, "b"), runs(nodes)) == (2, 2, [0, 0, 0])
+    assert value(nodes[2], "select pgflow_cluster.claim_all('{c,a}', '', 3)") == 2
+    for _ in range(2):
+        with psycopg.connect(nodes[1]) as connection:
+            start(connection)
+    assert runs(nodes) == [0, 2, 0]
+
+
+def test_the_claim_of_a_fork_that_failed_is_that_of_the_next(nodes: list[str]) -> None:
+    value(nodes[1], "select run_id from pgflow.start_run('w', '{}'::json, 'k')")
+
+    def fork(connection: Connection) -> None:
+        connection.execute("select pgflow_cluster.claim_beside('k', 'fork')")
+        connection.execute("select pgflow.fork_run('k', 'fork')")
+
+    commit_half(nodes[1], fork)
+    assert (home(nodes, "fork"), runs(nodes)) == (2, [0, 1, 0])
+    for _ in range(2):
+        with psycopg.connect(nodes[1]) as connection:
+            fork(connection)
+    assert runs(nodes) == [0, 2, 0]
+
+
+@pytest.mark.parametrize("call", ["claim('k', '', 2)", "claim_all('{k}', '', 2)"])
+def test_a_claim_that_was_renewed_though_its_start_failed_keeps_its_home(
+    nodes: list[str], call: str
+) -> None:
+    value(nodes[1], "select pgflow_cluster.claim('k', '', 2)")
+    ask(nodes[0], "update pgflow_cluster.key set at = at - interval '40 days' returning 1")
+    commit_half(
+        nodes[1],
+        lambda connection: connection.execute(f"select pgflow_cluster.{call}"),  # type: ignore[call-overload]
+    )
+    assert value(nodes[1], "select pgflow_cluster.sweep()") == 0
+    assert home(nodes, "k") == 2
+
+
+def test_a_child_elsewhere_whose_letter_failed_is_asked_for_once(nodes: list[str]) -> None:
+    asking = json.dumps({**START, "reply_key": "parent", "reply_node": 3})
+    value(nodes[2], "select run_id from pgflow.start_run('p', '{}'::json, 'parent')")
+
+    def post(connection: Connection) -> None:
+        connection.execute("select pgflow_cluster.post_start(%s, 2)", (asking,))
+
+    commit_half(nodes[2], post)
+    asked = "select count(*) from pgflow_cluster.asked"
+    assert (home(nodes, "k"), value(nodes[2], asked), bring(nodes, 3)) == (2, 0, [])
+    with psycopg.connect(nodes[2]) as connection:
+        post(connection)
+    assert (value(nodes[2], asked), len(bring(nodes, 3)), runs(nodes)) == (1, 1, [0, 1, 1])
+
+
 def test_a_claim_without_a_letter_is_the_run_of_the_next_letter(nodes: list[str]) -> None:
     def post(connection: Connection) -> None:
         connection.execute("select pgflow_cluster.post_start(%s, 2)", (json.dumps(START),))
@@ -169,10 +229,62 @@ def test_a_letter_that_no_node_can_take_is_put_aside_with_the_reason(nodes: list
     ]
     ask(
         nodes[0],
-        "update pgflow_cluster.outbox set due_at = at, at = at - interval '2 hours' returning 1",
+        "update pgflow_cluster.outbox set due_at = at, waits_since = at - interval '2 hours' "
+        "returning 1",
     )
     bring(nodes, 1)
     assert ask(nodes[0], "select kind from pgflow_cluster.dead order by died_at") == [
         ("start",),
         ("signal",),
     ]
+
+
+def test_a_letter_to_a_node_that_was_silent_for_long_waits_for_its_run(nodes: list[str]) -> None:
+    value(nodes[0], "select pgflow_cluster.claim('k', '', 2)")
+    value(nodes[0], "select is_new from pgflow_cluster.send_signal('k', 's', '1')")
+    ask(nodes[0], "update pgflow_cluster.outbox set at = at - interval '2 hours' returning 1")
+    assert [one["verdict"] for one in bring(nodes, 1)] == ["wait"]
+    assert value(nodes[0], "select count(*) from pgflow_cluster.dead") == 0
+    value(nodes[1], "select run_id from pgflow.start_run('w', '{}'::json, 'k')")
+    ask(nodes[0], "update pgflow_cluster.outbox set due_at = at returning 1")
+    assert [one["verdict"] for one in bring(nodes, 1)] == ["done"]
+
+
+LATE_RUN = """
+create table public.late (run_key text);
+create function public.start_late() returns trigger language plpgsql as $$
+begin
+  if new.seq > 1 then -- as if another session had committed the start between two letters
+    perform pgflow.start_run('w', '{}'::json, 'k');
+  end if;
+  return new;
+end $$;
+create trigger late before insert on pgflow_cluster.received
+for each row execute function public.start_late();
+"""
+
+
+def test_a_letter_does_not_overtake_one_to_its_key_that_waits(nodes: list[str]) -> None:
+    with psycopg.connect(nodes[1], autocommit=True) as connection:
+        connection.execute(LATE_RUN)
+    value(nodes[0], "select pgflow_cluster.claim('k', '', 2)")
+    for name in ("first", "second"):
+        value(nodes[0], "select is_new from pgflow_cluster.send_signal('k', %s, '1')", name)
+    bring(nodes, 1)
+    value(nodes[1], "select run_id from pgflow.start_run('w', '{}'::json, 'k')")
+    ask(nodes[0], "update pgflow_cluster.outbox set due_at = at returning 1")
+    bring(nodes, 1)
+    found = ask(nodes[1], "select name from pgflow.signal order by signal_id")
+    assert found == [("first",), ("second",)]
+
+
+def test_no_letter_is_picked_while_one_before_it_is_put_off(nodes: list[str]) -> None:
+    value(nodes[0], "select pgflow_cluster.claim('k', '', 2)")
+    for name in ("first", "second"):
+        value(nodes[0], "select is_new from pgflow_cluster.send_signal('k', %s, '1')", name)
+    first = value(nodes[0], "select id::text from pgflow_cluster.outbox order by seq limit 1")
+    verdict = Json([{"id": first, "verdict": "wait", "code": "PF001", "error": "not yet"}])
+    picking = "select letters from pgflow_cluster.pick(2, 100, 30)"
+    with psycopg.connect(nodes[0]) as settling:
+        settling.execute("select pgflow_cluster.settle(%s)", (verdict,))
+        assert ask(nodes[0], picking) == []

@@ -4,7 +4,7 @@ line and a few seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pgflow import inspect
@@ -54,16 +54,16 @@ def dsn_of(database: Database, number: int) -> str:
     nodes = nodes_of(database)
     for node in nodes:
         if node.node == number:
-            return _dsn(database, node)
+            return _dsn(database.dsn, node)
     known = ", ".join(str(node.node) for node in nodes)
     raise Mistake(f"the cluster has no node {number}: it has {known}")
 
 
-def _dsn(database: Database, node: NodeRow) -> str:
+def _dsn(dsn: str, node: NodeRow) -> str:
     from pgflow._db.calls.cluster import Node
     from pgflow._db.nodes import dsn_of_node
 
-    return dsn_of_node(database.dsn, Node(node.node, node.host, node.port, node.dbname, node.state))
+    return dsn_of_node(dsn, Node(node.node, node.host, node.port, node.dbname, node.state))
 
 
 def ask_all(database: Database, question: Callable[[Database], T]) -> Iterator[Asked]:
@@ -73,18 +73,33 @@ def ask_all(database: Database, question: Callable[[Database], T]) -> Iterator[A
         database: A node.
         question: Asks the database of one.
     """
+    return ask_each(database.dsn, nodes_of(database), question)
+
+
+def ask_each(
+    known: str, nodes: Sequence[NodeRow], question: Callable[[Database], T]
+) -> Iterator[Asked]:
+    """Ask each of these nodes, in turn.
+
+    Args:
+        known: Connection string of a node.
+        nodes: The nodes.
+        question: Asks the database of one.
+    """
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-    for node in nodes_of(database):
-        dsn = _dsn(database, node)
+    from pgflow.errors import SetupError
+
+    for node in nodes:
+        dsn = _dsn(known, node)
         given = conninfo_to_dict(dsn).get("options") or ""
         options = f"{given} -c statement_timeout={ANSWER_MILLISECONDS}".strip()
         timed = make_conninfo(dsn, connect_timeout=CONNECT_SECONDS, options=options)
         try:
             with Database(timed) as there:
                 answer = question(there)
-        except (psycopg.OperationalError, OSError, TimeoutError) as error:
+        except (psycopg.Error, SetupError, OSError, TimeoutError) as error:
             yield Asked(node, None, " ".join(str(error).split())[:200])
         else:
             yield Asked(node, answer, None)
@@ -101,5 +116,5 @@ def database_with(database: Database, key: str) -> Database:
         if asked.silence is not None:
             silent.append(f"node {asked.node.node} is silent: {asked.silence}")
         elif asked.answer:
-            return Database(_dsn(database, asked.node))
+            return Database(_dsn(database.dsn, asked.node))
     raise Mistake("; ".join([f"no node has run {key!r}", *silent]))

@@ -10,7 +10,7 @@ from pgflow_cli.look.database import Dsn, connect_to_any, find_dsn
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.options import Rows
 from pgflow_cli.look.output import Form, console, note, plain, print_rows
-from pgflow_cli.ops.checks import citus, events, schema, server, work
+from pgflow_cli.ops.checks import citus, cluster, events, schema, server, work
 from pgflow_cli.ops.checks.finding import Finding, Findings, Patient, fail, findings_of, warn
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ WITH_SCHEMA: dict[str, Check] = {
     "triggers": events.check_triggers,
     "compiling": server.check_compiling,
     "citus": citus.check_citus,
+    "cluster": cluster.check_cluster,
 }
 
 

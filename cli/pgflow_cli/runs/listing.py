@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,16 +81,23 @@ def list_runs(
     rows = listing.read()
     listing.print(rows)
     if listing.has_more:
-        note(f"The newest {limit}; there are more: --limit 0 shows all.")
+        _tell_of_more(limit)
 
 
 def _list_all(database: Database, filters: Filters, limit: int, counts: bool, form: Form) -> None:
     """Print the runs of all nodes, and a line for each node that is silent."""
     names = ("node", "status", "runs") if counts else ("node", *_NAMES)
     rows: list[dict[str, Any]] = []
-    for asked in ask_all(
-        database, lambda there: _Listing(there, filters, limit, counts, form).read()
-    ):
+    has_more = False
+
+    def read(there: Database) -> Sequence[Any]:
+        nonlocal has_more
+        listing = _Listing(there, filters, limit, counts, form)
+        found = listing.read()
+        has_more = has_more or listing.has_more
+        return found
+
+    for asked in ask_all(database, read):
         if asked.silence is not None:
             note(f"Node {asked.node.node} is silent: {asked.silence}")
             continue
@@ -97,10 +105,22 @@ def _list_all(database: Database, filters: Filters, limit: int, counts: bool, fo
         rows += [{"node": asked.node.node, **as_object(row, names[1:])} for row in found]
     if not counts:
         rows.sort(key=lambda row: row["created_at"], reverse=True)
+        has_more = has_more or 0 < limit < len(rows)
         rows = rows[: limit or None]
     columns = _COUNT_COLUMNS if counts else run_columns(rows, database.now())
     columns = [Column("NODE", "node", right=True), *columns]
     print_rows(form, columns, rows, names=names, empty="No node has such runs.")
+    if counts:
+        total: Counter[str] = Counter()
+        for row in rows:
+            total[row["status"]] += row["runs"]
+        note("In all: " + ", ".join(f"{runs} {status}" for status, runs in total.items()))
+    elif has_more:
+        _tell_of_more(limit)
+
+
+def _tell_of_more(limit: int) -> None:
+    note(f"The newest {limit}; there are more: --limit 0 shows all.")
 
 
 @dataclass

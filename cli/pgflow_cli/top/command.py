@@ -76,7 +76,9 @@ async def _show(
         await backend.ask(
             inspect.database_now()
         )  # an unreachable database is reported without a screen
-        await Top(backend, person, _name(dsn)).run_async()
+        node = await backend.ask(inspect.this_node())
+        of_node = "" if node is None else f" · node {node}"
+        await Top(backend, person, _name(dsn) + of_node).run_async()
 
 
 def _name(dsn: str | None) -> str:

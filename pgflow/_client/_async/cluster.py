@@ -7,7 +7,7 @@ those that pgflow made up, are in no directory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import psycopg
@@ -19,10 +19,14 @@ from pgflow._db.calls.cluster import Node
 from pgflow._db.nodes import dsn_of_node
 from pgflow._db.query import Query
 from pgflow._model.durations import Duration
+from pgflow._model.options import StartOptions
 from pgflow.errors import InvalidArgument, RunNotFound, SetupError
 
 HOMES_KEPT = 10_000
 """Keys whose nodes are remembered."""
+
+SILENCE = (psycopg.OperationalError, PoolTimeout, OSError)
+"""Errors of a node that does not answer."""
 
 T = TypeVar("T")
 
@@ -107,6 +111,28 @@ class AsyncCluster(Generic[C]):
             claim = cluster.claim(options.key, tenant, options.node, options.near)
             home, _ = await self._app._ask_here(claim)
             return await self._found(tenant, options.key, home)
+        return await self._near(options)
+
+    async def at_all(self, options: StartOptions, keys: Sequence[str] | None, tenant: str) -> C:
+        """Return the app on the node that all runs of a batch are to be started on.
+
+        Args:
+            options: Options that they share.
+            keys: Keys that the caller named, which are claimed for one node; None if there are
+                none.
+            tenant: Tenant of the runs.
+
+        Raises:
+            InvalidArgument: Several nodes have some of the keys.
+        """
+        await self.number()
+        if keys is None:
+            return await self._near(options)
+        claim = cluster.claim_all(keys, tenant, options.node, options.near)
+        return await self.member(await self._app._ask_here(claim))
+
+    async def _near(self, options: StartOptions) -> C:
+        """Return the app on the node that options name; the app's own if they name none."""
         if options.near is not None and options.node is None:
             return await self.member(await self._app._ask_here(cluster.where_is(options.near)))
         return self._app if options.node is None else await self.member(options.node)
@@ -166,7 +192,7 @@ class AsyncCluster(Generic[C]):
                 return await member._ask_here(query, wakes=wakes, once=once), member
             except RunNotFound:
                 continue
-            except (psycopg.OperationalError, PoolTimeout, OSError):
+            except SILENCE:
                 silent.append(str(node))
         if silent:
             raise RunNotFound(
@@ -175,12 +201,22 @@ class AsyncCluster(Generic[C]):
         raise missing
 
     async def find(self, query: Query[T | None]) -> T | None:
-        """Return the first answer of any node that is not None."""
+        """Return the first answer of any node that is not None.
+
+        Raises:
+            RunNotFound: There is none, and some nodes do not answer.
+        """
         own = await self.number()
         found = await self._app._ask_here(query)
+        silent: list[str] = []
         for one in await self.nodes() if found is None else []:
             if found is None and one.node != own:
-                found = await (await self.member(one.node))._ask_here(query)
+                try:
+                    found = await (await self.member(one.node))._ask_here(query)
+                except SILENCE:
+                    silent.append(str(one.node))
+        if found is None and silent:
+            raise RunNotFound(f"nodes that do not answer may have it: {', '.join(silent)}")
         return found
 
     async def close(self) -> None:

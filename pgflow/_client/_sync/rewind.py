@@ -10,11 +10,10 @@ from typing import Any, TypeVar, Unpack
 
 from pgflow._client.starts import fork_query
 from pgflow._client.values import UNCHANGED, stored_edit, stored_new_input
-from pgflow._db.calls import fork, mail, start
+from pgflow._db.calls import cluster, fork, mail, start
 from pgflow._db.calls.fork import DroppedEffects, ForkOptions, PlaceOptions
 from pgflow._db.query import Query
 from pgflow._model.envelopes import Envelopes
-from pgflow.errors import InvalidArgument
 
 T = TypeVar("T")
 
@@ -148,16 +147,14 @@ class Rewinds:
 
         Raises:
             RunNotFound: No run has the key.
-            KeyConflict: The new key names another run.
+            KeyConflict: The new key names another run, or, in a cluster, it was given to another
+                node than that of the run.
             HasActed: The part left out has effects, and ``effects`` is not given.
             InvalidArgument: The unit, step or generation does not exist; or
                 ``effects="compensate"`` is given, which only the other run itself may do.
         """
         if new_key is not None and self._claims_keys:
-            raise InvalidArgument(
-                "fork(new_key=) claims no key for a cluster: leave it out, and take the key that "
-                "is returned"
-            )
+            self._ask(cluster.claim_beside(key, new_key))
         started = self._ask(fork_query(self._envelopes, key, new_key, options))
         if started.is_new:
             self._started(started)

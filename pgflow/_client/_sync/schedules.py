@@ -50,7 +50,8 @@ class Schedules(Budgets):
 
         Raises:
             TypeError: The arguments do not fit the workflow.
-            InvalidArgument: The name is too long.
+            InvalidArgument: The name is too long, or the workflow has the option ``node`` or
+                ``near``.
         """
         declared, text = told_of(name, schedule, workflow, args, kwargs)
         labels = workflow.start_options.labels or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pgflow._db.calls.mail import Sent
@@ -60,6 +61,21 @@ def claim(
     )
     params = (key, tenant, node, *(near or (None, None)))
     return Query(sql, params, lambda rows: (int(rows[0][0]), int(rows[0][1])))
+
+
+def claim_all(
+    keys: Sequence[str], tenant: str, node: int | None, near: tuple[str, str] | None
+) -> Query[int]:
+    """Give keys to one node; return which."""
+    sql = "select pgflow_cluster.claim_all(%s::text[], %s::text, %s::int, %s::text, %s::text)"
+    params = (list(keys), tenant, node, *(near or (None, None)))
+    return Query(sql, params, lambda rows: int(rows[0][0]))
+
+
+def claim_beside(key: str, new_key: str) -> Query[None]:
+    """Give a key to the node of another run."""
+    sql = "select pgflow_cluster.claim_beside(%s::text, %s::text)"
+    return Query(sql, (key, new_key), lambda _: None)
 
 
 def where_is(near: tuple[str, str]) -> Query[int]:

@@ -183,6 +183,7 @@ def _agreed(what: str, on_breach: Any, obligation: Obligation) -> dict[str, str]
         return {"signal": json.dumps(on_breach.name), "payload": text}
     if isinstance(on_breach, Workflow):
         options = on_breach.start_options
+        options.refuse_place(f"on_breach of owe({what!r})")
         details = {
             "workflow": on_breach.name,
             "queue": options.queue,

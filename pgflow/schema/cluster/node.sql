@@ -36,11 +36,14 @@ create table if not exists pgflow_cluster.outbox (
   at timestamptz not null,
   due_at timestamptz not null,
   tries int not null default 0,
-  error text
+  error text,
+  waits_since timestamptz
 );
 create index if not exists outbox_due on pgflow_cluster.outbox (node, due_at);
 create index if not exists outbox_key on pgflow_cluster.outbox (tenant, key, seq);
 comment on table pgflow_cluster.outbox is 'Letters to other nodes that are not known to have arrived';
+comment on column pgflow_cluster.outbox.waits_since is
+  'Time of the first answer that no run has its key yet: a node that was silent for long has not said so';
 
 create table if not exists pgflow_cluster.received (
   id uuid primary key,
@@ -268,10 +271,16 @@ as $$
 declare
   t constant timestamptz := pgflow.now_();
   letter json;
+  address jsonb;
+  waiting jsonb[] := '{}'; -- addresses whose later letters wait too, though their run may come meanwhile
   verdicts json[] := '{}';
 begin
   for letter in select l.value from json_array_elements(letters) l loop
     begin
+      address := jsonb_build_array(letter->>'tenant', letter->>'key');
+      if address = any(waiting) then
+        raise sqlstate 'PF001' using message = 'an earlier letter to this key waits';
+      end if;
       insert into pgflow_cluster.received (id, sender, seq, at)
       values ((letter->>'id')::uuid, receive.sender, (letter->>'seq')::bigint, t) on conflict do nothing;
       if found then
@@ -281,6 +290,9 @@ begin
     exception when others then
       if sqlstate ~ '^(08|25|40|53|55|57|58|XX)' then -- trouble of this moment, and of no letter
         raise;
+      end if;
+      if sqlstate = 'PF001' then
+        waiting := waiting || address;
       end if;
       verdicts := verdicts || json_build_object('id', letter->>'id', 'code', sqlstate, 'error', sqlerrm,
         'verdict', case when sqlstate = 'PF001' then 'wait' else 'dead' end);
@@ -305,17 +317,25 @@ declare
   t constant timestamptz := pgflow.now_();
   one record;
   is_over boolean;
+  waits timestamptz;
 begin
+  -- Without the latch, a pick beside this could pass over a letter that is locked here, and take the next one.
+  perform pg_advisory_xact_lock(pgflow.latch_(format('pgflow_cluster.%s', n.node)))
+  from (
+    select distinct o.node from json_to_recordset(verdicts) as v (id uuid)
+    join pgflow_cluster.outbox o on o.id = v.id order by 1
+  ) n;
   for one in
     select o.*, v.verdict, v.code, v.error as why
     from json_to_recordset(verdicts) as v (id uuid, verdict text, code text, error text)
     join pgflow_cluster.outbox o on o.id = v.id order by o.seq
     for update of o
   loop
-    is_over := one.verdict = 'dead' or one.verdict = 'wait' and one.at < t - interval '1 hour'
+    waits := case when one.verdict = 'wait' then coalesce(one.waits_since, t) else one.waits_since end;
+    is_over := one.verdict = 'dead' or one.verdict = 'wait' and waits < t - interval '1 hour'
       or one.verdict = 'silent' and one.at < t - interval '7 days';
     if one.verdict <> 'done' and not is_over then
-      update pgflow_cluster.outbox o set error = one.why,
+      update pgflow_cluster.outbox o set error = one.why, waits_since = waits,
         due_at = t + least(5, 0.05 * 2 ^ least(one.tries, 7)) * interval '1 second'
       where o.seq = one.seq;
       continue;
@@ -387,16 +407,25 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  t constant timestamptz := pgflow.now_();
 begin
   return (
-    select json_build_object('waiting', count(*), 'oldest_at', min(o.at),
+    select json_build_object('waiting', count(*), 'oldest_at', min(o.at), 'read_at', t,
       'dead', (select count(*) from pgflow_cluster.dead d),
-      'open_runs', (select count(*) from pgflow.places_() p))
+      'open_runs', (select count(*) from pgflow.places_() p),
+      'couriers', (
+        select count(*) from pgflow.worker w
+        where 'pgflow.elsewhere' = any(w.queues) and w.beat_at > t - interval '15 seconds'
+      ),
+      'version', obj_description('pgflow'::regnamespace, 'pg_namespace'),
+      'layer', obj_description('pgflow_cluster'::regnamespace, 'pg_namespace'))
     from pgflow_cluster.outbox o
   );
 end
 $$;
-comment on function pgflow_cluster.standing() is 'Letters and open runs of this node, for `pgflow cluster list`';
+comment on function pgflow_cluster.standing() is
+  'Letters, open runs, workers that bring letters and versions of this node, for `pgflow cluster list` and doctor';
 
 -- ---------------------------------------------------------------- shared tables, with the rights of the caller
 
@@ -463,6 +492,89 @@ end
 $$;
 comment on function pgflow_cluster.claim(text, text, int, text, text)
   is 'Gives a key to a node for good, unless a node has it; answers which. PF003 if that is not an open node';
+
+create or replace function pgflow_cluster.claim_all(
+  keys text[], tenant text default '', node int default null, near_table text default null,
+  near_value text default null
+)
+returns int
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  here constant int := pgflow_cluster.me();
+  tenant constant text := pgflow_cluster.own_tenant(claim_all.tenant);
+  asked constant text[] := array(select distinct g.k from unnest(keys) g (k) order by 1);
+  seen constant timestamptz := clock_timestamp();
+  known text[];
+  homes int[];
+  home int;
+begin
+  select array_agg(k.key), array_agg(distinct k.node order by k.node) into known, homes
+  from pgflow_cluster.key k where k.tenant = tenant and k.key = any(asked);
+  if cardinality(homes) > 1 then
+    raise exception using errcode = 'PF003',
+      message = format('one transaction cannot start runs on nodes %s, where keys of this batch are already',
+        array_to_string(homes, ' and ')),
+      hint = 'Start them one by one, or in a batch for each node.';
+  end if;
+  home := homes[1];
+  if home is null and node is null and near_table is not null then
+    home := pgflow_cluster.where_is(near_table, near_value);
+  end if;
+  home := coalesce(home, node, here);
+  if cardinality(known) < cardinality(asked) or known is null then
+    perform from pgflow_cluster.node n where n.node = home and n.state = 'open';
+    if not found then
+      raise exception using errcode = 'PF003', message = format('node %s is not an open node of the cluster', home),
+        hint = 'See `pgflow cluster list`; options(node=...) names another.';
+    end if;
+    insert into pgflow_cluster.key (key, tenant, node, at)
+    select g.k, tenant, home, seen from unnest(asked) g (k) where known is null or g.k <> all(known) order by g.k
+    on conflict do nothing;
+  end if;
+  update pgflow_cluster.key k set at = seen
+  where k.tenant = tenant and k.key = any(asked) and k.at < seen - interval '15 days'; -- see claim
+  perform from pgflow_cluster.key k where k.tenant = tenant and k.key = any(asked) and k.node = home
+  having count(*) = cardinality(asked);
+  if not found then
+    raise serialization_failure using message = 'a key of the batch was claimed or freed meanwhile: try again';
+  end if;
+  return home;
+end
+$$;
+comment on function pgflow_cluster.claim_all(text[], text, int, text, text) is
+  'Gives keys to one node for good: the one that has some of them, else that of the options, else this one. Answers '
+  'which. PF003 if several nodes have some';
+
+create or replace function pgflow_cluster.claim_beside(key text, new_key text, tenant text default '')
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  here constant int := pgflow_cluster.me();
+  home int;
+begin
+  if not pgflow_cluster.has_key(tenant, key) then
+    raise exception using errcode = 'PF001', message = format('no run has the key %s', quote_nullable(key)),
+      hint = 'It was never started, its start was rolled back, or its history has been removed.';
+  end if;
+  home := pgflow_cluster.claim(new_key, tenant, here);
+  if home <> here then
+    raise exception using errcode = 'PF002',
+      message = format('key %s is one of node %s, and a fork is on the node of its run, %s', quote_literal(new_key),
+        home, here),
+      hint = 'Use another key.';
+  end if;
+end
+$$;
+comment on function pgflow_cluster.claim_beside(text, text, text) is
+  'Gives a key to this node, where the run of another key is. PF001 if it is not, PF002 if another node has the key';
 
 create or replace function pgflow_cluster.node_of(key text, tenant text default '')
 returns int

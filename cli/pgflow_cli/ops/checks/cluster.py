@@ -1,0 +1,82 @@
+"""The nodes of a cluster, of which the database is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pgflow import inspect
+from pgflow_cli.look.nodes import ask_each
+from pgflow_cli.look.output import duration, many
+from pgflow_cli.ops.checks.finding import Findings, Patient, ok, warn
+
+LATE_SECONDS = 60
+"""Age of a letter that should have arrived. Couriers look ten times in a second."""
+
+
+def check_cluster(patient: Patient) -> Findings:
+    """Yield a line for each node: whether it answers, its versions, its letters and couriers."""
+    own = patient.ask(inspect.this_node())
+    if own is None:
+        yield ok("this database is not a node of a cluster")
+        return
+    version = patient.ask(inspect.read_standing()).version
+    nodes = patient.ask(inspect.list_nodes())
+    for asked in ask_each(patient.dsn, nodes, lambda there: there.ask(inspect.read_standing())):
+        if isinstance(asked.answer, inspect.NodeStanding):
+            yield from _check_node(asked.node, asked.answer, version)
+        else:
+            yield warn(
+                f"{_name(asked.node)} is silent: {asked.silence}",
+                "start its server; runs of other nodes go on, and letters to it wait",
+            )
+
+
+def _name(node: inspect.NodeRow) -> str:
+    closed = ", closed" if node.state == "closed" else ""
+    return f"node {node.node} ({node.host}:{node.port}/{node.dbname}{closed})"
+
+
+def _check_node(node: inspect.NodeRow, found: inspect.NodeStanding, version: str) -> Findings:
+    troubles = [*_check_versions(found, version), *_check_letters(node, found)]
+    for what, remedy in troubles:
+        yield warn(f"{_name(node)} {what}", remedy)
+    if not troubles:
+        release = found.version.partition(" (")[0]
+        letters, couriers = many(found.letters, "letter"), many(found.couriers, "courier")
+        yield ok(f"{_name(node)} answers: {release}, {letters} waiting, {couriers}")
+
+
+def _check_versions(found: inspect.NodeStanding, version: str) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the versions of a node, and the remedy."""
+    if found.version != version:
+        yield (
+            f"has the schema of {found.version}, and this database that of {version}",
+            "pgflow migrate, with the newer version, on the other",
+        )
+    if found.layer != found.version:
+        layer = found.layer or "an older version"
+        yield (
+            f"has the cluster layer of {layer}, and the schema of {found.version}",
+            "pgflow cluster init or pgflow cluster join again, with that version",
+        )
+
+
+def _check_letters(node: inspect.NodeRow, found: inspect.NodeStanding) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the letters of a node, and the remedy."""
+    waiting = many(found.letters, "letter")
+    late = (found.read_at - (found.oldest_at or found.read_at)).total_seconds()
+    if found.letters and not found.couriers:
+        yield (
+            f"has no courier, and {waiting} to other nodes",
+            f"pgflow workers MODULE --node {node.node}, with an app of the cluster",
+        )
+    elif late > LATE_SECONDS:
+        yield (
+            f"has had {waiting} for up to {duration(late)}",
+            "the column error of pgflow_cluster.outbox there has the reasons",
+        )
+    if found.dead:
+        yield (
+            f"has {many(found.dead, 'letter')} that no node will take",
+            "pgflow_cluster.dead there has the reasons; delete its rows when you have seen to them",
+        )
