@@ -17,7 +17,7 @@ import sqlkit
 from records import SOON, eventually, in_a_loop, wait_until
 
 from pgflow import App, AsyncApp
-from pgflow.errors import NotStorable, WrongColourError
+from pgflow.errors import InvalidArgument, NotStorable, WrongColourError
 
 pytest.importorskip("langgraph", reason="langgraph is not installed: pip install -e '.[adapters]'")
 conformance = pytest.importorskip(
@@ -30,6 +30,14 @@ from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer 
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer  # noqa: E402
 from langgraph.graph import END, START, StateGraph  # noqa: E402
 from langgraph.runtime import Runtime  # noqa: E402
+from langgraph.store.base import (  # noqa: E402
+    GetOp,
+    InvalidNamespaceError,
+    ListNamespacesOp,
+    MatchCondition,
+    PutOp,
+    SearchOp,
+)
 
 from pgflow.agent.langgraph import (  # noqa: E402
     AsyncPgflowSaver,
@@ -138,6 +146,19 @@ def test_a_value_that_does_not_change_is_stored_once_and_pruning_keeps_what_delt
     assert sqlkit.one(conn, "select count(*) from pgflow.document") == 0
 
 
+@pytest.mark.parametrize("strategy", ["keep_latest", "delete"])
+def test_one_text_is_no_list_of_threads_to_prune(dsn: str, strategy: str) -> None:
+    with App(dsn) as app:
+        graph = graph_of(PgflowSaver(app))
+        threads: list[Any] = [{"configurable": {"thread_id": name}} for name in ("a", "b")]
+        for thread in threads:
+            graph.invoke({"big": "", "n": 0, "log": []}, thread)
+        before = [list(graph.get_state_history(thread)) for thread in threads]
+        with pytest.raises(InvalidArgument, match="not the text 'ab'"):
+            graph.checkpointer.prune("ab", strategy=strategy)
+        assert [list(graph.get_state_history(thread)) for thread in threads] == before
+
+
 def test_a_store_finds_lists_and_forgets(dsn: str, conn: psycopg.Connection) -> None:
     sqlkit.set_clock(conn, sqlkit.T0)
     with App(dsn) as app:
@@ -159,6 +180,23 @@ def test_a_store_finds_lists_and_forgets(dsn: str, conn: psycopg.Connection) -> 
         store.delete(("users", "bob"), "k3")
         assert store.get(("users", "bob"), "k3") is None
         assert [i.key for i in store.search(("users",), query="tea")] == ["k1", "k2"]
+
+
+@pytest.mark.parametrize("namespace", [("a.b",), ("a", ""), ("a", 1)])
+def test_a_batch_with_an_invalid_namespace_does_nothing(dsn: str, namespace: Any) -> None:
+    with App(dsn) as app:
+        store = PgflowStore(app)
+        for wrong in (
+            GetOp(namespace, "k"),
+            PutOp(namespace, "k", {}),
+            SearchOp(namespace),
+            ListNamespacesOp((MatchCondition("suffix", namespace),)),
+        ):
+            with pytest.raises(InvalidNamespaceError, match="label"):
+                store.batch([PutOp(("valid",), "k", {"n": 1}), wrong])
+        assert store.get(("valid",), "k") is None
+        anything = ListNamespacesOp((MatchCondition("prefix", ("*",)),))
+        assert store.batch([SearchOp(()), anything]) == [[], []]
 
 
 @in_a_loop

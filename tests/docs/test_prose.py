@@ -25,7 +25,6 @@ GENERATED = {
     "errors.md",
     "checks.md",
     "GUARANTEES.md",
-    "compare.md",
 }
 """Names of pages made from docstrings, comments and the record of the proof."""
 

@@ -130,6 +130,61 @@ async def test_the_result_of_a_child_is_recorded_by_its_parent_whose_replay_need
     assert count(conn, "pgflow.run") == 2
 
 
+bodies: list[str] = []
+"""Names of the bodies that ran, in order."""
+
+
+@step
+async def visit(place: str) -> int:
+    bodies.append(place)
+    return len(place)
+
+
+@workflow
+async def visit_both(first: str, second: str) -> int:
+    bodies.append("inside")
+    return await visit(first) + await visit(second)
+
+
+@workflow
+async def tour() -> int:
+    return (
+        await pgflow.run_child(visit_both, "Lima", "Quito") + await go.wait() + await visit("Rio")
+    )
+
+
+@workflow
+def tour_in_sync() -> int:
+    seen = pgflow.sync.run_child(visit_both, "Lima", "Quito")
+    return seen + go.sync.wait() + visit.sync("Rio")
+
+
+@pytest.mark.parametrize("whole", [tour, tour_in_sync], ids=["async", "sync"])
+async def test_steps_with_one_result_are_not_run_again_after_a_crash_nor_by_a_fork(
+    aflow: AsyncHarness, conn: psycopg.Connection, whole: Workflow[[], int]
+) -> None:
+    bodies.clear()
+    aflow.include(whole, visit_both)
+    run = await aflow.start(whole)
+    await aflow.until_idle()
+    inside = ["inside", "Lima", "Quito"]
+    assert bodies == inside
+    await aflow.crash()
+    await aflow.until_idle()
+    await run.send(go, 1)
+    assert await run.result(SOON) == 13
+    assert bodies == [*inside, "Rio"]
+
+    end = "select seq from pgflow.timeline where key = %s and event = 'child_finished'"
+    (cut,) = conn.execute(end, [run.key]).fetchone() or (0,)
+    key = await aflow.app.fork(run.key, at=cut, effects="repeat")
+    fork = aflow.app.get(key, whole)
+    await fork.send(go, 2)
+    assert await fork.result(SOON) == 14
+    assert bodies == [*inside, "Rio", "Rio"]
+    assert count(conn, "pgflow.run") == 3
+
+
 @pytest.mark.full
 async def test_the_failure_of_a_child_is_run_failed_with_its_error_as_the_cause_on_replay_too(
     aflow: AsyncHarness,

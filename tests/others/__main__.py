@@ -55,15 +55,33 @@ def of_table(suite: Suite, outcomes: dict[str, str]) -> Result:
         if case.reason:
             result.excused += 1
             continue
-        found = {
-            how for node, how in outcomes.items() if case.node in (node, node.partition("[")[0])
-        }
+        found = {how for node, how in outcomes.items() if _is_of(node, case.node)}
         if found and found <= {"passed", "skipped"} and "passed" in found:
             result.passed += 1
         else:
             how = ", ".join(sorted(found)) or "not run"
             result.failures.append(f"{suite.name} {case.number}: {how}: {case.node}")
     return result
+
+
+def _is_of(played: str, node: str) -> bool:
+    """Return True if a test that was played is the one of a case, or one of it with parameters."""
+    return played in (node, node.partition("[")[0]) or played.partition("[")[0] == node
+
+
+def play_tables(suites: list[Suite], processes: str) -> list[Result]:
+    """Run the tests of suites with tables: once in each environment that they need."""
+    results = []
+    by_python: dict[Path, list[Suite]] = {}
+    for suite in suites:
+        by_python.setdefault(environments.python_of(suite), []).append(suite)
+    for python, those in by_python.items():
+        cases = [case for suite in those for case in suite.cases]
+        nodes = sorted({case.node.partition("[")[0] for case in cases if case.node})
+        arguments = ["-m", "", "-n", processes, "-p", "no:cacheprovider", *nodes]
+        outcomes = environments.outcomes_of(python, arguments, TESTS.parent, [])
+        results += [of_table(suite, outcomes) for suite in those]
+    return results
 
 
 def of_adapter(suite: Suite, server: str) -> Result:
@@ -81,7 +99,7 @@ def of_adapter(suite: Suite, server: str) -> Result:
     theirs = play("theirs", failed) if failed else {}
     result = Result(suite, len(ours), passed=sum(how == "passed" for how in ours.values()))
     for node in failed:
-        if node not in suite.facts["excused"] and theirs.get(node) == "passed":
+        if not suite.excuse(node) and theirs.get(node) == "passed":
             result.failures.append(f"{suite.name}: fails on ours only: {node}")
     result.excused = result.cases - result.passed - len(result.failures)
     if not result.passed:
@@ -101,14 +119,8 @@ def main() -> int:
         PAGE.write_text(page())
         return 0
     flaws = [flaw for suite in chosen for flaw in suite.flaws()]
-    nodes = sorted(
-        {case.node.partition("[")[0] for suite in chosen for case in suite.cases if case.node}
-    )
-    outcomes = {}
-    if nodes and not flaws:
-        arguments = ["-m", "", "-n", asked.processes, "-p", "no:cacheprovider", *nodes]
-        outcomes = environments.outcomes_of(Path(sys.executable), arguments, TESTS.parent, [])
-    results = [of_table(suite, outcomes) for suite in chosen if suite.cases and not flaws]
+    tables = [suite for suite in chosen if suite.cases and not flaws]
+    results = play_tables(tables, asked.processes)
     adapted = [suite for suite in chosen if suite.has_adapter]
     if adapted:
         with OwnServer(fsync="off", max_connections="300") as server:

@@ -18,14 +18,19 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pgflow
 
 
 def python_of(suite: Suite) -> Path:
-    """Return the interpreter that has the packages of a suite, and pgflow of this tree."""
+    """Return the interpreter that has the packages of a suite, and pgflow of this tree: this one if the
+    suite names none.
+    """
+    if "packages" not in suite.facts:
+        return Path(sys.executable)
     place = CACHE / suite.name
-    wanted = json.dumps([suite.facts["packages"], str(TESTS.parent)])
+    extras = suite.facts.get("extras", "embedded")
+    wanted = json.dumps([suite.facts["packages"], str(TESTS.parent), extras])
     python, mark = place / "venv" / "bin" / "python", place / "installed"
     if not mark.exists() or mark.read_text() != wanted:
         run = _quietly
         run(["uv", "venv", "--quiet", "--clear", "--python", sys.executable, str(place / "venv")])
-        packages = [*suite.facts["packages"], "-e", f"{TESTS.parent}[embedded]"]
+        packages = [*suite.facts["packages"], "-e", f"{TESTS.parent}[{extras}]"]
         run(["uv", "pip", "install", "--quiet", "--python", str(python), *packages])
         mark.write_text(wanted)
     return python

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections import Counter
 
 from tests.others.suites import TESTS, Case, Suite, suites
 
@@ -12,9 +12,10 @@ HEAD = """<!-- Made by `python -m tests.others --page`; do not edit. -->
 
 # Compared with others
 
-Each table is a suite of `python -m tests.others`: what a peer documents or tests, our test of it, and where the \
-peer has it. A case without a test has the reason in its place. `python -m tests.others` runs all of them and prints \
-the counts.
+Each section takes a list of behaviours from a peer's tests or documentation. A table names our test and the \
+peer's source for each. If a behaviour does not apply to pgflow, the reason is in parentheses.
+
+Run every suite with `python -m tests.others`, or one with `python -m tests.others dbos`. It prints the counts.
 """
 
 
@@ -25,24 +26,44 @@ def page() -> str:
 
 def _section(suite: Suite) -> str:
     facts = suite.facts
-    excused = sum(1 for case in suite.cases if case.reason)
-    lines = [f"## {facts['title']}", "", f"Read from {facts['peer']}."]
+    lines = [f"## {facts['title']}", "", f"Source: {facts['peer']}."]
     if suite.cases:
-        met = len(suite.cases) - excused
-        lines[-1] += f" {met} of {len(suite.cases)} cases have a test."
-        lines += ["", "| case | behaviour | ours | theirs |", "|---|---|---|---|"]
-        lines += [_row(case) for case in suite.cases]
+        met = sum(1 for case in suite.cases if case.node)
+        lines[-1] += f" {met} of {len(suite.cases)} behaviours have a test."
+        lines += ["", *(_reasons(suite) if "is_long" in facts else _table(suite))]
     if suite.has_adapter:
         lines += ["", facts["about"]]
-        lines += [f"- `{node}`: {reason}" for node, reason in facts["excused"].items()]
-    return "\n".join(lines) + "\n"
+        lines += ["", *(f"- `{node}` {reason}" for node, reason in facts["excused"].items())]
+    return "\n".join(lines).rstrip() + "\n"
 
 
-def _row(case: Case) -> str:
+def _table(suite: Suite) -> list[str]:
+    rows = [
+        f"| {case.number} | {case.behaviour} | {_ours(case)} | {_code(case.theirs)} |"
+        for case in suite.cases
+    ]
+    return ["| case | behaviour | pgflow | peer |", "|---|---|---|---|", *rows]
+
+
+def _ours(case: Case) -> str:
     path, _, name = case.node.partition("::")
-    place = Path(path).relative_to("tests").with_suffix("") if case.node else ""
-    ours = (
-        f"`{place}` {name.removeprefix('test_').replace('_', ' ')}" if name else f"({case.reason})"
-    )
-    theirs = f"`{case.theirs}`" if case.theirs else ""
-    return f"| {case.number} | {case.behaviour} | {ours} | {theirs} |"
+    place = path.removeprefix("tests/").removesuffix(".py")
+    return _code(f"{place}::{name}") if name else f"({case.reason})"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _reasons(suite: Suite) -> list[str]:
+    """Count the tests of a long list for each reason; the list itself is the table of the suite."""
+    counts = Counter(case.reason for case in suite.cases if case.reason)
+    rows = [f"| {reason} | {count} |" for reason, count in counts.most_common()]
+    listed = f"`tests/others/{suite.name}/cases.tsv`"
+    return [
+        f"The list is {listed}. The other tests do not apply:",
+        "",
+        "| reason | tests |",
+        "|---|---|",
+        *rows,
+    ]

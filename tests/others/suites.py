@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,13 @@ class Suite:
         """True if it runs the peer's own tests."""
         return (self.folder / "adapter.py").exists()
 
+    def excuse(self, node: str) -> str:
+        """Return why a test of the peer, with all its parameters if they are not named, may fail on ours;
+        empty if it may not.
+        """
+        excused = self.facts["excused"]
+        return excused.get(node) or excused.get(node.partition("[")[0], "")  # type: ignore[no-any-return]
+
     @cached_property
     def cases(self) -> list[Case]:
         """The lines of its table."""
@@ -69,7 +76,9 @@ class Suite:
         return [self._case(*line) for line in lines]
 
     def _case(self, number: str, behaviour: str, ours: str, theirs: str = "") -> Case:
-        """Read one line: `-code` is a reason, `room/file:name` a test of another room."""
+        """Read one line: `-code` is a reason, `room/file:name` a test of another room. Brackets after a
+        name have the parameters of a test, or a name in its file that it runs with others.
+        """
         if ours.startswith("-"):
             return Case(number, behaviour, "", self.facts["reasons"][ours[1:]], theirs)
         place, colon, name = ours.rpartition(":")
@@ -86,14 +95,22 @@ class Suite:
         numbers = [case.number for case in self.cases]
         found += [f"{self.name}: {n} is there twice" for n in {*numbers} if numbers.count(n) > 1]
         for case in self.cases:
-            path, _, name = case.node.partition("::")
-            if case.node and name.partition("[")[0] not in tests_of(TESTS.parent / path):
+            if case.node and not _is_there(case.node):
                 found.append(f"{self.name} {case.number}: there is no {case.node}")
         used = {case.node.partition("[")[0].rpartition("::")[2] for case in self.cases}
         unused = tests_of(TESTS.parent / self.programs) - used
         return found + [f"{self.programs}: {name} answers no case" for name in sorted(unused)]
 
 
+def _is_there(node: str) -> bool:
+    """Return True if a file has a test, and the words in the brackets after its name."""
+    path, _, name = node.partition("::")
+    test, _, words = name.removesuffix("]").partition("[")
+    file = TESTS.parent / path
+    return test in tests_of(file) and all(word in file.read_text() for word in words.split("-"))
+
+
+@cache
 def tests_of(path: Path) -> set[str]:
     """Return the names of the tests in a file."""
     if not path.exists():

@@ -7,7 +7,7 @@ import pytest
 from tests.others.page import PAGE, page
 from tests.others.suites import Suite, suites
 
-LEAST = {"aws": 145, "dbos": 60, "examples": 40, "patterns": 43, "temporal": 36}
+LEAST = {"aws": 145, "dbos": 60, "examples": 40, "patterns": 43, "pydantic_ai": 275, "temporal": 36}
 """Cases of a suite that have a test."""
 
 

@@ -138,8 +138,10 @@ class Checkpoints:
         ``delete`` these too.
 
         Raises:
-            InvalidArgument: The strategy is unknown.
+            InvalidArgument: The strategy is unknown, or the threads are one text.
         """
+        if isinstance(threads, str):
+            raise InvalidArgument(f"prune() takes a list of thread ids, not the text {threads!r}")
         if strategy not in ("keep_latest", "delete"):
             raise InvalidArgument(f"strategy={strategy!r} is neither 'keep_latest' nor 'delete'")
         for thread in threads:

@@ -13,6 +13,7 @@ from pgflow.agent.langgraph.memories import (
     VECTORS,
     Index,
     by_meaning,
+    checked,
     is_found,
     item_of,
     namespaces,
@@ -37,7 +38,7 @@ class Items:
 
     def batch(self, ops: Iterable[Op]) -> list[Any]:
         """Does operations: it reads first, and then writes all at once, and deletes."""
-        asked = list(ops)
+        asked = checked(ops)
         results = [self._read(op) for op in asked]
         written = [op for op in asked if isinstance(op, PutOp)]
         puts, gone = split(written)

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from langgraph.store.base import (
+    GetOp,
     IndexConfig,
+    InvalidNamespaceError,
     Item,
     ListNamespacesOp,
     MatchCondition,
+    Op,
     PutOp,
     SearchItem,
     SearchOp,
@@ -36,6 +39,28 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "$lt": operator.lt,
     "$lte": operator.le,
 }
+
+
+def checked(ops: Iterable[Op]) -> list[Op]:
+    """Return operations whose namespaces are valid, before any of them is done.
+
+    Raises:
+        InvalidNamespaceError: A label is not a string, is empty, or has a period or a NUL.
+    """
+    every = list(ops)
+    for path in (path for op in every for path in _paths(op)):
+        for label in path:
+            if not isinstance(label, str) or not label or "." in label or "\0" in label:
+                raise InvalidNamespaceError(
+                    f"label {label!r} of namespace {path!r} must be a text without periods and NUL"
+                )
+    return every
+
+
+def _paths(op: Op) -> Iterable[Any]:
+    if isinstance(op, ListNamespacesOp):
+        return [condition.path for condition in op.match_conditions or ()]
+    return [op.namespace if isinstance(op, GetOp | PutOp) else op.namespace_prefix]
 
 
 def split(ops: Iterable[PutOp]) -> tuple[list[Put], list[Path]]:

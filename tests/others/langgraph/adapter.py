@@ -6,19 +6,15 @@ a store is left out.
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
-import psycopg
+from databases import IS_OURS, SERVER, database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-SERVER = os.environ["PGFLOW_OTHERS_SERVER"]
 CHOSEN = {
     "sync_checkpointer": "postgres",
     "async_checkpointer": "postgres_aio",
@@ -28,35 +24,6 @@ CHOSEN = {
 }
 """Parameter of each fixture that is played."""
 KEEPERS = [name for name in CHOSEN if name != "cache"]
-
-
-@cache
-def template() -> str:
-    """Name of a database with the schema."""
-    from pgflow.schema import migrate
-
-    name = _create("")
-    with psycopg.connect(SERVER + name, autocommit=True) as conn:
-        migrate(conn)
-    return name
-
-
-def _create(options: str) -> str:
-    name = f"others_{uuid4().hex[:12]}"
-    with psycopg.connect(SERVER + "postgres", autocommit=True) as admin:
-        admin.execute(f"create database {name} {options}")
-    return name
-
-
-@contextmanager
-def database() -> Iterator[str]:
-    """A database with the schema, while the test lasts."""
-    name = _create(f"template {template()}")
-    try:
-        yield SERVER + name
-    finally:
-        with psycopg.connect(SERVER + "postgres", autocommit=True) as admin:
-            admin.execute(f"drop database {name} with (force)")
 
 
 @contextmanager
@@ -84,7 +51,7 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Keep the tests of savers and stores, and put ours in their place if that is asked for."""
     for module in ("tests.conftest_checkpointer", "tests.conftest_store"):
         sys.modules[module].DEFAULT_POSTGRES_URI = SERVER
-    if os.environ["PGFLOW_OTHERS_AS"] == "ours":
+    if IS_OURS:
         fixtures = sys.modules["tests.conftest"]
         fixtures._checkpointer_postgres = lambda: sync_of("PgflowSaver")
         fixtures._store_postgres = lambda: sync_of("PgflowStore")
