@@ -121,6 +121,12 @@ class Database:
         """Its connection string."""
         return find_dsn(self.given)
 
+    def dsn_of(self, node: inspect.NodeRow) -> str:
+        """Return the connection string of a node of its cluster."""
+        from pgflow.inspect.nodes import dsn_of_node
+
+        return dsn_of_node(self.dsn, node)
+
     @cached_property
     def connection(self) -> psycopg.Connection[Any]:
         """The connection, to a database that has our schema.

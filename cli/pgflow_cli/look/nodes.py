@@ -54,16 +54,9 @@ def dsn_of(database: Database, number: int) -> str:
     nodes = nodes_of(database)
     for node in nodes:
         if node.node == number:
-            return _dsn(database, node)
+            return database.dsn_of(node)
     known = ", ".join(str(node.node) for node in nodes)
     raise Mistake(f"the cluster has no node {number}: it has {known}")
-
-
-def _dsn(database: Database, node: NodeRow) -> str:
-    from pgflow._db.calls.cluster import Node
-    from pgflow._db.nodes import dsn_of_node
-
-    return dsn_of_node(database.dsn, Node(node.node, node.host, node.port, node.dbname, node.state))
 
 
 def ask_all(database: Database, question: Callable[[Database], T]) -> Iterator[Asked]:
@@ -77,7 +70,7 @@ def ask_all(database: Database, question: Callable[[Database], T]) -> Iterator[A
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     for node in nodes_of(database):
-        dsn = _dsn(database, node)
+        dsn = database.dsn_of(node)
         given = conninfo_to_dict(dsn).get("options") or ""
         options = f"{given} -c statement_timeout={ANSWER_MILLISECONDS}".strip()
         timed = make_conninfo(dsn, connect_timeout=CONNECT_SECONDS, options=options)
@@ -101,5 +94,5 @@ def database_with(database: Database, key: str) -> Database:
         if asked.silence is not None:
             silent.append(f"node {asked.node.node} is silent: {asked.silence}")
         elif asked.answer:
-            return Database(_dsn(database, asked.node))
+            return Database(database.dsn_of(asked.node))
     raise Mistake("; ".join([f"no node has run {key!r}", *silent]))
