@@ -1,14 +1,15 @@
-"""The SQL that a version brings, and the stamp by which a database says which it has."""
+"""The SQL that a version brings, and the stamp by which a database says which it has.
+
+``pgflow --version`` needs little more than this, so it imports little.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
-from functools import cache, cached_property
-from importlib import resources
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pgflow._version import __version__
 
@@ -21,14 +22,13 @@ DISTRIBUTION = "pgflow-engine"
 _GRANT = re.compile(r"^--! grant (\w+) to ([\w, ]+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class SqlFile:
+class SqlFile(NamedTuple):
     """A file of SQL: ``name`` is its path below `migrations/` or `sql/`, without the suffix."""
 
     name: str
     text: str
 
-    @cached_property
+    @property
     def sha256(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
@@ -42,15 +42,14 @@ class SqlFile:
         return re.search(r"^--! breaking-change", self.text, re.MULTILINE) is not None
 
 
-@dataclass(frozen=True)
-class Assets:
+class Assets(NamedTuple):
     """All SQL of one version, in the order in which it is applied."""
 
     version: str
     migrations: tuple[SqlFile, ...]
     sources: tuple[SqlFile, ...]
 
-    @cached_property
+    @property
     def grants(self) -> dict[str, list[str]]:
         """The roles that may use each function and view: of the lines ``--! grant NAME to ROLE,
         ...`` in the files.
@@ -61,18 +60,12 @@ class Assets:
             for name, roles in _GRANT.findall(file.text)
         }
 
-    @cached_property
+    @property
     def stamp(self) -> Stamp:
-        digest = hashlib.sha256(
-            "\n".join(f"{f.name} {f.sha256}" for f in (*self.migrations, *self.sources)).encode()
-        )
-        first, last = self.migrations[0].number, self.migrations[-1].number
-        breaking = max((file.number for file in self.migrations if file.is_breaking), default=first)
-        return Stamp(self.version, last, breaking, digest.hexdigest()[:16])
+        return _stamp_of(self)
 
 
-@dataclass(frozen=True)
-class Stamp:
+class Stamp(NamedTuple):
     """Comment of the schema: the version that installed it, and the files of that."""
 
     version: str
@@ -103,6 +96,16 @@ class Stamp:
         return self.schema, tuple(int(digits) for digits in re.findall(r"\d+", self.version)[:3])
 
 
+@cache
+def _stamp_of(assets: Assets) -> Stamp:
+    digest = hashlib.sha256(
+        "\n".join(f"{f.name} {f.sha256}" for f in (*assets.migrations, *assets.sources)).encode()
+    )
+    first, last = assets.migrations[0].number, assets.migrations[-1].number
+    breaking = max((file.number for file in assets.migrations if file.is_breaking), default=first)
+    return Stamp(assets.version, last, breaking, digest.hexdigest()[:16])
+
+
 def read_assets(root: Traversable, version: str) -> Assets:
     """Read the folders `migrations` and `sql` below ``root``."""
     migrations = sorted(_sql_files(root / "migrations"), key=lambda file: file.number)
@@ -128,7 +131,6 @@ def _sql_files(folder: Traversable, prefix: str = "") -> Iterator[SqlFile]:
 @cache
 def own_assets() -> Assets:
     """The SQL of this version: inside the installed package, else beside it in a checkout."""
-    packaged = resources.files("pgflow")
-    return read_assets(
-        packaged if (packaged / "migrations").is_dir() else Path(__file__).parents[1], __version__
-    )
+    packaged = Path(__file__).parent
+    root = packaged if (packaged / "migrations").is_dir() else packaged.parent
+    return read_assets(root, __version__)

@@ -131,6 +131,8 @@ def _show_proofs(proofs: Sequence[Proof]) -> None:
 
 def _show_killed_run(dsn: str, report: Report) -> None:
     """Print the timeline of a run whose worker was killed."""
+    from rich.text import Text
+
     from pgflow_cli.look.database import connect, fetch
     from pgflow_cli.runs.timeline import draw
 
@@ -144,8 +146,12 @@ def _show_killed_run(dsn: str, report: Report) -> None:
     history = next(found, histories[0])
     out.print()
     out.print(
-        "[bold]One of the runs whose worker was killed[/bold]   ([cyan]pgflow timeline "
-        f"{history.run.key}[/cyan])"
+        Text.assemble(
+            ("One of the runs whose worker was killed", "bold"),
+            "   (",
+            (f"pgflow timeline {history.run.key}", "cyan"),
+            ")",
+        )
     )
     for part in draw(history, out.width, is_unicode=out.encoding.lower().startswith("utf")):
         out.print(part)

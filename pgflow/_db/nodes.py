@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import os
+from typing import Protocol
 
 from psycopg.conninfo import make_conninfo
 
-from pgflow._db.calls.cluster import Node
 from pgflow._db.dsn import resolve_dsn
 
 
-def dsn_of_node(dsn: str, node: Node) -> str:
+class Address(Protocol):
+    """Number of a node, and where its database is."""
+
+    @property
+    def node(self) -> int: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> str: ...
+    @property
+    def dbname(self) -> str: ...
+
+
+def dsn_of_node(dsn: str, node: Address) -> str:
     """Return the connection string of a node: the address that it joined the cluster with, and all
     else as of another node. ``PGFLOW_NODE_2_DSN`` takes its place for node 2.
 

@@ -20,12 +20,8 @@ from typing import Final
 
 from pgflow.declare.graph import Family, Graph
 from pgflow.declare.graph.problems import Problem, Verdict
+from pgflow.declare.suffixes import SOP_SUFFIXES, STUBS_SUFFIXES, YAML_SUFFIXES
 from pgflow.errors import InvalidWorkflow
-
-YAML_SUFFIXES: Final = (".yaml", ".yml")
-SOP_SUFFIXES: Final = (".sop.md", ".script.md")
-STUBS_SUFFIXES: Final = (".stubs.yaml", ".stubs.yml")
-"""Outputs for dry runs, which authors keep beside their workflows."""
 
 _NOT_LOOKED_INTO: Final = frozenset({"node_modules", "fixtures", "__pycache__"})
 _LAYOUT: Final = (".archon", "workflows")

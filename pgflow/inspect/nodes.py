@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import LiteralString
 
 from pgflow._db.calls import cluster
+from pgflow._db.nodes import dsn_of_node as dsn_of_node  # noqa: PLC0414 - offered here
 from pgflow._db.query import Query
 from pgflow.inspect.question import Question, Steps, once, question
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
-from pgflow.lint import codecs
 from pgflow.lint.findings import Finding, Unreadable
 from pgflow.lint.ignores import Ignores
 from pgflow.lint.module import Module
 from pgflow.lint.neighbours import Neighbours
 from pgflow.lint.rules import BY_CODE, RULES, Rule
 from pgflow.lint.rules.comments import CommentRule
+from pgflow.lint.rules.values import NotStorableAnnotation
 from pgflow.lint.sources import Source, find_files, read_source
 
 Load: TypeAlias = Callable[[Path], ModuleType]
@@ -128,11 +128,11 @@ def check_source(
         if (
             load is not None
             and module.definitions.declared
-            and codecs.RULE.code in {rule.code for rule in rules}
+            and NotStorableAnnotation.code in {rule.code for rule in rules}
         ):
-            found += [
-                more for more in codecs.ask_codecs(module, load()) if not _is_said(more, found)
-            ]
+            from pgflow.lint.codecs import ask_codecs  # which needs the engine
+
+            found += [more for more in ask_codecs(module, load()) if not _is_said(more, found)]
     except RecursionError as error:
         raise Unreadable(
             source.file, None, None, "its expressions are nested too deeply to be checked"

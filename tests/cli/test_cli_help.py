@@ -78,7 +78,7 @@ for command in json.loads(sys.argv[1]):
 """
 
 
-LIGHT = ("commands", "look", "look.declaring", "look.failures", "look.help")
+LIGHT = ("commands", "look", "look.coercing", "look.declaring", "look.failures", "look.help")
 
 
 @pytest.mark.full

@@ -7,10 +7,14 @@ import subprocess
 import sys
 
 HEAVY = {"pydantic", "pydantic_core", "rich", "sqlglot", "psycopg_pool"}
-OF_TYPER = {"pydantic", "pydantic_core"}
-"""Imported by typer where there are options to read."""
+OF_SHAPES = {"dataclasses", "inspect", "importlib.resources", "zipfile"}
+"""Modules of Python that cost `pgflow --version` as much as all that it needs."""
 OF_PROBES = 22
 """Most modules of pgflow that `pgflow health` needs."""
+FLOWS = (
+    "import pgflow\n\n\n@pgflow.step\ndef double(n: int) -> int:\n    return 2 * n\n\n\n"
+    "@pgflow.workflow\ndef hello(n: int) -> int:\n    return double(n)\n"
+)
 
 
 def imported(code: str, **variables: str) -> set[str]:
@@ -28,6 +32,10 @@ def tops(modules: set[str]) -> set[str]:
 
 def ours(modules: set[str]) -> set[str]:
     return {name for name in modules if name.partition(".")[0] == "pgflow"}
+
+
+def command(*words: str) -> str:
+    return f"from pgflow_cli.commands import run; assert run({list(words)}) == 0"
 
 
 def test_the_package_alone_imports_nothing_and_its_first_name_all_of_it():
@@ -51,15 +59,40 @@ def test_the_version_is_said_without_driver_and_engine():
         there = imported(code)
         assert ours(there) == {"pgflow", "pgflow._assets", "pgflow._engine", "pgflow._version"}
         assert not tops(there) & {"psycopg", *HEAVY}
-    assert "typer" not in tops(there)
+    assert not there & {"typer", *OF_SHAPES}
 
 
 def test_a_probe_needs_the_driver_and_little_of_pgflow(dsn):
-    there = imported(
-        "from pgflow_cli.commands import run; assert run(['health']) == 0", PGFLOW_DSN=dsn
-    )
+    there = imported(command("health"), PGFLOW_DSN=dsn)
     assert len(ours(there)) <= OF_PROBES, sorted(ours(there))
-    assert not tops(there) & (HEAVY - OF_TYPER)
+    assert not tops(there) & HEAVY
+
+
+def test_a_list_reads_its_options_and_rows_without_models_and_engine(dsn):
+    there = imported(
+        command("list", "--limit", "5", "--status", "failed", "--since", "2h"), PGFLOW_DSN=dsn
+    )
+    assert not tops(there) & {"pydantic", "pydantic_core", "sqlglot", "psycopg_pool"}
+    assert not {name for name in ours(there) if name.startswith(("pgflow._engine", "pgflow._flow"))}
+    assert not there & {"rich.markup", "rich._emoji_codes"}
+
+
+def test_the_lint_needs_no_engine_and_no_driver(tmp_path):
+    (tmp_path / "flows.py").write_text(FLOWS)
+    there = imported(command("check", str(tmp_path / "flows.py")))
+    assert {name for name in ours(there) if not name.startswith("pgflow.lint")} <= {
+        "pgflow", "pgflow._lazy", "pgflow._version", "pgflow.inspect", "pgflow.inspect._homes",
+    }  # fmt: skip
+    assert not tops(there) & {"psycopg", *HEAVY}
+
+
+def test_a_run_of_code_needs_nothing_of_files(dsn, tmp_path):
+    (tmp_path / "flows.py").write_text(FLOWS)
+    there = imported(command("run", str(tmp_path / "flows.py"), "n:=21"), PGFLOW_DSN=dsn)
+    assert {name for name in there if name.startswith("pgflow.declare.")} == {
+        "pgflow.declare.suffixes"
+    }
+    assert not tops(there) & {"ruamel", "markdown_it", "rich", "sqlglot"}
 
 
 WITHOUT_FILES = """
@@ -85,10 +118,7 @@ def without_files(*arguments: str, **options) -> subprocess.CompletedProcess[str
 
 
 def test_workflows_in_code_need_no_parser_of_files(dsn, tmp_path):
-    (tmp_path / "flows.py").write_text(
-        "import pgflow\n\n\n@pgflow.step\ndef double(n: int) -> int:\n    return 2 * n\n\n\n"
-        "@pgflow.workflow\ndef hello(n: int) -> int:\n    return double(n)\n"
-    )
+    (tmp_path / "flows.py").write_text(FLOWS)
     for target in ("flows.py:hello", "flows:hello", "flows"):
         done = without_files(
             "--dsn", dsn, "run", target, "n:=21", cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}

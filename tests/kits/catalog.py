@@ -8,7 +8,6 @@ the owner's own rights.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -113,9 +112,8 @@ from pgflow.unit_kind k
 
 def touched(assets: Assets) -> Assets:
     """Files whose text has changed, and nothing in it."""
-    return dataclasses.replace(
-        assets,
-        sources=tuple(dataclasses.replace(f, text=f"{f.text}\n-- again\n") for f in assets.sources),
+    return assets._replace(
+        sources=tuple(f._replace(text=f"{f.text}\n-- again\n") for f in assets.sources),
     )
 
 

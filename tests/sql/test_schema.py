@@ -6,7 +6,6 @@ Tests about roles need a cluster that has never seen pgflow, since roles are clu
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import secrets
 import signal
@@ -142,20 +141,16 @@ def changed_assets(**texts: str) -> schema.Assets:
         if not file.name.startswith("views/")
     }
     added = {names[name]: text for name, text in texts.items()}
-    return dataclasses.replace(
-        ours,
+    return ours._replace(
         sources=tuple(
-            dataclasses.replace(file, text=file.text + added.get(file.name, ""))
-            for file in ours.sources
+            file._replace(text=file.text + added.get(file.name, "")) for file in ours.sources
         ),
     )
 
 
 def with_migration(text: str) -> schema.Assets:
     ours = schema.own_assets()
-    return dataclasses.replace(
-        ours, migrations=(*ours.migrations, schema.SqlFile("9999_next", text))
-    )
+    return ours._replace(migrations=(*ours.migrations, schema.SqlFile("9999_next", text)))
 
 
 def older_assets() -> schema.Assets:
@@ -385,11 +380,9 @@ def test_an_error_in_a_file_leaves_everything_as_it_was_and_names_the_file(insta
 
 def test_an_applied_migration_must_not_change(installed):
     ours = schema.own_assets()
-    edited = tuple(
-        dataclasses.replace(file, text=file.text + "-- edited") for file in ours.migrations
-    )
+    edited = tuple(file._replace(text=file.text + "-- edited") for file in ours.migrations)
     with pytest.raises(SetupError, match="an applied migration of a release never changes"):
-        schema.install(installed, dataclasses.replace(ours, migrations=edited))
+        schema.install(installed, ours._replace(migrations=edited))
 
 
 @pytest.mark.full
@@ -671,9 +664,7 @@ def test_a_breaking_migration_stops_older_workers_too(empty):
 
 @pytest.mark.full
 def test_a_newer_release_without_a_migration_is_newer_all_the_same(empty):
-    schema.install(
-        empty, dataclasses.replace(changed_assets(clock="\n-- newer\n"), version="999.0")
-    )
+    schema.install(empty, changed_assets(clock="\n-- newer\n")._replace(version="999.0"))
     with pytest.raises(SchemaNewer, match="upgrade pgflow-engine"):
         schema.migrate(empty)
     schema.require_schema(empty)
@@ -1098,14 +1089,10 @@ def test_a_version_of_other_files_between_leaves_nothing_of_itself(empty):
     fresh = dump_catalog(empty, with_server_details=True)
     older = older_assets()
     apart = tuple(
-        dataclasses.replace(
-            file, name=f"other/{file.name}" if file.name != "privileges" else file.name
-        )
+        file._replace(name=f"other/{file.name}" if file.name != "privileges" else file.name)
         for file in older.sources
     )
-    schema.install(
-        empty, dataclasses.replace(older, version=schema.own_assets().version, sources=apart)
-    )
+    schema.install(empty, older._replace(version=schema.own_assets().version, sources=apart))
     empty.execute(
         "insert into pgflow.source select s.name, s.sha256 from unnest(%s::text[], %s::text[]) as "
         "s (name, sha256) on conflict do nothing",
@@ -1156,6 +1143,6 @@ def test_whoever_may_read_a_view_may_execute_what_it_calls(installed):
 @pytest.mark.full
 def test_an_upgrade_takes_back_what_only_an_older_version_granted(empty):
     grant = "\ngrant execute on function pgflow.serve_lanes to pgflow_auditor;\n"
-    schema.install(empty, dataclasses.replace(changed_assets(privileges=grant), version="0.0.1"))
+    schema.install(empty, changed_assets(privileges=grant)._replace(version="0.0.1"))
     schema.migrate(empty)
     assert dump_catalog(empty, with_server_details=True) == fresh_dump(empty)

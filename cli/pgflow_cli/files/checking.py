@@ -126,7 +126,7 @@ def _print(report: Report, *, as_json: bool, annotated: bool) -> None:
     rows = [{**as_object(one, names), "title": titles[one.code]} for one in report.findings]
     if as_json:
         print_json_rows(rows)
-    else:
+    elif report.findings:
         _print_lines(report)
     for line in report.unreadable:
         note(f"pgflow: {shown(line)}")

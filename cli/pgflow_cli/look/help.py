@@ -12,6 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pgflow_cli.look.coercing import Coercion
 from pgflow_cli.look.declaring import expanded
 
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
@@ -21,13 +22,14 @@ class _Words:
     """Base of the help and usage of commands and groups."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, each with its name as the default metavar.
+        """Return the parameters, each with its name as the default metavar, and coerced by us.
 
-        A flag that was not passed is False already, so it needs no conversion and no pydantic.
+        A flag that was not passed is False already, so it needs no conversion.
         """
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             param.metavar = param.metavar or param.name.upper()
+            param.get_runtime_param = Coercion
             if (
                 getattr(param, "is_flag", False)
                 and param.default is None

@@ -51,19 +51,14 @@ def dsn_of(database: Database, number: int) -> str:
     Raises:
         Mistake: The cluster has no such node.
     """
+    from pgflow.inspect.nodes import dsn_of_node
+
     nodes = nodes_of(database)
     for node in nodes:
         if node.node == number:
-            return _dsn(database.dsn, node)
+            return dsn_of_node(database.dsn, node)
     known = ", ".join(str(node.node) for node in nodes)
     raise Mistake(f"the cluster has no node {number}: it has {known}")
-
-
-def _dsn(dsn: str, node: NodeRow) -> str:
-    from pgflow._db.calls.cluster import Node
-    from pgflow._db.nodes import dsn_of_node
-
-    return dsn_of_node(dsn, Node(node.node, node.host, node.port, node.dbname, node.state))
 
 
 def ask_all(database: Database, question: Callable[[Database], T]) -> Iterator[Asked]:
@@ -90,9 +85,10 @@ def ask_each(
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     from pgflow.errors import SetupError
+    from pgflow.inspect.nodes import dsn_of_node
 
     for node in nodes:
-        dsn = _dsn(known, node)
+        dsn = dsn_of_node(known, node)
         given = conninfo_to_dict(dsn).get("options") or ""
         options = f"{given} -c statement_timeout={ANSWER_MILLISECONDS}".strip()
         timed = make_conninfo(dsn, connect_timeout=CONNECT_SECONDS, options=options)
@@ -111,10 +107,12 @@ def database_with(database: Database, key: str) -> Database:
     Raises:
         Mistake: No node that answers has it; the message names those that are silent.
     """
+    from pgflow.inspect.nodes import dsn_of_node
+
     silent = []
     for asked in ask_all(database, lambda there: exists(there, key)):
         if asked.silence is not None:
             silent.append(f"node {asked.node.node} is silent: {asked.silence}")
         elif asked.answer:
-            return Database(_dsn(database.dsn, asked.node))
+            return Database(dsn_of_node(database.dsn, asked.node))
     raise Mistake("; ".join([f"no node has run {key!r}", *silent]))

@@ -190,7 +190,7 @@ def console(*, error: bool = False) -> Console:
                     segment if segment.control else Segment(printable(segment.text), segment.style)
                 )
 
-    out = Harmless(stderr=error, highlight=False, soft_wrap=False)
+    out = Harmless(stderr=error, highlight=False, markup=False, emoji=False, soft_wrap=False)
     if not out.is_terminal and not os.environ.get("COLUMNS"):
         out.width = LOG_WIDTH  # a log and a mail have no width of their own
     return out

@@ -134,7 +134,7 @@ def find_file(target: str, search: tuple[Path, ...] = ()) -> Path | None:
     """Return the file that a target names: by its path, or by the name of a workflow of this
     repository, of these folders, or of the user; None if it is a module's.
     """
-    from pgflow.declare.reading import SOP_SUFFIXES, YAML_SUFFIXES
+    from pgflow.declare.suffixes import SOP_SUFFIXES, YAML_SUFFIXES
 
     path = Path(target)
     if target.lower().endswith((*YAML_SUFFIXES, *SOP_SUFFIXES)) or path.is_dir():
@@ -177,7 +177,7 @@ def _find_dag(name: str, search: tuple[Path, ...]) -> Path | None:
 
 def _find_sop(name: str, search: tuple[Path, ...]) -> Path | None:
     """Return the SOP of that name, here or in a folder of SOPs."""
-    from pgflow.declare.reading import SOP_SUFFIXES
+    from pgflow.declare.suffixes import SOP_SUFFIXES
 
     folders: tuple[str | Path, ...] = (*_SOPS, *search)
     files = (Path(folder, f"{name}{suffix}") for folder in folders for suffix in SOP_SUFFIXES)

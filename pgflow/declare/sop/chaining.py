@@ -16,8 +16,7 @@ from typing import Final
 
 from pgflow.declare.graph.problems import Problem
 from pgflow.declare.sop.page import Page
-
-SUFFIXES: Final = (".sop.md", ".script.md")
+from pgflow.declare.suffixes import SOP_SUFFIXES
 
 _FILE: Final = re.compile(
     r"(?<![\w/.{}*<>-])(?:\./)?(?P<name>[\w@.-]{1,100}?)(?P<suffix>\.(?:sop|script)\.md)\b"
@@ -43,7 +42,8 @@ class Mention:
 def stem(file: str) -> str:
     """Return the name of the SOP in a file: that of the file, without ``.sop.md``."""
     return next(
-        (file.removesuffix(suffix) for suffix in (*SUFFIXES, ".md") if file.endswith(suffix)), file
+        (file.removesuffix(suffix) for suffix in (*SOP_SUFFIXES, ".md") if file.endswith(suffix)),
+        file,
     )
 
 
@@ -87,7 +87,11 @@ def mentions(
             file = _file(name, siblings, number + 1, column, problems)
             if file or is_file:
                 yield Mention(
-                    name, file or f"{name}{SUFFIXES[0]}", number, column, page.lines[number].strip()
+                    name,
+                    file or f"{name}{SOP_SUFFIXES[0]}",
+                    number,
+                    column,
+                    page.lines[number].strip(),
                 )
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from pgflow.declare.graph.problems import Problem, Verdict
-from pgflow.declare.sop.chaining import SUFFIXES, stem
+from pgflow.declare.sop.chaining import stem
 from pgflow.declare.sop.compiling import TooMuchText, compile_outline
 from pgflow.declare.sop.lint import remarks
 from pgflow.declare.sop.outline import read_outline
 from pgflow.declare.sop.page import read_page
 from pgflow.declare.sop.steps import NO_NUMBERED_STEPS
+from pgflow.declare.suffixes import SOP_SUFFIXES
 
 SIZE_LIMIT_BYTES: Final = 256 * 1024
 """An SOP is handed to a model, nearly all of it at every step. The largest known one has 95 KiB."""
@@ -146,7 +147,7 @@ def _siblings(directory: Path) -> Collection[str] | None:
     """Return the names of the SOP files in a directory; None if it cannot be listed."""
     try:
         with os.scandir(directory) as entries:
-            names = frozenset(entry.name for entry in entries if entry.name.endswith(SUFFIXES))
+            names = frozenset(entry.name for entry in entries if entry.name.endswith(SOP_SUFFIXES))
     except OSError:
         return None
     return names if len(names) <= _SIBLINGS_LIMIT else None
