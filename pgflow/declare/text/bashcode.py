@@ -27,7 +27,8 @@ SHELLS: Final = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
 _ALL_IS_CODE: Final = frozenset(
     {
         ".", "alias", "at", "batch", "bind", "compgen", "complete", "crontab", "dc", "ed", "eval",
-        "ex", "fc", "gdb", "m4", "make", "parallel", "rsh", "source", "sqlite3", "ssh", "trap", "watch", "xargs",
+        "ex", "fc", "gdb", "m4", "make", "parallel", "rsh", "source", "sqlite3", "ssh",
+        "trap", "watch", "xargs",
     }
 )  # fmt: skip
 _PROGRAM_FIRST: Final = frozenset({"awk", "gawk", "mawk", "nawk", "sed", "gsed"})
@@ -54,8 +55,8 @@ _CODE_OPTIONS: Final = {
 """Options whose argument is code, by program."""
 _ALWAYS_READ_STDIN: Final = frozenset(
     {
-        "at", "batch", "crontab", "dc", "ed", "ex", "m4", "make", "mariadb", "mysql", "psql", "sqlite3",
-        "ssh",
+        "at", "batch", "crontab", "dc", "ed", "ex", "m4", "make", "mariadb", "mysql", "psql",
+        "sqlite3", "ssh",
     }
 )  # fmt: skip
 _SOURCES: Final = frozenset({".", "source"})

@@ -119,8 +119,6 @@ class Rules:
                     yield from self._compared(node)
                 case "expansion":
                     yield from self._expansion(node)
-                case "regex":
-                    yield from self._pattern(node)
                 case "heredoc_redirect":
                     yield from self._heredoc(node)
                 case "file_redirect" if self._says(node) and b">&" in node.text:
@@ -459,6 +457,9 @@ class Rules:
 
     def _expansion(self, node: Any) -> Iterator[Finding]:
         signs = [text_of(child) for child in node.children]
+        for child in node.children:
+            if child.type == "regex":
+                yield from self._pattern(child)
         if {":=", "="} & set(signs):
             yield from self._special(node, [name_of(node)], [node.children[-2]])
         is_last = signs[1:3] == ["!", "#"] and ARGUMENTS in self._values.names
