@@ -364,6 +364,11 @@ q=(1 2); unset q[x]
 q=(1 2); declare q[x]=1
 q=(1 2); : ${q[x]:=1} ${#q[x]} ${q[x]^^}
 [[ x+1 -eq 1 ]]
+[[ "x" -eq 1 ]]
+[[ 'x' -eq 1 ]]
+y=ab; echo ${y#$((x))}
+declare -ai n; n+=("x")
+stdbuf -o0 $x
 [[ 1 -eq 1 && ( $y = 1 || x -ge 1 ) ]]
 o=-v; test $o "$x"
 declare -n r=q[x]; r=1

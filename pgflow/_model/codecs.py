@@ -370,7 +370,9 @@ class Codec(Generic[T]):
         """
         text: str | None = None
         if self._write is not None and self._is_proven_but_for_given(value):
-            return self._text_but_for_given(value, what)
+            marked = self._text_but_for_given(value, what)
+            if marked is not None:
+                return marked
         back, refused = tags.ABSENT, None
         try:
             text = self._text_of(value, what, is_hidden=is_hidden)
@@ -391,6 +393,7 @@ class Codec(Generic[T]):
         if differs is not None and not (
             text
             and differs.is_reading
+            and tags.MARK not in text
             and tags.is_given(value, json.loads(text))
             and not self._admits(value)
         ):
@@ -401,9 +404,14 @@ class Codec(Generic[T]):
             raise refused or NotStorable(f"{what} cannot be stored as JSON")
         return text
 
-    def _text_but_for_given(self, value: T, what: str) -> str:
-        """Return the text of a value that comes back, if its models say what was left out."""
-        plain = from_json(self._text_of(value, what, is_hidden=False))
+    def _text_but_for_given(self, value: T, what: str) -> str | None:
+        """Return the text of a value that comes back, if its models say what was left out. None if
+        it holds what would be read as a tag.
+        """
+        text = self._text_of(value, what, is_hidden=False)
+        if tags.MARK in text:
+            return None
+        plain = from_json(text)
         tags.mark(value, plain)
         return check_text(write_json(plain).decode(), what)
 
@@ -433,7 +441,7 @@ class Codec(Generic[T]):
         """
         if self._writer is None:
             return True
-        schema = coreschemas.lossless(_core_schema(self.annotation))
+        schema = coreschemas.by_instance(coreschemas.lossless(_core_schema(self.annotation)))
         try:
             taken = SchemaValidator(schema).validate_python(value, strict=True)
         except (ValueError, RecursionError):

@@ -183,6 +183,18 @@ def _configure(part: dict[str, Any]) -> dict[str, Any]:
     return part
 
 
+def by_instance(schema: Any) -> Any:
+    """Return a copy of a core schema that takes for a model only what is one, and no dict."""
+
+    def replace(part: dict[str, Any]) -> dict[str, Any]:
+        if part.get("type") != "model":
+            return part
+        ref = {"ref": part["ref"]} if "ref" in part else {}
+        return {"type": "is-instance", "cls": part["cls"], **ref}
+
+    return rebuild(schema, replace)
+
+
 def own(schema: Any, *, to_write: bool) -> Any:
     """Return a core schema without the validators and serializers that pydantic has cached for its
     classes.

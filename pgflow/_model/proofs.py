@@ -372,7 +372,11 @@ class _Prover:
             raise _UnprovenError
         total = schema.get("total", schema.get("config", {}).get("typed_dict_total", True))
         proofs = {name: self.read(field["schema"]) for name, field in fields.items()}
-        needed = {name for name, field in fields.items() if field.get("required", total)}
+        needed = {  # a reader adds what has a default
+            name
+            for name, field in fields.items()
+            if field.get("required", total) or field["schema"]["type"] == "default"
+        }
 
         def is_exact(value: Any) -> bool:
             if type(value) is not dict or not needed <= value.keys():

@@ -99,7 +99,8 @@ class Difference:
 def difference(
     value: Any, back: Any, place: str = "", *, is_hidden: bool = False
 ) -> Difference | None:
-    """Return the first place where a value differs from another in type or content.
+    """Return the first place where a value differs from another in type or content; one where JSON
+    was given, only if all others are such.
 
     Args:
         value: The one that is written.
@@ -115,9 +116,12 @@ def difference(
     if kind in _JSON:
         is_same = value == back if kind is not float else repr(value) == repr(back)
         return None if is_same else _changed(place)
+    is_row = isinstance(value, (list, *_ROWS))
+    if (is_row or isinstance(value, dict)) and vars_of(value) != vars_of(back):
+        return _changed(place)
     if isinstance(value, Mapping):
         return _difference_of_dicts(value, back, place, is_hidden=is_hidden)
-    if isinstance(value, (list, *_ROWS)):
+    if is_row:
         return _difference_of_rows(value, back, place, is_hidden=is_hidden)
     parts = parts_of(value)
     if parts is not None:
@@ -125,8 +129,10 @@ def difference(
         if list(parts) != list(others):
             return _changed(place)
         pairs = ((f"{place}.{name}", parts[name], others[name]) for name in parts)
-        is_given = given_to(value) == given_to(back)
-        return _first(pairs, is_hidden=is_hidden) or (None if is_given else _changed(place))
+        differs = _first(pairs, is_hidden=is_hidden)
+        if (differs is None or differs.is_reading) and given_to(value) != given_to(back):
+            return _changed(place)
+        return differs
     if isinstance(value, (datetime, time)):
         is_same = (
             value == back and value.fold == back.fold and _is_same_zone(value.tzinfo, back.tzinfo)
@@ -207,11 +213,18 @@ def _changed(place: str) -> Difference:
 
 
 def _first(pairs: Iterator[tuple[str, Any, Any]], *, is_hidden: bool) -> Difference | None:
-    for place, value, back in pairs:
-        found = difference(value, back, place, is_hidden=is_hidden)
-        if found is not None:
+    differs = (difference(value, back, place, is_hidden=is_hidden) for place, value, back in pairs)
+    return _worst(differs)
+
+
+def _worst(differs: Iterator[Difference | None]) -> Difference | None:
+    """Return the first that changes a value, or else the first that reads JSON that was given."""
+    reading = None
+    for found in differs:
+        if found is not None and not found.is_reading:
             return found
-    return None
+        reading = reading or found
+    return reading
 
 
 def _difference_of_dicts(
@@ -221,15 +234,27 @@ def _difference_of_dicts(
         back, "default_factory", None
     ):
         return _changed(place)
-    for (key, item), (other, found) in zip(value.items(), back.items(), strict=True):
-        here = f"{place}[{key!r:.40}]"
-        differs = difference(key, other, f"{here} (the key)", is_hidden=is_hidden)
-        if differs is not None:  # JSON has no keys but texts, so any other was not given as JSON
-            return dataclasses.replace(differs, is_reading=differs.is_reading and type(key) is str)
-        differs = difference(item, found, here, is_hidden=is_hidden)
-        if differs is not None:
-            return differs
-    return None
+    pairs = back.items()
+    if type(value) is dict and value.keys() == back.keys() and list(value) != list(back):
+        known = {
+            key: key for key in back
+        }  # of a TypedDict, whose fields have an order of their own
+        pairs = [(known[key], back[key]) for key in value]
+    return _worst(
+        _difference_of_items(*items, place, is_hidden=is_hidden)
+        for items in zip(value.items(), pairs, strict=True)
+    )
+
+
+def _difference_of_items(
+    item: tuple[Any, Any], back: tuple[Any, Any], place: str, *, is_hidden: bool
+) -> Difference | None:
+    here = f"{place}[{item[0]!r:.40}]"
+    differs = difference(item[0], back[0], f"{here} (the key)", is_hidden=is_hidden)
+    # JSON has no keys but texts, so any other was not given as JSON.
+    if differs is not None and not (differs.is_reading and type(item[0]) is str):
+        return dataclasses.replace(differs, is_reading=False)
+    return difference(item[1], back[1], here, is_hidden=is_hidden) or differs
 
 
 def _difference_of_rows(value: Any, back: Any, place: str, *, is_hidden: bool) -> Difference | None:
@@ -255,6 +280,11 @@ def _is_same_zone(zone: Any, other: Any) -> bool:
     if isinstance(zone, timezone) and isinstance(other, TzInfo):  # an offset, however it was made
         return zone.tzname(None) == timezone(zone.utcoffset(None)).tzname(None)
     return type(zone) is type(other) and bool(zone == other)
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """Return the attributes that an instance of a subclass may have; none for a list or a tuple."""
+    return getattr(value, "__dict__", {})
 
 
 def parts_of(value: Any) -> dict[str, Any] | None:
@@ -428,7 +458,7 @@ class Writer:
             return {TAG: type(value).__qualname__, "of": self.write(held, ABSENT, ABSENT)}
         is_type = not is_known or type(value) is type(back)
         if type(value) is dict:
-            return self._dict(value, plain, back if is_type else ABSENT)
+            return self._dict(value, plain, back, is_other=not is_type)
         if isinstance(value, (list, *_ROWS)) and type(value).__module__ in (
             "builtins",
             "collections",
@@ -439,7 +469,8 @@ class Writer:
         if parts_of(value) is not None:
             return self._instance(value, plain, back, is_type=is_type)
         if isinstance(value, tuple):
-            return [self.write(item, self._plain(item), ABSENT) for item in tuple.__iter__(value)]
+            rows = tuple(value), plain, tuple(back) if is_type and is_known else ABSENT
+            return self._items(*rows)
         if type(value) in _JSON and not is_known:
             return self._finite(value)
         of = value if type(value) in _JSON else self._plain(value, plain)
@@ -475,16 +506,16 @@ class Writer:
             raise ValueError(f"{value} is not JSON")
         return value
 
-    def _dict(self, value: dict[Any, Any], plain: Any, back: Any) -> Any:
-        is_object = TAG not in value and all(type(key) is str for key in value)
+    def _dict(self, value: dict[Any, Any], plain: Any, back: Any, *, is_other: bool) -> Any:
+        is_object = not is_other and TAG not in value and all(type(key) is str for key in value)
         if not is_object:
             pairs = [
                 [self.write(part, self._plain(part), ABSENT) for part in pair]
                 for pair in value.items()
             ]
             return {TAG: "dict", "of": pairs}
-        plains = plain if type(plain) is dict and list(plain) == list(value) else {}
-        backs = back if type(back) is dict and list(back) == list(value) else {}
+        plains = plain if type(plain) is dict and plain.keys() == value.keys() else {}
+        backs = back if type(back) is dict and back.keys() == value.keys() else {}
         return {
             key: self.write(
                 item,
@@ -495,20 +526,9 @@ class Writer:
         }
 
     def _row(self, value: Any, plain: Any, back: Any) -> Any:
-        plains = plain if type(plain) is list and len(plain) == len(value) else None
-        backs = None
-        if type(value) is type(back) and len(back) == len(value):
-            known = {item: item for item in back} if isinstance(value, (set, frozenset)) else None
-            backs = list(back) if known is None else [known.get(item, ABSENT) for item in value]
-        items = [
-            self.write(
-                item,
-                self._plain(item) if plains is None else plains[number],
-                ABSENT if backs is None else backs[number],
-            )
-            for number, item in enumerate(value)
-        ]
-        if backs is not None and getattr(value, "maxlen", None) == getattr(back, "maxlen", None):
+        is_type = type(value) is type(back) and len(back) == len(value)
+        items = self._items(value, plain, back if is_type else ABSENT)
+        if is_type and getattr(value, "maxlen", None) == getattr(back, "maxlen", None):
             return items
         if type(value) is list and back is ABSENT:
             return items
@@ -516,6 +536,21 @@ class Writer:
         if (most := getattr(value, "maxlen", None)) is not None:
             tagged["maxlen"] = most
         return tagged
+
+    def _items(self, value: Any, plain: Any, back: Any) -> list[Any]:
+        plains = plain if type(plain) is list and len(plain) == len(value) else None
+        backs = None
+        if back is not ABSENT and len(back) == len(value):
+            known = {item: item for item in back} if isinstance(value, (set, frozenset)) else None
+            backs = list(back) if known is None else [known.get(item, ABSENT) for item in value]
+        return [
+            self.write(
+                item,
+                self._plain(item) if plains is None else plains[number],
+                ABSENT if backs is None else backs[number],
+            )
+            for number, item in enumerate(value)
+        ]
 
     @staticmethod
     def _enum(value: Enum) -> Any:

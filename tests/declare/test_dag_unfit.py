@@ -9,6 +9,7 @@ import pytest
 
 from pgflow.declare import discover_workflows
 from pgflow.declare.dag import read_file, read_text, shelf
+from pgflow.declare.durable.shell import NotRewritable, rewrite
 
 SOUND = 'name: a\ndescription: d\nnodes: [{id: a, bash: "echo"}]\n'
 
@@ -63,3 +64,18 @@ def test_files_beyond_the_limit_are_not_left_out_in_silence(
     assert [verdict.ok for verdict in sound] == [True, True]
     assert "more than 2 files" in last.errors[0].message
     assert "c.yaml" in last.errors[0].message
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "y=ab; echo ${y#$((x))}",
+        'declare -ai n; n+=("x")',
+        '[[ "x" -eq 1 ]]',
+        "[[ 'x' -eq 1 ]]",
+        "stdbuf -o0 $x",
+    ],
+)
+def test_bash_that_would_evaluate_a_value_behind_quotes_is_refused(use: str) -> None:
+    with pytest.raises(NotRewritable):
+        rewrite(f'x="$a.output"\n{use}\n')

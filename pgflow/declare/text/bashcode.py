@@ -27,7 +27,8 @@ SHELLS: Final = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
 _ALL_IS_CODE: Final = frozenset(
     {
         ".", "alias", "at", "batch", "bind", "compgen", "complete", "crontab", "dc", "ed", "eval",
-        "ex", "fc", "gdb", "parallel", "rsh", "source", "sqlite3", "ssh", "trap", "watch", "xargs",
+        "ex", "fc", "gdb", "m4", "make", "parallel", "rsh", "source", "sqlite3", "ssh",
+        "trap", "watch", "xargs",
     }
 )  # fmt: skip
 _PROGRAM_FIRST: Final = frozenset({"awk", "gawk", "mawk", "nawk", "sed", "gsed"})
@@ -48,13 +49,14 @@ _CODE_OPTIONS: Final = {
     "find": r"-exec|-execdir|-ok|-okdir",
     "tar": r"--to-command|--checkpoint-action|-I|--use-compress-program",
     "rsync": r"-e|--rsh",
+    "split": r"--filter",
     "vim": r"-c|--cmd",
 }
 """Options whose argument is code, by program."""
 _ALWAYS_READ_STDIN: Final = frozenset(
     {
-        "at", "batch", "crontab", "dc", "ed", "ex", "make", "mariadb", "mysql", "psql", "sqlite3",
-        "ssh",
+        "at", "batch", "crontab", "dc", "ed", "ex", "m4", "make", "mariadb", "mysql", "psql",
+        "sqlite3", "ssh",
     }
 )  # fmt: skip
 _SOURCES: Final = frozenset({".", "source"})
@@ -104,7 +106,10 @@ class Code:
             for n, word in enumerate(words):
                 text = text_of(word)
                 if option.fullmatch(text):
-                    code += words[n + 1 :] if program == "find" else words[n + 1 : n + 2]
+                    behind = words[n + 1 :]
+                    while program in SHELLS and behind and text_of(behind[0])[:1] in "-+":
+                        behind = behind[1:]
+                    code += behind if program == "find" else behind[:1]
                 elif option.match(text) and text.startswith("-") and ("=" in text or '"' in text):
                     code.append(word)
         found = next((word for word in code if self._says(word)), None)
@@ -139,7 +144,7 @@ class Code:
             reads = True
         elif program in _READ_STDIN:
             given = [text for text in texts if text not in ("-", "-s")]
-            reads = not any(
+            reads = (program in SHELLS and len(given) < len(texts)) or not any(
                 text[:1] != "-" or re.fullmatch(_CODE_OPTIONS[program], text) for text in given
             )
         elif program in _SOURCES:

@@ -30,6 +30,7 @@ from pgflow.declare.text.bash import (
 from pgflow.declare.text.bashcode import RUNS_CODE, SAY, SHELLS, Code, Finding
 from pgflow.declare.text.bashvalues import (
     ARGUMENTS,
+    READERS,
     Values,
     command_name,
     is_all_indexes,
@@ -54,6 +55,11 @@ _WRAPPERS: Final = frozenset(
         "sudo", "time", "timeout",
     }
 )  # fmt: skip
+_WRAPPERS_ARGUMENTS: Final = {
+    "doas": "uC", "env": "uCS", "exec": "a", "ionice": "cnpPu", "nice": "n", "stdbuf": "ioe",
+    "sudo": "ughpCrtUDRT", "time": "fo", "timeout": "ks",
+}  # fmt: skip
+"""Last letters of the options that take the next word."""
 _READS_NAMES: Final = DECLARES | {
     "[", "coproc", "getopts", "let", "mapfile", "printf", "read", "readarray", "test", "unset",
     "wait",
@@ -67,8 +73,12 @@ _ESCAPED: Final = re.compile(rb"\n[ \t]*\\(?=[\w\"'])")
 _TEXTS: Final = frozenset({"comment", "heredoc_body", "raw_string", "string"})
 _BRACKETS: Final = re.compile(rb"(\w+)\[([^]]*)")
 _EXPANDS: Final = re.compile(r"[\"']?\$\{?\w")
+_RUNS: Final = re.compile(rb"`|\$\(|\$\[|\$\{!|\$\{\w+\[|\$\{\w+:[^-+=?]")
+"""Beginnings of what bash runs or evaluates within a text."""
+_QUOTED: Final = frozenset({"string", "raw_string", "ansi_c_string", "concatenation"})
 _SEEN: Final = ("arithmetic_expansion", "command_substitution", "expansion")
 _POSITIONAL: Final = re.compile(rb"\$\{?[!#]?[0-9@*]")
+_ZERO: Final = re.compile(rb"\$(\{?)0\b")
 _REFERENCE: Final = re.compile(r"\$[{!#]*([A-Za-z_]\w*|[0-9@*])")
 
 
@@ -287,9 +297,7 @@ class Rules:
             else:
                 named.append(word)
         yield from self._named(command, name, named)
-        texts = [text_of(word) for word in named]
-        if not texts and name == "read":
-            texts = ["REPLY"]
+        texts = [text_of(word) for word in named] or [READERS[name]]
         if self._values.names.intersection(texts):
             yield from self._special(command, texts, None)
 
@@ -344,10 +352,12 @@ class Rules:
     def _assignment(self, node: Any) -> Iterator[Finding]:
         name, value = name_of(node), node.child_by_field_name("value")
         if value is not None and name in self._names.integers:
-            read = {one.decode() for one in IDENTIFIER.findall(value.text)}
-            is_word = value.type in ("word", "string", "raw_string", "concatenation")
-            if is_word and value.text.decode() not in read and self._reads(read, value, False):
-                yield self._refused(value, f"{name} is an integer: bash evaluates", "write $(( ))")
+            for word in value.named_children if value.type == "array" else [value]:
+                read = {one.decode() for one in IDENTIFIER.findall(word.text)}
+                is_word = word.type == "word" or word.type in _QUOTED
+                if is_word and word.text.decode() not in read and self._reads(read, word, False):
+                    message = f"{name} is an integer: bash evaluates"
+                    yield self._refused(word, message, "write $(( ))")
         if value is not None and name in self._names.references and self._is_name(value):
             yield from self._special(node, [name], None)
         if value is None or not self._says(value):
@@ -363,7 +373,10 @@ class Rules:
             if side.type == "concatenation" and b"[" in side.text and self._reads(read, side):
                 yield self._refused(side, "bash evaluates", "write ${...} around it")
             elif (
-                side.type == "word"
+                (
+                    side.type == "word"
+                    or (side.type in _QUOTED and not any(map(_is_read, walk(side))))
+                )
                 and text_of(node.child_by_field_name("operator")) in COMPARED
                 and not IDENTIFIER.fullmatch(side.text)
                 and self._reads(read, side, as_value=False)
@@ -420,7 +433,10 @@ class Rules:
         for word in words:
             if word.type not in ("raw_string", "string") or self._says(word):
                 continue
-            root = parser().parse(word.text[1:-1].replace(b"\\$", b"$")).root_node
+            text = word.text[1:-1].replace(b"\\$", b"$")
+            if name in SHELLS:  # the first argument behind -c
+                text = _ZERO.sub(rb"$\g<1>1", text)
+            root = parser().parse(text).root_node
             names = self._values.names
             if any(map(self._says, words)):
                 names |= {ARGUMENTS}
@@ -431,7 +447,7 @@ class Rules:
                 for place in places(root, self._names)
                 for match in re.findall(rb"[A-Za-z_]\w*", place.node.text)
             }
-            if ARGUMENTS in names and _POSITIONAL.search(word.text):
+            if ARGUMENTS in names and _POSITIONAL.search(text):
                 read |= {ARGUMENTS} if places(root, self._names) else set()
             inner = next(rules.findings(root), None)
             named = sorted(read & values.names)
@@ -441,6 +457,9 @@ class Rules:
 
     def _expansion(self, node: Any) -> Iterator[Finding]:
         signs = [text_of(child) for child in node.children]
+        for child in node.children:
+            if child.type == "regex":
+                yield from self._pattern(child)
         if {":=", "="} & set(signs):
             yield from self._special(node, [name_of(node)], [node.children[-2]])
         is_last = signs[1:3] == ["!", "#"] and ARGUMENTS in self._values.names
@@ -450,6 +469,13 @@ class Rules:
             yield self._refused(node, f"${{!...}} {_TAKES_NAMES}", "choose with case ... in")
         if "@" in signs and "P" in signs[signs.index("@") :]:
             yield self._refused(node, "${...@P} expands the text of", "leave the @P away")
+
+    def _pattern(self, pattern: Any) -> Iterator[Finding]:
+        """What bash runs or evaluates in the pattern of ``${x#...}``, a text for the lexer."""
+        found = _RUNS.search(pattern.text)
+        if found is not None and (self._says(pattern) or self._names_value(pattern.text)):
+            message = f"{found[0].decode()} in a pattern that has"
+            yield self._refused(pattern, message, "put it into a variable first")
 
     def _heredoc(self, redirect: Any) -> Iterator[Finding]:
         """Parts of a heredoc that bash evaluates, and that the lexer takes for text."""
@@ -476,11 +502,23 @@ def _first_program(wrapper: str, words: list[Any]) -> Any | None:
             word
             for n, word in enumerate(words)
             if not re.match(r"-|[A-Za-z_]\w*=", text_of(word))
-            and not (n and text_of(words[n - 1]).startswith("-"))
+            and not (n and _takes_argument(wrapper, text_of(words[n - 1])))
             and not (wrapper == "timeout" and re.match(r"[0-9]", text_of(word)))
         ),
         None,
     )
+
+
+def _takes_argument(wrapper: str, option: str) -> bool:
+    """Return True if the word behind an option of a wrapper belongs to it."""
+    if option.startswith("--"):
+        return len(option) > 2 and "=" not in option
+    return option[:1] == "-" and option[-1:] in _WRAPPERS_ARGUMENTS.get(wrapper, "-")
+
+
+def _is_read(node: Any) -> bool:
+    """Return True for what bash replaces within a word."""
+    return node.type in ("simple_expansion", *_SEEN)
 
 
 def _program_of(command: Any) -> tuple[Any | None, list[Any]]:

@@ -40,10 +40,11 @@ _EXPRESSION: Final = re.compile(r"(?=.*[\[(+,])[^\s./:-]+")
 _POSITIONAL: Final = re.compile(r"[1-9][0-9]*|[@*]")
 _OF_WORDS: Final = frozenset({"array", "herestring_redirect"})
 _FILES_OUT: Final = frozenset({">", ">>", "&>", "&>>", ">|"})
+_COPIES: Final = frozenset({"cp", "install", "ln", "mv"})
 _IN_SHELL: Final = frozenset({"builtin", "command", "time"})
 _VARIABLE: Final = re.compile(r"\$\{?(\w+)(?:\[[0@*]\])?\}?")
 _LITERAL: Final = frozenset({"array", "concatenation", "raw_string", "string", "word"})
-_READERS: Final = {"read": "REPLY", "mapfile": "MAPFILE", "readarray": "MAPFILE"}
+READERS: Final = {"read": "REPLY", "mapfile": "MAPFILE", "readarray": "MAPFILE"}
 
 
 def words_of(command: Any) -> list[Any]:
@@ -163,7 +164,9 @@ class Values:
             name in text_of(node) for name in self._files
         ):
             return True
-        if node.type == "command" and f">{command_name(node)}" in names:
+        if node.type == "command" and (
+            f">{command_name(node)}" in names or any(map(self.is_written, words_of(node)))
+        ):
             return True
         if not node.children:
             return self._between(node.start_byte, node.end_byte)
@@ -211,6 +214,8 @@ class Values:
             around = [word for word in words if word.type == "process_substitution"]
             if words and command_name(node) == "tee":
                 around += _nodes(self.input_of(node))
+            if command_name(node) in _COPIES and any(map(self.is_written, words)):
+                yield from map(_last_name, words)
         if words and any(self.carried_by(one) for one in around):
             yield from (_last_name(word) for word in words if b"/dev/" not in word.text)
 
@@ -244,9 +249,9 @@ class Values:
     def _collect_command(self, command: Any) -> None:
         name, words = unwrapped(command)
         self._sources["_"] += words[-1:]
-        if name in _READERS:
+        if name in READERS:
             given = [text_of(word) for word in words if word.type == "word"]
-            named = {word for word in given if _IDENTIFIER.fullmatch(word)} or {_READERS[name]}
+            named = {word for word in given if _IDENTIFIER.fullmatch(word)} or {READERS[name]}
             inputs = self.input_of(command)
             if not inputs or "-u" in given or any(b"<&" in one.text for one in _nodes(inputs)):
                 inputs = [*inputs, self._root]  # of a file that was opened somewhere
