@@ -60,7 +60,7 @@ class Chunker:
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def cut(self, piece: bytes | bytearray | memoryview) -> Iterator[bytes]:
+    def cut(self, piece: bytes | bytearray | memoryview[Any]) -> Iterator[bytes]:
         """Yield the chunks that are complete with this piece.
 
         Raises:

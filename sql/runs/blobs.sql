@@ -199,20 +199,36 @@ $$;
 comment on function pgflow.name_blobs_()
   is 'Notes which blobs a new value of a run names, and refuses (PF003) those that are not there';
 
-create or replace trigger name_blobs after insert or update of input on pgflow.run
-for each row when (strpos(new.input::text, '"blob"') > 0) execute function pgflow.name_blobs_('run');
-create or replace trigger name_blobs after insert on pgflow.outcome
-for each row when (strpos(new.output::text, '"blob"') > 0) execute function pgflow.name_blobs_('outcome');
-create or replace trigger name_blobs after insert on pgflow.signal
-for each row when (strpos(new.payload::text, '"blob"') > 0) execute function pgflow.name_blobs_('signal');
-create or replace trigger name_blobs after insert on pgflow.carried
-for each row when (strpos(concat(new.payload, new.request), '"blob"') > 0)
-execute function pgflow.name_blobs_('carried');
-create or replace trigger name_blobs after insert on pgflow.saga_effect
-for each row when (strpos(concat(new.result, new.request), '"blob"') > 0)
-execute function pgflow.name_blobs_('saga_effect');
-create or replace trigger name_blobs after insert on pgflow.unit
-for each row when (strpos(new.payload::text, '"blob"') > 0) execute function pgflow.name_blobs_('unit');
+-- Once, not with each change of this file: a trigger locks its table.
+create or replace function pgflow.add_blob_triggers_()
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if exists (select from pg_trigger t where t.tgrelid = 'pgflow.unit'::regclass and t.tgname = 'name_blobs') then
+    return;
+  end if;
+  create trigger name_blobs after insert or update of input on pgflow.run
+    for each row when (strpos(new.input::text, '"blob"') > 0) execute function pgflow.name_blobs_('run');
+  create trigger name_blobs after insert on pgflow.outcome
+    for each row when (strpos(new.output::text, '"blob"') > 0) execute function pgflow.name_blobs_('outcome');
+  create trigger name_blobs after insert on pgflow.signal
+    for each row when (strpos(new.payload::text, '"blob"') > 0) execute function pgflow.name_blobs_('signal');
+  create trigger name_blobs after insert on pgflow.carried
+    for each row when (strpos(concat(new.payload, new.request), '"blob"') > 0)
+    execute function pgflow.name_blobs_('carried');
+  create trigger name_blobs after insert on pgflow.saga_effect
+    for each row when (strpos(concat(new.result, new.request), '"blob"') > 0)
+    execute function pgflow.name_blobs_('saga_effect');
+  create trigger name_blobs after insert on pgflow.unit
+    for each row when (strpos(new.payload::text, '"blob"') > 0) execute function pgflow.name_blobs_('unit');
+end
+$$;
+comment on function pgflow.add_blob_triggers_() is 'Has the tables of values note which blobs they name, unless they do';
+
+select pgflow.add_blob_triggers_();
 
 create or replace function pgflow.values_with_blobs_(runs bigint[] default null)
 returns table (run_id bigint, body text)
