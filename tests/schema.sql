@@ -3078,6 +3078,12 @@ function pgflow.acts_as_(role text, actor text DEFAULT NULL::text) returns boole
   set search_path=pg_catalog, pg_temp
   md5 b3629974be0770212b2238202f45fb39
 
+function pgflow.add_blob_triggers_() returns void, owner pgflow_owner
+  -- Has the tables of values note which blobs they name, unless they do
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 84a05983f9d5aea106ce4ac168e15d04
+
 function pgflow.add_chunk(blob bigint, n integer, data bytea) returns void, owner pgflow_owner
   -- Adds a chunk to a blob that this transaction stores: the chunks 0, 1, ... of 262144 bytes each, the last of what is left. PF003 if there cannot be such a chunk, PF006 if the blob is not open here
   plpgsql volatile security definer
