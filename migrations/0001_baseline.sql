@@ -1434,6 +1434,52 @@ comment on column pgflow.document.path is 'Names of folders, the outermost first
 comment on column pgflow.document.value is 'Value, as the encoder wrote it';
 create index document_expires_idx on pgflow.document (expires_at) where expires_at is not null;
 
+-- ---------------------------------------------------------------- blobs
+-- Large values, in chunks beside the runs that name them. sql/runs/blobs.sql says how.
+
+create table pgflow.blob (
+  blob_id bigint generated always as identity primary key,
+  size_bytes bigint check (size_bytes >= 0),
+  stored_at timestamptz not null,
+  writer xid8 not null,
+  tenant pgflow.tenant_name not null default '',
+  digest bytea check (octet_length(digest) = 32),
+  unique (tenant, digest),
+  check ((digest is null) = (size_bytes is null))
+);
+comment on table pgflow.blob is 'Large values: each content once in its tenant, for as long as a run names it';
+comment on column pgflow.blob.blob_id is 'Number of the blob';
+comment on column pgflow.blob.size_bytes is 'Its length; null until it is complete';
+comment on column pgflow.blob.stored_at is 'Time at which it was begun';
+comment on column pgflow.blob.writer is 'Transaction that stores it: no other adds to it';
+comment on column pgflow.blob.tenant is 'Tenant of the runs that may name it';
+comment on column pgflow.blob.digest is 'SHA-256 of the SHA-256 of its chunks, one after the other; null until it is complete';
+
+create table pgflow.blob_chunk (
+  blob_id bigint not null,
+  n int not null check (n >= 0),
+  hash bytea not null check (octet_length(hash) = 32),
+  data bytea not null check (octet_length(data) between 1 and 262144),
+  primary key (blob_id, n)
+);
+comment on table pgflow.blob_chunk is 'Content of the blobs: all chunks but the last have 256 KiB';
+comment on column pgflow.blob_chunk.blob_id is 'The blob';
+comment on column pgflow.blob_chunk.n is 'Number of the chunk, from 0';
+comment on column pgflow.blob_chunk.hash is 'SHA-256 of the chunk';
+comment on column pgflow.blob_chunk.data is 'The bytes';
+
+create table pgflow.blob_use (
+  use_id bigint generated always as identity primary key,
+  blob_id bigint not null,
+  run_id bigint not null
+);
+comment on table pgflow.blob_use is 'Which runs name which blobs; the same may be said twice, so that no writer waits for another';
+comment on column pgflow.blob_use.use_id is 'Number of the row';
+comment on column pgflow.blob_use.blob_id is 'The blob';
+comment on column pgflow.blob_use.run_id is 'The run, or the first of the chain to which a message was sent';
+create index blob_use_blob_idx on pgflow.blob_use (blob_id, run_id);
+create index blob_use_run_idx on pgflow.blob_use (run_id);
+
 -- ---------------------------------------------------------------- schedules
 -- When runs of a workflow start by themselves. sql/events/schedules.sql says how they are kept.
 --

@@ -11,6 +11,12 @@ schema pgflow, owner pgflow_owner
 sequence pgflow.batch_member_n_seq, owner pgflow_owner
   as bigint start 1 increment 1 cache 1
 
+sequence pgflow.blob_blob_id_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
+
+sequence pgflow.blob_use_use_id_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
+
 sequence pgflow.code_code_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
 
@@ -115,6 +121,40 @@ table pgflow.batch_member, owner pgflow_owner
   constraint batch_member_batch_id_chain_id_key UNIQUE (batch_id, chain_id)
   constraint batch_member_pkey PRIMARY KEY (batch_id, n)
 
+table pgflow.blob, owner pgflow_owner
+  -- Large values: each content once in its tenant, for as long as a run names it
+  blob_id bigint not null generated always as identity -- Number of the blob
+  size_bytes bigint -- Its length; null until it is complete
+  stored_at timestamp with time zone not null -- Time at which it was begun
+  writer xid8 not null -- Transaction that stores it: no other adds to it
+  tenant pgflow.tenant_name not null default ''::text -- Tenant of the runs that may name it
+  digest bytea -- SHA-256 of the SHA-256 of its chunks, one after the other; null until it is complete
+  constraint blob_check CHECK (((digest IS NULL) = (size_bytes IS NULL)))
+  constraint blob_digest_check CHECK ((octet_length(digest) = 32))
+  constraint blob_pkey PRIMARY KEY (blob_id)
+  constraint blob_size_bytes_check CHECK ((size_bytes >= 0))
+  constraint blob_tenant_digest_key UNIQUE (tenant, digest)
+
+table pgflow.blob_chunk, owner pgflow_owner
+  -- Content of the blobs: all chunks but the last have 256 KiB
+  blob_id bigint not null -- The blob
+  n integer not null -- Number of the chunk, from 0
+  hash bytea not null -- SHA-256 of the chunk
+  data bytea not null -- The bytes
+  constraint blob_chunk_data_check CHECK (((octet_length(data) >= 1) AND (octet_length(data) <= 262144)))
+  constraint blob_chunk_hash_check CHECK ((octet_length(hash) = 32))
+  constraint blob_chunk_n_check CHECK ((n >= 0))
+  constraint blob_chunk_pkey PRIMARY KEY (blob_id, n)
+
+table pgflow.blob_use, owner pgflow_owner
+  -- Which runs name which blobs; the same may be said twice, so that no writer waits for another
+  use_id bigint not null generated always as identity -- Number of the row
+  blob_id bigint not null -- The blob
+  run_id bigint not null -- The run, or the first of the chain to which a message was sent
+  constraint blob_use_pkey PRIMARY KEY (use_id)
+  CREATE INDEX blob_use_blob_idx ON pgflow.blob_use USING btree (blob_id, run_id)
+  CREATE INDEX blob_use_run_idx ON pgflow.blob_use USING btree (run_id)
+
 table pgflow.carried, owner pgflow_owner
   -- What a dropped part of a journal knew of what it did, for the run that took its place: results that are handed to it where it asks for the same, keys of steps that did not complete, and effects that it must take back first
   run_id bigint not null -- The run that may ask for it, or must take it back
@@ -132,6 +172,7 @@ table pgflow.carried, owner pgflow_owner
   constraint carried_name_check CHECK ((octet_length(name) <= 255))
   constraint carried_pkey PRIMARY KEY (run_id, seq, call)
   constraint carried_what_check CHECK ((what = ANY (ARRAY['step'::text, 'effect'::text, 'child'::text, 'undo'::text])))
+  CREATE TRIGGER name_blobs AFTER INSERT ON pgflow.carried FOR EACH ROW WHEN ((strpos(concat(new.payload, new.request), '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('carried')
 
 table pgflow.charge, owner pgflow_owner
   -- What runs have spent, append only: a row beside each unit budget_charged
@@ -844,6 +885,7 @@ table pgflow.outcome, owner pgflow_owner
   constraint outcome_status_check CHECK ((status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'continued'::text])))
   CREATE INDEX outcome_cancelled_idx ON pgflow.outcome USING btree (run_id) WHERE (status = 'cancelled'::text)
   CREATE INDEX outcome_failed_idx ON pgflow.outcome USING btree (run_id) WHERE (status = 'failed'::text)
+  CREATE TRIGGER name_blobs AFTER INSERT ON pgflow.outcome FOR EACH ROW WHEN ((strpos((new.output)::text, '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('outcome')
 
 table pgflow.owed, owner pgflow_owner
   -- Open effects, gates and obligations, so that an inbox never scans the journal; equals the fold over units
@@ -1122,6 +1164,7 @@ table pgflow.run, owner pgflow_owner
   CREATE INDEX run_labels_idx ON pgflow.run USING gin (labels jsonb_path_ops) WHERE (labels IS NOT NULL)
   CREATE INDEX run_parent_idx ON pgflow.run USING btree (parent_run_id) WHERE (parent_run_id IS NOT NULL)
   CREATE INDEX run_pool_idx ON pgflow.run USING btree (pool) WHERE (pool IS NOT NULL)
+  CREATE TRIGGER name_blobs AFTER INSERT OR UPDATE OF input ON pgflow.run FOR EACH ROW WHEN ((strpos((new.input)::text, '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('run')
 
 table pgflow.run_key, owner pgflow_owner
   -- Which chain a public key names; while the row is here, a second start with this key is the same run or a conflict
@@ -1170,6 +1213,7 @@ table pgflow.saga_effect, owner pgflow_owner
   constraint saga_effect_key_check CHECK ((octet_length(key) <= 255))
   constraint saga_effect_name_check CHECK ((octet_length(name) <= 255))
   constraint saga_effect_pkey PRIMARY KEY (chain_id, generation, key)
+  CREATE TRIGGER name_blobs AFTER INSERT ON pgflow.saga_effect FOR EACH ROW WHEN ((strpos(concat(new.result, new.request), '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('saga_effect')
 
 table pgflow.salt, owner pgflow_owner
   -- Secret of this installation, of which the numbers of its advisory locks are made; one row
@@ -1338,6 +1382,7 @@ table pgflow.signal, owner pgflow_owner
   constraint signal_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint signal_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
   constraint signal_pkey PRIMARY KEY (chain_id, kind, name, signal_id)
+  CREATE TRIGGER name_blobs AFTER INSERT ON pgflow.signal FOR EACH ROW WHEN ((strpos((new.payload)::text, '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('signal')
 
 table pgflow.source, owner pgflow_owner
   -- The re-appliable SQL files (functions, triggers, views) and the hash of the text applied last
@@ -1447,30 +1492,35 @@ table pgflow.unit, owner pgflow_owner
   starts json -- Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]; or the body of another run that the unit has its result from
   constraint unit_pkey PRIMARY KEY (run_id, seq)
   CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
+  CREATE TRIGGER name_blobs AFTER INSERT ON pgflow.unit FOR EACH ROW WHEN ((strpos((new.payload)::text, '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('unit')
 
 table pgflow.unit_0, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('0') TO ('5000000')
   constraint unit_0_pkey PRIMARY KEY (run_id, seq)
   CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit_0 FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
+  CREATE TRIGGER name_blobs AFTER INSERT ON pgflow.unit_0 FOR EACH ROW WHEN ((strpos((new.payload)::text, '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('unit')
 
 table pgflow.unit_1, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('5000000') TO ('10000000')
   constraint unit_1_pkey PRIMARY KEY (run_id, seq)
   CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit_1 FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
+  CREATE TRIGGER name_blobs AFTER INSERT ON pgflow.unit_1 FOR EACH ROW WHEN ((strpos((new.payload)::text, '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('unit')
 
 table pgflow.unit_2, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('10000000') TO ('15000000')
   constraint unit_2_pkey PRIMARY KEY (run_id, seq)
   CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit_2 FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
+  CREATE TRIGGER name_blobs AFTER INSERT ON pgflow.unit_2 FOR EACH ROW WHEN ((strpos((new.payload)::text, '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('unit')
 
 table pgflow.unit_3, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('15000000') TO ('20000000')
   constraint unit_3_pkey PRIMARY KEY (run_id, seq)
   CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit_3 FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
+  CREATE TRIGGER name_blobs AFTER INSERT ON pgflow.unit_3 FOR EACH ROW WHEN ((strpos((new.payload)::text, '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('unit')
 
 table pgflow.unit_kind, owner pgflow_owner
   -- The closed list of unit kinds: name, whether it ends its call, and who writes it
@@ -3028,6 +3078,22 @@ function pgflow.acts_as_(role text, actor text DEFAULT NULL::text) returns boole
   set search_path=pg_catalog, pg_temp
   md5 b3629974be0770212b2238202f45fb39
 
+function pgflow.add_blob_triggers_() returns void, owner pgflow_owner
+  -- Has the tables of values note which blobs they name, unless they do
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 84a05983f9d5aea106ce4ac168e15d04
+
+function pgflow.add_chunk(blob bigint, n integer, data bytea) returns void, owner pgflow_owner
+  -- Adds a chunk to a blob that this transaction stores: the chunks 0, 1, ... of 262144 bytes each, the last of what is left. PF003 if there cannot be such a chunk, PF006 if the blob is not open here
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 5089537fd7d4d794fac310703c5ab85f
+  grant execute to pgflow_client
+  grant execute to pgflow_tenant
+  grant execute to pgflow_worker
+
 function pgflow.add_counts_(one integer[], other integer[]) returns integer[], owner pgflow_owner
   -- Adds counts place by place; a missing one is 0
   sql immutable
@@ -3342,6 +3408,12 @@ function pgflow.begin_tick(queues text) returns boolean, owner pgflow_owner
   md5 8579b7ed9cbda9feaf6556ff17a6573e
   grant execute to pgflow_worker
 
+function pgflow.blobs_in_(body text) returns SETOF bytea, owner pgflow_owner
+  -- Digests of the blobs that a JSON text names
+  sql immutable strict
+  set search_path=pg_catalog, pg_temp
+  md5 10a42f87fd6a7f4fe3a2bf129edcd308
+
 function pgflow.book_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps owed equal to the effect units that a commit appends, and the labels to those that runs set, and closes cancelled gates
   plpgsql volatile
@@ -3537,6 +3609,12 @@ function pgflow.check_beats_() returns TABLE(invariant text, detail text), owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 14c3c9604ed3940b0edf04f40947d850
+
+function pgflow.check_blobs_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Runs keep the blobs that they name, and blobs have their chunks
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 df634f009b8999a3b75a0ad876e7009f
 
 function pgflow.check_budgets_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The sums of pools are those of the rows behind them
@@ -4317,6 +4395,12 @@ function pgflow.draw_workflow(workflow text, version integer DEFAULT NULL::integ
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
 
+function pgflow.drop_blobs_(max integer DEFAULT 1000) returns integer, owner pgflow_owner
+  -- Removes blobs that no run names, up to so many; answers how many. The last step of its transaction
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 45c3a518dd1ff5bf63eda7ab2d590fb1
+
 function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
   -- Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
   plpgsql volatile
@@ -4350,7 +4434,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 682fb75a88257d5f7257f286f253c278
+  md5 43e8d09e0cf8a5da0ca372035cad517d
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -4639,6 +4723,16 @@ function pgflow.find_wraps(key_id text, after jsonb DEFAULT NULL::jsonb, pages i
   set jit=off
   md5 826bf2f37cbf94347fe570b1d1b01eab
   grant execute to pgflow_operator
+
+function pgflow.finish_blob(blob bigint, OUT digest text, OUT size_bytes bigint) returns record, owner pgflow_owner
+  -- Completes a blob, and answers its digest (the SHA-256 of the SHA-256 of its chunks) and its length in bytes. One with the same content takes its place, if the tenant has it
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 7447eef618a14bd21b55fdbce32508d8
+  grant execute to pgflow_client
+  grant execute to pgflow_tenant
+  grant execute to pgflow_worker
 
 function pgflow.fire_schedules(worker_id integer) returns double precision, owner pgflow_owner
   -- Fires the schedules that are due, if this worker is the one to do it, with no need of Python; answers the seconds until the next look
@@ -5138,7 +5232,7 @@ function pgflow.forget_subject(subject text, why text, label text DEFAULT 'subje
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 6a5aa7c4441c956a8e470b6379051b89
+  md5 f4b4ad4f35da883d4e2d30ba19143202
   grant execute to pgflow_operator
 
 function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, with_mail boolean DEFAULT false, generation integer DEFAULT NULL::integer, labels jsonb DEFAULT NULL::jsonb, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'forked'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
@@ -5435,7 +5529,7 @@ function pgflow.import_run(history json) returns bigint, owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b468db79e602e468c49a6037ae0471e5
+  md5 74362f372b1735512ffd432912a7f616
   grant execute to pgflow_operator
 
 function pgflow.inherit_gates_(heir bigint, cut integer) returns void, owner pgflow_owner
@@ -6123,6 +6217,12 @@ function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestam
   set search_path=pg_catalog, pg_temp
   md5 63200fb516647861a286aebeeba2a2c7
 
+function pgflow.name_blobs_() returns trigger, owner pgflow_owner
+  -- Notes which blobs a new value of a run names, and refuses (PF003) those that are not there
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 79116d7aa5b406fe4a38f2b430989a86
+
 function pgflow.names_of_(path json) returns text[], owner pgflow_owner
   -- Array of the texts of a JSON array
   sql immutable
@@ -6345,6 +6445,16 @@ function pgflow.only_messages_(chains bigint[], runs bigint[]) returns TABLE(cha
   set plan_cache_mode=force_generic_plan
   md5 c92f9f16dbf731135b2d52b0f25a1e70
 
+function pgflow.open_blob(tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
+  -- Begins a blob for runs of a tenant, and answers its number: add chunks, finish it, and store a value that names it, all in this transaction
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 50c5b5ac528b20fdfcf94d34fcdf6025
+  grant execute to pgflow_client
+  grant execute to pgflow_tenant
+  grant execute to pgflow_worker
+
 function pgflow.open_block_(f pgflow.flow_frame) returns integer, owner pgflow_owner
   -- The inmost block with a handler that a run is in
   sql immutable
@@ -6409,6 +6519,12 @@ function pgflow.owe_left_(me bigint, reason text, t timestamp with time zone, IN
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 3f5a67701e49667c525531aecef33833
+
+function pgflow.own_blob_(blob bigint) returns void, owner pgflow_owner
+  -- Refuses (PF006) a blob that this transaction is not storing
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 a8f00dbcf637ebb9049aaac41741b4ee
 
 function pgflow.own_line_(root uuid, parent text) returns text[], owner pgflow_owner
   -- The pool of a run and its ancestors, including pools that do not exist yet
@@ -6777,6 +6893,16 @@ function pgflow.reach_(anchor jsonb, OUT closed_round bigint, OUT last_round big
   set search_path=pg_catalog, pg_temp
   md5 1f927d8c312a5c649667ad198a19ef3d
 
+function pgflow.read_chunk(digest text, n integer DEFAULT 0, tenant text DEFAULT ''::text) returns bytea, owner pgflow_owner
+  -- A chunk of a blob of a tenant; null behind the last. PF003 if there is no such blob
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 6b6d4b686e39131cb42353335fc85f4f
+  grant execute to pgflow_client
+  grant execute to pgflow_tenant
+  grant execute to pgflow_worker
+
 function pgflow.read_clock() returns timestamp with time zone, owner pgflow_owner
   -- Time by the clock that decides what is due, for views
   sql volatile security definer
@@ -6914,7 +7040,7 @@ function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::te
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2ab8e005dc3cb7611d0d27ea6190be7c
+  md5 446f5555a203bf43f11f0686af36b9a6
   grant execute to pgflow_operator
 
 function pgflow.redact_copies_(runs bigint[], body json, asked json) returns void, owner pgflow_owner
@@ -6928,7 +7054,7 @@ function pgflow.redact_update(key text, update_id text, why text, by text DEFAUL
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7962d5e4cbb394e03f3f8196ff785ef4
+  md5 c0263a20928ac7c0709fc3d1715e9fd5
   grant execute to pgflow_operator
 
 function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_owner
@@ -7166,7 +7292,7 @@ function pgflow.remove_runs_(gone bigint[], ended_before timestamp with time zon
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 2bf7e2ef69f7f3e6ed2e348715b12f25
+  md5 653a06b4be892241a768a636a06e8401
 
 function pgflow.remove_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- Removes a schedule; its runs stay. Answers true if the code of a living worker declares it, so that the next worker makes it again. PF027 if there is none
@@ -7328,7 +7454,7 @@ function pgflow.retire_runs(max integer DEFAULT 1000, after bigint DEFAULT 0) re
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 c3904e809bd9c84c09c27301b0f6e935
+  md5 f358f8febe682f141d376dbffc1414fb
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -7911,7 +8037,7 @@ function pgflow.sweep_keys(max integer DEFAULT 1000, wait boolean DEFAULT true) 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 a965d64f7c448d0e0a0cd9eee5b74ebd
+  md5 54341d8256b0d9ee2af576883b8dbcf2
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -8232,6 +8358,12 @@ function pgflow.unit_text_(seq integer, call integer, kind "char", name text, ke
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
+function pgflow.unname_blobs_(runs bigint[]) returns void, owner pgflow_owner
+  -- Forgets what these runs named in values that were redacted, and removes blobs that no run names now
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 81d0ea7ba01f8365bcc2af1825aa10c6
+
 function pgflow.unnoted_(kinds text[], me bigint DEFAULT NULL::bigint) returns TABLE(finding text, detail text), owner pgflow_owner
   -- Rows of these kinds, or those of a run, of which nothing was noted: no function of ours has written them
   plpgsql stable
@@ -8297,6 +8429,12 @@ function pgflow.value_hash_(body text) returns bytea, owner pgflow_owner
   -- Hash of a value's text; of one that was redacted, the hash that it had
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.values_with_blobs_(runs bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, body text), owner pgflow_owner
+  -- Values of these runs, or of all, that may name blobs; messages are of the first run of their chain
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 bb4f2f3b4811b12555364094e6dad492
 
 function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is_locked boolean, held_token bigint) returns text, owner pgflow_owner
   -- Verdict on one run of a batch: ok, already, busy or lost

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -21,6 +22,7 @@ import psycopg_pool
 
 from pgflow._console.graphs import GraphDrawer
 from pgflow._db.query import HurriedQuery, Query
+from pgflow._model.blobs import blob_words, names_blob
 from pgflow._model.envelopes import is_redacted, open_value
 from pgflow._model.tags import masked
 from pgflow.app import App, AsyncApp
@@ -209,13 +211,15 @@ class Backend:
             await AsyncDocuments(self._app).delete(collection, [path])
 
     def clear(self, value: Any) -> Any:
-        """Return a value with what the codec has encoded in clear, or a word in its place."""
+        """Return a value with what the codec has encoded in clear, or a word in its place; and with
+        words in place of large values.
+        """
         if isinstance(value, list):
             return [self.clear(part) for part in value]
         if not isinstance(value, dict):
             return value
         if not encoded(value):
-            return {name: self.clear(part) for name, part in value.items()}
+            return blob_words(value) or {name: self.clear(part) for name, part in value.items()}
         if is_redacted(value):
             return readable(value)
         envelopes = self._app.definitions.envelopes
@@ -227,9 +231,11 @@ class Backend:
             return encoded(value)
 
     def reads_everything(self, value: Any) -> bool:
-        """Return True if a value can be shown in clear, and so be edited: no secret is in it."""
+        """Return True if a value can be shown in clear, and so be edited: neither a secret nor a
+        large value is in it.
+        """
         try:
             opened = open_value(self._app.definitions.envelopes, value, "a value")
         except CodecError:
             return False
-        return bool(opened == masked(opened))
+        return bool(opened == masked(opened) and not names_blob(json.dumps(opened)))

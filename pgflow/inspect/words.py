@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pgflow._model.blobs import blob_words
 from pgflow._model.envelopes import is_redacted, key_of
 from pgflow._model.reasons import in_words
 
@@ -23,15 +24,19 @@ def encoded(value: dict[str, Any]) -> str:
 
 
 def readable(value: Any) -> Any:
-    """Return a value with a word in place of each part that the codec of an app has encoded, and
-    without the names of the fields that its models were not given.
+    """Return a value with words in place of each part that the codec of an app has encoded, and of
+    each large value; and without the names of the fields that its models were not given.
     """
     if isinstance(value, dict):
-        return encoded(value) or {
-            name: readable(part)
-            for name, part in value.items()
-            if name != "$pgflow" or not isinstance(part, list)
-        }
+        return (
+            encoded(value)
+            or blob_words(value)
+            or {
+                name: readable(part)
+                for name, part in value.items()
+                if name != "$pgflow" or not isinstance(part, list)
+            }
+        )
     return [readable(part) for part in value] if isinstance(value, list) else value
 
 

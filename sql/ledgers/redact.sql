@@ -259,6 +259,7 @@ begin
   end loop;
   perform pgflow.redact_copies_(heirs, body, case when what = 'unit' then body->'request' end);
   perform pgflow.look_again_(family);
+  perform pgflow.unname_blobs_(heirs);
   return encode(pgflow.value_hash_(became::text), 'hex');
 end
 $$;
@@ -356,6 +357,7 @@ begin
         quote_literal(key));
   end if;
   perform pgflow.look_again_(array[newest]);
+  perform pgflow.unname_blobs_(array[chain, newest]);
 end
 $$;
 comment on function pgflow.redact_update(text, text, text, text, text)

@@ -119,6 +119,7 @@ begin
   if last_root is null then
     perform pgflow.remove_leftovers_(soonest);
   end if;
+  perform pgflow.drop_blobs_();
   return next;
 end
 $$;
@@ -239,6 +240,7 @@ begin
     );
     removed := cardinality(gone);
     perform pgflow.remove_runs_(gone, t, pgflow.told_(why, 4096), t);
+    perform pgflow.drop_blobs_();
   end if;
 end
 $$;

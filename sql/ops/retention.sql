@@ -74,6 +74,7 @@ begin
     select count(*) into freed from gone;
     swept := swept + freed;
   end loop;
+  perform pgflow.drop_blobs_();
   return swept;
 end
 $$;
@@ -167,6 +168,7 @@ begin
   delete from pgflow.confirmation where chain_id = any(gone);
   delete from pgflow.carried where run_id = any(gone);
   delete from pgflow.saga_effect where chain_id = any(gone);
+  delete from pgflow.blob_use where run_id = any(gone);
   perform set_config('pgflow.rewrites', 'on', true);
   delete from pgflow.unit where run_id = any(gone);
   perform set_config('pgflow.rewrites', 'off', true);
@@ -238,6 +240,7 @@ begin
   runs := cardinality(gone);
   perform pgflow.remove_runs_(gone, ended_before, null, t);
   partitions := case when last_root is null then pgflow.remove_leftovers_(ended_before) else 0 end;
+  perform pgflow.drop_blobs_();
   return next;
 end
 $$;

@@ -254,6 +254,12 @@ WON = """
   values ({run}, 1, %(t)s, %(t)s, 6, 60, 'L', 'k', '{{"fence": 1}}')
 """
 
+BLOB = "select pgflow.finish_blob(pgflow.open_blob())"
+NAMED = """
+  update pgflow.run set input = json_build_object('a', json_build_object('pgflow', 'blob', 'size_bytes', 0,
+    'digest', encode(sha256(''), 'hex'))) where run_id = %(done)s
+"""
+
 # invariant -> ways to break it, each of one or more statements
 LINE_RUN = (
     "insert into pgflow.line_run (run_id, rank, lane_id, is_fresh, queue, key) "
@@ -286,6 +292,24 @@ MUTATIONS: dict[str, list[list[str]]] = {
     "a place stands in a lane": [
         ["update pgflow.ready set lane_id = 999999 where run_id = %(ready)s"]
     ],
+    "a blob that a run names is there": [
+        ["insert into pgflow.blob_use (blob_id, run_id) values (99, %(done)s)"],
+        [BLOB, NAMED, "update pgflow.blob_use set blob_id = 99", BLOB, NAMED],
+    ],
+    "what names a blob is a run": [
+        [
+            BLOB,
+            "insert into pgflow.blob_use (blob_id, run_id) select blob_id, %(nobody)s from pgflow.blob",
+        ]
+    ],
+    "a blob has all its chunks": [
+        [BLOB, "update pgflow.blob set size_bytes = 1"],
+        [BLOB, "update pgflow.blob set digest = sha256('x')"],
+    ],
+    "a chunk is of a blob": [
+        ["insert into pgflow.blob_chunk (blob_id, n, hash, data) values (99, 0, sha256('x'), 'x')"]
+    ],
+    "a run keeps the blobs that it names": [[BLOB, NAMED, "delete from pgflow.blob_use"]],
     "drafts are of open runs": [
         ["insert into pgflow.draft values (%(done)s, 1, 0, 0, 'try', 'stream', '1')"]
     ],
