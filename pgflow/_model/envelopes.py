@@ -21,7 +21,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from pgflow._model.blobs import names_blob
 from pgflow._model.codecs import ENVELOPE, MAX_BYTES, quote_json
 from pgflow.errors import CodecError, DefinitionError, NotStorable, Redacted
 
@@ -187,17 +186,12 @@ class Envelopes:
             extra: Values that stay readable beside it, by names that no envelope has.
 
         Raises:
-            NotStorable: The envelope is longer than the limit of a value, or the text names a blob.
+            NotStorable: The envelope is longer than the limit of a value.
             CodecError: The codec has failed.
         """
         key_id = self._codec.key_id
         if key_id is None:
             return text
-        if names_blob(text):
-            raise NotStorable(
-                f"{what} names a blob, whose content the app's codec does not encode: this app can "
-                "record none"
-            )
         try:
             encoded = self._codec.encode(text.encode())
             wrap, data = (

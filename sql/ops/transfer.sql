@@ -322,10 +322,7 @@ begin
   begin
     header := history::jsonb;
     perform pgflow.check_history_(header);
-    -- History that nothing executes may name blobs that stayed where it was exported.
-    perform set_config('pgflow.imports', 'on', true);
     me := pgflow.insert_history_(history, header - 'units', pgflow.now_());
-    perform set_config('pgflow.imports', 'off', true);
   exception when data_exception or integrity_constraint_violation or program_limit_exceeded then
     raise exception using errcode = 'PF003',
       message = format('the history of run %s cannot be stored: %s', quote_nullable(history->>'key'), sqlerrm);

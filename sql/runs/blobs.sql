@@ -6,7 +6,8 @@
 -- invisible. Its digest is computed here, so nobody can store something under the digest of something else.
 --
 -- A trigger on each table of values notes who names what. It fires for texts that contain "blob" only, and covers
--- whatever writes values: starts, commits, messages, forks. A value that names a blob that is not there is refused.
+-- whatever writes values: starts, commits, messages, forks. Values come from strangers too, so one that looks like a
+-- reference to a blob that is not there is a value like any other: who reads that blob is told.
 --
 -- Locks: who names a blob, or stores it again, locks its row for key share, last in its transaction or beside locks of
 -- its own run. Who removes blobs passes over the locked ones, and removes them last in its transaction, so it waits for
@@ -151,13 +152,17 @@ comment on function pgflow.read_chunk(text, int, text)
 
 create or replace function pgflow.blobs_in_(body text)
 returns setof bytea
-language sql
+language plpgsql
 immutable strict
 set search_path = pg_catalog, pg_temp
 as $$
-  select distinct decode(r.value->>'digest', 'hex')
-  from jsonb_path_query(body::jsonb,
-    'strict $.** ? (@.pgflow == "blob" && @.size_bytes >= 0 && @.digest like_regex "^[0-9a-f]{64}$")') r (value)
+begin
+  return query select distinct decode(r.value->>'digest', 'hex')
+    from jsonb_path_query(body::jsonb,
+      'strict $.** ? (@.pgflow == "blob" && @.size_bytes >= 0 && @.digest like_regex "^[0-9a-f]{64}$")') r (value);
+exception when data_exception or program_limit_exceeded then
+  return;  -- json takes what jsonb does not, such as huge numbers
+end
 $$;
 comment on function pgflow.blobs_in_(text) is 'Digests of the blobs that a JSON text names';
 
@@ -187,17 +192,13 @@ begin
     if found then
       insert into pgflow.blob_use (blob_id, run_id)
       select blob, me where not exists (select from pgflow.blob_use u where u.blob_id = blob and u.run_id = me);
-    elsif coalesce(current_setting('pgflow.imports', true), '') <> 'on' then
-      raise exception using errcode = 'PF003',
-        message = format('a value of run %s names blob %s, which is not in this database', me, encode(named, 'hex')),
-        hint = 'Store it in the transaction that names it first. It goes with the last run that names it.';
     end if;
   end loop;
   return null;
 end
 $$;
 comment on function pgflow.name_blobs_()
-  is 'Notes which blobs a new value of a run names, and refuses (PF003) those that are not there';
+  is 'Notes which blobs a new value of a run names';
 
 -- Once, not with each change of this file: a trigger locks its table.
 create or replace function pgflow.add_blob_triggers_()
@@ -341,9 +342,9 @@ as $$
   select 'a run keeps the blobs that it names', format('run %s: blob %s', v.run_id, encode(d, 'hex'))
   from pgflow.values_with_blobs_() v
   cross join lateral pgflow.blobs_in_(v.body) d
-  where not exists (
-    select from pgflow.blob_use u join pgflow.blob b on b.blob_id = u.blob_id where u.run_id = v.run_id and b.digest = d
-  ) and not exists (select from pgflow.imported i where i.run_id = v.run_id)
+  join pgflow.run r on r.run_id = v.run_id
+  join pgflow.blob b on b.tenant = r.tenant and b.digest = d
+  where not exists (select from pgflow.blob_use u where u.blob_id = b.blob_id and u.run_id = v.run_id)
 $$;
 comment on function pgflow.check_blobs_()
   is 'Runs keep the blobs that they name, and blobs have their chunks';
