@@ -57,7 +57,7 @@ _WRAPPERS: Final = frozenset(
 )  # fmt: skip
 _WRAPPERS_ARGUMENTS: Final = {
     "doas": "uC", "env": "uCS", "exec": "a", "ionice": "cnpPu", "nice": "n", "stdbuf": "ioe",
-    "sudo": "ughpCrtUDRT", "time": "fo", "timeout": "ks",
+    "sudo": "ughpCrtUDRT", "time": "of", "timeout": "ks",
 }  # fmt: skip
 """Last letters of the options that take the next word."""
 _READS_NAMES: Final = DECLARES | {
