@@ -3410,9 +3410,9 @@ function pgflow.begin_tick(queues text) returns boolean, owner pgflow_owner
 
 function pgflow.blobs_in_(body text) returns SETOF bytea, owner pgflow_owner
   -- Digests of the blobs that a JSON text names
-  sql immutable strict
+  plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
-  md5 10a42f87fd6a7f4fe3a2bf129edcd308
+  md5 547aa9e59f79cb9cfb2ed54d89e7d619
 
 function pgflow.book_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps owed equal to the effect units that a commit appends, and the labels to those that runs set, and closes cancelled gates
@@ -3614,7 +3614,7 @@ function pgflow.check_blobs_() returns TABLE(invariant text, detail text), owner
   -- Runs keep the blobs that they name, and blobs have their chunks
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 df634f009b8999a3b75a0ad876e7009f
+  md5 78395acb7dbf83c713270a5a2cbda0cb
 
 function pgflow.check_budgets_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The sums of pools are those of the rows behind them
@@ -5529,7 +5529,7 @@ function pgflow.import_run(history json) returns bigint, owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 74362f372b1735512ffd432912a7f616
+  md5 b468db79e602e468c49a6037ae0471e5
   grant execute to pgflow_operator
 
 function pgflow.inherit_gates_(heir bigint, cut integer) returns void, owner pgflow_owner
@@ -6218,10 +6218,10 @@ function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestam
   md5 63200fb516647861a286aebeeba2a2c7
 
 function pgflow.name_blobs_() returns trigger, owner pgflow_owner
-  -- Notes which blobs a new value of a run names, and refuses (PF003) those that are not there
+  -- Notes which blobs a new value of a run names
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 79116d7aa5b406fe4a38f2b430989a86
+  md5 f50b152cf5729c23c7597c779617f5fe
 
 function pgflow.names_of_(path json) returns text[], owner pgflow_owner
   -- Array of the texts of a JSON array
