@@ -3611,10 +3611,10 @@ function pgflow.check_beats_() returns TABLE(invariant text, detail text), owner
   md5 14c3c9604ed3940b0edf04f40947d850
 
 function pgflow.check_blobs_() returns TABLE(invariant text, detail text), owner pgflow_owner
-  -- Runs keep the blobs that they name, and blobs have their chunks
+  -- Blobs that runs name are there, with all their chunks
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 78395acb7dbf83c713270a5a2cbda0cb
+  md5 f57fd84497a3e581197294928c20f425
 
 function pgflow.check_budgets_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The sums of pools are those of the rows behind them
@@ -8430,11 +8430,11 @@ function pgflow.value_hash_(body text) returns bytea, owner pgflow_owner
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
-function pgflow.values_with_blobs_(runs bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, body text), owner pgflow_owner
-  -- Values of these runs, or of all, that may name blobs; messages are of the first run of their chain
+function pgflow.values_with_blobs_(runs bigint[]) returns TABLE(run_id bigint, body text), owner pgflow_owner
+  -- Values of these runs that may name blobs; messages are of the first run of their chain
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 bb4f2f3b4811b12555364094e6dad492
+  md5 87193587b4c0b8f6b60166c891593b03
 
 function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is_locked boolean, held_token bigint) returns text, owner pgflow_owner
   -- Verdict on one run of a batch: ok, already, busy or lost

@@ -130,7 +130,7 @@ class StartOptions:
         """Refuse options that name a node of a cluster, for runs that have no choice.
 
         Args:
-            what: What starts them.
+            what: Name of the thing that starts them, for the message.
 
         Raises:
             InvalidArgument: They name one.

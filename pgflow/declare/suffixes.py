@@ -1,5 +1,5 @@
-"""Ends of the names of workflow files. Beside them is no code, so that a command that is given a
-module imports none for files.
+"""Ends of the names of workflow files, in a module of their own: a command that is given a Python
+module imports nothing else for files.
 """
 
 from typing import Final

@@ -231,35 +231,35 @@ comment on function pgflow.add_blob_triggers_() is 'Has the tables of values not
 
 select pgflow.add_blob_triggers_();
 
-create or replace function pgflow.values_with_blobs_(runs bigint[] default null)
+create or replace function pgflow.values_with_blobs_(runs bigint[])
 returns table (run_id bigint, body text)
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
   select r.run_id, r.input::text from pgflow.run r
-  where (runs is null or r.run_id = any(runs)) and strpos(r.input::text, '"blob"') > 0
+  where r.run_id = any(runs) and strpos(r.input::text, '"blob"') > 0
   union all
   select u.run_id, u.payload::text from pgflow.unit u
-  where (runs is null or u.run_id = any(runs)) and strpos(u.payload::text, '"blob"') > 0
+  where u.run_id = any(runs) and strpos(u.payload::text, '"blob"') > 0
   union all
   select o.run_id, o.output::text from pgflow.outcome o
-  where (runs is null or o.run_id = any(runs)) and strpos(o.output::text, '"blob"') > 0
+  where o.run_id = any(runs) and strpos(o.output::text, '"blob"') > 0
   union all
   select s.chain_id, s.payload::text from pgflow.signal s
-  where (runs is null or s.chain_id = any(runs)) and strpos(s.payload::text, '"blob"') > 0
+  where s.chain_id = any(runs) and strpos(s.payload::text, '"blob"') > 0
   union all
   select d.chain_id, d.payload::text from pgflow.undelivered d
-  where (runs is null or d.chain_id = any(runs)) and strpos(d.payload::text, '"blob"') > 0
+  where d.chain_id = any(runs) and strpos(d.payload::text, '"blob"') > 0
   union all
   select c.run_id, json_build_array(c.payload, c.request)::text from pgflow.carried c
-  where (runs is null or c.run_id = any(runs)) and strpos(concat(c.payload, c.request), '"blob"') > 0
+  where c.run_id = any(runs) and strpos(concat(c.payload, c.request), '"blob"') > 0
   union all
   select e.chain_id, json_build_array(e.result, e.request)::text from pgflow.saga_effect e
-  where (runs is null or e.chain_id = any(runs)) and strpos(concat(e.result, e.request), '"blob"') > 0
+  where e.chain_id = any(runs) and strpos(concat(e.result, e.request), '"blob"') > 0
 $$;
 comment on function pgflow.values_with_blobs_(bigint[])
-  is 'Values of these runs, or of all, that may name blobs; messages are of the first run of their chain';
+  is 'Values of these runs that may name blobs; messages are of the first run of their chain';
 
 -- ---------------------------------------------------------------- removing
 
@@ -338,13 +338,6 @@ as $$
   union all
   select 'a chunk is of a blob', format('chunk %s of blob %s', c.n, c.blob_id)
   from pgflow.blob_chunk c where not exists (select from pgflow.blob b where b.blob_id = c.blob_id)
-  union all
-  select 'a run keeps the blobs that it names', format('run %s: blob %s', v.run_id, encode(d, 'hex'))
-  from pgflow.values_with_blobs_() v
-  cross join lateral pgflow.blobs_in_(v.body) d
-  join pgflow.run r on r.run_id = v.run_id
-  join pgflow.blob b on b.tenant = r.tenant and b.digest = d
-  where not exists (select from pgflow.blob_use u where u.blob_id = b.blob_id and u.run_id = v.run_id)
 $$;
 comment on function pgflow.check_blobs_()
-  is 'Runs keep the blobs that they name, and blobs have their chunks';
+  is 'Blobs that runs name are there, with all their chunks';

@@ -309,7 +309,6 @@ MUTATIONS: dict[str, list[list[str]]] = {
     "a chunk is of a blob": [
         ["insert into pgflow.blob_chunk (blob_id, n, hash, data) values (99, 0, sha256('x'), 'x')"]
     ],
-    "a run keeps the blobs that it names": [[BLOB, NAMED, "delete from pgflow.blob_use"]],
     "drafts are of open runs": [
         ["insert into pgflow.draft values (%(done)s, 1, 0, 0, 'try', 'stream', '1')"]
     ],

@@ -471,7 +471,7 @@ class Rules:
             yield self._refused(node, "${...@P} expands the text of", "leave the @P away")
 
     def _pattern(self, pattern: Any) -> Iterator[Finding]:
-        """What bash runs or evaluates in the pattern of ``${x#...}``, a text for the lexer."""
+        """Commands and names in the pattern of ``${x#...}``, which is a text for the lexer."""
         found = _RUNS.search(pattern.text)
         if found is not None and (self._says(pattern) or self._names_value(pattern.text)):
             message = f"{found[0].decode()} in a pattern that has"
