@@ -3162,11 +3162,11 @@ function pgflow.adopt_obligations_(origin bigint, cut integer, heir bigint, toke
   md5 d18b4e0a06bcb13aa3d5b74c0d08d314
 
 function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id bigint, steps_per_commit integer DEFAULT 1, timed text DEFAULT 'run'::text) returns jsonb, owner pgflow_owner
-  -- One transaction's worth of a run in SQL that a worker holds: up to so many steps, and what lies between them; answers its place (leased, parked, held, ended, lost) and chains for wake(). timed: leave = stops before a step that has a timeout and answers its seconds, armed = statement_timeout is set to them. Commit before anything else
+  -- One transaction's worth of a run in SQL that a worker holds: up to so many steps, and what lies between them; answers its place (leased, parked, held, ended, lost) and chains for wake(); null = so many steps, nothing else. timed: leave = stops before a step that has a timeout and answers its seconds, armed = statement_timeout is set to them. Commit before anything else
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ed06d3b3daaff26292308da1a003ed49
+  md5 e300f3a54fd81985a4385149bf367d2a
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -3441,6 +3441,12 @@ function pgflow.bound_names_(workflow text) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 8c57eb25596051dbd49632568201b911
 
+function pgflow.bound_waits_(seconds double precision) returns text, owner pgflow_owner
+  -- Sets lock_timeout to so many seconds, unless it is shorter; answers what it was
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 f7eddf52bbb16cea6b2c7b5295d362bc
+
 function pgflow.break_lock(key text, why text, sent_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
   -- Takes a lock away from its holders, and records author and reason; returns their number. A run gets LockLost at its next durable call in the block. For operators
   plpgsql volatile security definer
@@ -3461,12 +3467,6 @@ function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, w
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 1c6fb4c8f4ff845bb2c830e3646a2093
-
-function pgflow.call_flow_(proc oid, stamp text, pc integer, vars jsonb, run jsonb) returns jsonb, owner pgflow_owner
-  -- Runs the SQL of a node with the rights of its definer: the variables after it, or the value of an expression
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 6410f9b553f59338c7a991d7aeda356c
 
 function pgflow.call_rows_(list jsonb) returns TABLE(call integer), owner pgflow_owner
   -- Rows of the protocol as columns: calls
@@ -3961,6 +3961,15 @@ function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens b
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 fd1dc024021c3b8b469b293849c98bfe
+
+function pgflow.claim_flows(worker_id integer, lanes integer[], max integer) returns jsonb, owner pgflow_owner
+  -- Claims runs for a session that works: [[run, token, chain], ...]; null = none
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  md5 6e0d237aabd24e5a3f31319b3561c03b
+  grant execute to pgflow_worker
 
 function pgflow.claim_line_(queue text, lanes integer[], max integer, worker_id integer, tokens bigint[], may_suspect boolean, t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of a line, key by key, for a worker that serves these lanes of the queue. The queue is locked
@@ -4537,7 +4546,7 @@ function pgflow.end_flow_(f pgflow.flow_frame, worker_id integer, token bigint, 
   -- Ends a run of a workflow in SQL
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e659fe6dedeaf0891d97d942ef6966eb
+  md5 726fc3579c20d0d71ff4a28fb0981a1b
 
 function pgflow.end_forced_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, to_wake bigint[]), owner pgflow_owner
   -- Ends the runs of a batch that a cancel by force waits for: their positions, and the chains to wake
@@ -5161,9 +5170,8 @@ function pgflow.flow_wait_(c jsonb, body text, low text[], places integer[], i i
 
 function pgflow.fold_done_(f pgflow.flow_frame, node pgflow.flow_node, seq integer, call integer, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- The frame, at a step, after the unit that it is done
-  plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 f770914b76ad88658a02a6269326edaa
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.fold_items_(f pgflow.flow_frame, call integer, kind "char", payload jsonb) returns void, owner pgflow_owner
   -- Keeps the rows that a loop has read, and which child each of them has, as a unit tells
@@ -6722,7 +6730,7 @@ function pgflow.play_test_(workflow text, input json, signals jsonb, children js
   -- Plays a run of a test, and says how it went
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4d59a6cc55ed82726e2058fa239cf62d
+  md5 4f50f0f0c508253b53134e79c8dfc671
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
   -- The sweep of every worker: events that runs wait for, expired runs, effects without a beat, obligations that are due, locks, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one that it serves
@@ -7001,12 +7009,6 @@ function pgflow.reason_rows_(list jsonb) returns TABLE(state text, reason text, 
   -- Rows of the protocol as columns: reasons why runs are held
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
-
-function pgflow.record_done_(f pgflow.flow_frame, token bigint, node pgflow.flow_node, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
-  -- Records that a step is done, with the variables that it has changed
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 4bab95d4ceeda594d11b555f47d58412
 
 function pgflow.record_flow(program jsonb, function text) returns integer, owner pgflow_owner
   -- Notes a new version of a workflow in SQL: what create_workflow has signed as the owner of its function
@@ -7581,7 +7583,7 @@ function pgflow.run_timed(step jsonb) returns jsonb, owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f4a14d0237158aabe9923d79bf4404ee
+  md5 1c76df826247eca300cecb2b50c24adf
   grant execute to pgflow_worker
 
 function pgflow.saga_rows_(list jsonb) returns TABLE(n integer, entry jsonb, name text, key text, code text, request json, result json, ref text, is_own boolean), owner pgflow_owner
@@ -8230,12 +8232,6 @@ function pgflow.time_out_locks_(questions jsonb, positions integer[], t timestam
   set enable_seqscan=off
   md5 aa509deaff7b87b996bb9c0f52e44563
 
-function pgflow.time_step_(proc oid, stamp text, node pgflow.flow_node, f pgflow.flow_frame) returns jsonb, owner pgflow_owner
-  -- Runs the SQL of a step that has a timeout: one that takes longer is cancelled, at its end if not before
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 e8bfff8d33db3da0f6125b6f967e4245
-
 function pgflow.timer_rows_(list jsonb) returns TABLE(call integer, seq integer, kind "char"), owner pgflow_owner
   -- Rows of the protocol as columns: sleeps, and time-outs of waits; of reasons to wake, only the first two slots
   sql stable
@@ -8625,7 +8621,7 @@ function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boole
 function pgflow.work_until(INOUT step jsonb, IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05, IN steps integer DEFAULT NULL::integer) returns nothing, owner pgflow_owner
   -- Does what work() does, for a driver that can set statement_timeout: with {} it ends before each step that has a timeout, and answers what run_timed() takes; null = all is done. CALL it again with what that answers
   plpgsql volatile
-  md5 754afca22b460596fbc095979edcfca3
+  md5 dce978e91e4f8ced33b5e9e61e261fd4
   grant execute to pgflow_worker
 
 type pgflow.amounts as jsonb CHECK (((jsonb_typeof(VALUE) = 'object'::text) AND (octet_length((VALUE)::text) <= 4096))) -- Amounts by unit, such as {"usd": 0.04, "tokens": 12000}: an object of at most 4 KiB

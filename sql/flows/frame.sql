@@ -112,33 +112,16 @@ create or replace function pgflow.fold_done_(
   f pgflow.flow_frame, node pgflow.flow_node, seq int, call int, payload jsonb
 )
 returns pgflow.flow_frame
-language plpgsql
+language sql
 immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if f.state = 'undoing' then
-    f.undo := f.undo[1 : cardinality(f.undo) - 1];
-  else
-    f.pc := node.next;
-    f.error := null; -- a handler has it
-    if node.opts ? 'undo' then
-      f.undo := f.undo || (node.opts->>'undo')::int;
-    end if;
-  end if;
-  if payload <> '{}' and jsonb_typeof(payload) = 'object' then
-    f.vars := f.vars || payload;
-  end if;
-  f.seq := seq;
-  f.call := greatest(f.call, call);
-  f.tries := 0;
-  f.strikes := 0;
-  f.waits := null;
-  f.news := '{}';
-  f.is_marked := true;
-  return f;
-end
-$$;
+-- One expression, which is inlined: each step ends with it.
+return row(f.run_id, f.flow_id, seq, case when f.state = 'undoing' then f.pc else node.next end,
+  greatest(f.call, call), 0, 0, f.state, true,
+  case when f.state = 'undoing' then f.undo[1 : cardinality(f.undo) - 1]
+    when node.opts ? 'undo' then f.undo || (node.opts->>'undo')::int else f.undo end,
+  null, f.run, f.loops, '{}', case when f.state = 'undoing' then f.error end, -- else a handler has it
+  case when payload <> '{}' and jsonb_typeof(payload) = 'object' then f.vars || payload else f.vars end
+)::pgflow.flow_frame;
 comment on function pgflow.fold_done_(pgflow.flow_frame, pgflow.flow_node, int, int, jsonb)
   is 'The frame, at a step, after the unit that it is done';
 

@@ -83,7 +83,7 @@ begin
     end if;
     if exists (select from pgflow.flow f where f.workflow = run.workflow and f.is_current) then
       answer := pgflow.advance(worker, run.run_id, run.token, run.chain_id, 1000);
-      if answer->>'place' = 'leased' then
+      if answer is null or answer->>'place' = 'leased' then
         perform pgflow.release_runs(array[run.run_id], array[run.token]);
       end if;
     elsif children ? run.workflow then

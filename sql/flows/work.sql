@@ -8,42 +8,12 @@
 --
 -- `work` commits, so it can have no SET clause, no rights but its caller's, and no block with a handler around a
 -- COMMIT: it runs under a search path that others may have set. A step that SETs search_path for the session would
--- have the driver's next operator be one of its author's making: `call_flow_` refuses that, by functions that are
+-- have the driver's next operator be one of its author's making: `advance` refuses that, by functions that are
 -- named with their schema and take no operator. It also refuses a function whose owner has made it run with our rights.
 --
 -- Each session that works is a worker of its own. It shares the latch of its number for as long
 -- as it lives. So its death is known at once and for sure, and a step may take as long as it likes; while that lock is
 -- held, no reaper gives its runs away. A CALL that has failed leaves the lock: the next one of its session cleans up.
-
-create or replace function pgflow.call_flow_(proc oid, stamp text, pc int, vars jsonb, run jsonb)
-returns jsonb
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  answer jsonb;
-begin
-  execute format('select %s($1, $2, $3)', proc::regproc) into answer using pc, vars, run;
-  if pg_catalog.textne(pg_catalog.current_setting('search_path'), 'pg_catalog, pg_temp')
-    or pg_catalog.textne(pg_catalog.current_setting('standard_conforming_strings'), 'on')
-  then
-    raise exception using errcode = '42501',
-      message = 'a step must not SET search_path or standard_conforming_strings for its session',
-      hint = 'Name objects with their schema, or set it before pgflow.create_workflow.';
-  end if;
-  -- To `alter function` between a look and the call would not help: the row must be the same one after it.
-  if not exists (select from pg_proc p where p.oid = proc and p.xmin::text || p.ctid::text = stamp) then
-    raise exception using errcode = 'PF006', message = format('the function %s was altered meanwhile', proc::regproc);
-  end if;
-  if answer <> vars then
-    perform pgflow.check_json_(answer::json, 'what a step makes of its variables');
-  end if;
-  return answer;
-end
-$$;
-comment on function pgflow.call_flow_(oid, text, int, jsonb, jsonb)
-  is 'Runs the SQL of a node with the rights of its definer: the variables after it, or the value of an expression';
 
 create or replace function pgflow.check_flow_input_(flow_id int, input jsonb)
 returns void
@@ -182,12 +152,16 @@ as $$
 declare
   answer jsonb;
   ops text[] := array(select distinct n.op from pgflow.flow_node n where n.flow_id = f.flow_id);
+  -- Whom else its end concerns: no step of it beats.
+  has_kin boolean := (select r.parent_run_id is not null or r.deadline_at is not null or r.heritage is not null
+    or exists (select from pgflow.run c where c.parent_run_id = r.run_id) from pgflow.run r where r.run_id = f.run_id);
 begin
   perform pgflow.drop_frames_(array[f.run_id]);
   answer := pgflow.commit_units(jsonb_build_object('worker', worker_id, 'units', jsonb '[]',
-      'runs', jsonb_build_array(jsonb_build_array(f.run_id, token, f.seq)), 'kin', jsonb_build_array(f.run_id),
+      'runs', jsonb_build_array(jsonb_build_array(f.run_id, token, f.seq)),
       'ends', jsonb_build_array(jsonb_build_array(f.run_id, status, reason, output::text, error::text, chain, token,
         null)))
+    || case when has_kin then jsonb_build_object('kin', jsonb_build_array(f.run_id)) else '{}' end
     -- What may be left of these, if nothing but the run is to end them.
     || case when 'ask' = any(ops) then jsonb_build_object('gated', jsonb_build_array(f.run_id)) else '{}' end
     || case when 'event' = any(ops) then jsonb_build_object('awaiting', jsonb_build_array(f.run_id)) else '{}' end
@@ -236,27 +210,6 @@ end
 $$;
 comment on function pgflow.record_unit_(pgflow.flow_frame, bigint, "char", int, text, jsonb, jsonb)
   is 'Appends a unit of a run that advance holds, and folds it into the frame';
-
-create or replace function pgflow.record_done_(
-  f pgflow.flow_frame, token bigint, node pgflow.flow_node, payload jsonb
-)
-returns pgflow.flow_frame
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  call int := f.call + (f.tries = 0)::int;
-begin
-  -- What record_step_ does, of what each step does and without a look at the node.
-  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at)
-  values (f.run_id, f.seq + 1, call, 'c', node.name, payload, json_build_array(json_build_array(call, 'q', node.name,
-    null, null, pgflow.mark_(f))), token, pgflow.now_(), pgflow.now_());
-  return pgflow.fold_done_(f, node, f.seq + 1, call, payload);
-end
-$$;
-comment on function pgflow.record_done_(pgflow.flow_frame, bigint, pgflow.flow_node, jsonb)
-  is 'Records that a step is done, with the variables that it has changed';
 
 create or replace function pgflow.record_step_(
   f pgflow.flow_frame, token bigint, kind "char", name text, payload jsonb
@@ -573,33 +526,24 @@ $$;
 comment on function pgflow.wait_question_(pgflow.flow_frame, pgflow.flow_node, jsonb)
   is 'The question to the database of a wait, and the unit that begins it';
 
-create or replace function pgflow.time_step_(proc oid, stamp text, node pgflow.flow_node, f pgflow.flow_frame)
-returns jsonb
+create or replace function pgflow.bound_waits_(seconds float8)
+returns text
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  patience interval := (node.opts->>'timeout')::float8 * interval '1 second';
-  began timestamptz := clock_timestamp();
   usual text := current_setting('lock_timeout');
-  value jsonb;
 begin
   -- statement_timeout counts from the CALL. Within it, only a wait for a lock can be cut short.
-  if usual = '0' or usual::interval > patience then
-    perform set_config('lock_timeout', ceil(extract(epoch from patience) * 1000) || 'ms', true);
+  if usual = '0' or usual::interval > seconds * interval '1 second' then
+    perform set_config('lock_timeout', ceil(seconds * 1000) || 'ms', true);
   end if;
-  value := pgflow.call_flow_(proc, stamp, f.pc, f.vars, f.run);
-  perform set_config('lock_timeout', usual, true);
-  -- What could not be interrupted is not committed either.
-  if clock_timestamp() - began >= patience then
-    raise query_canceled using message = 'the step was too slow';
-  end if;
-  return value;
+  return usual;
 end
 $$;
-comment on function pgflow.time_step_(oid, text, pgflow.flow_node, pgflow.flow_frame)
-  is 'Runs the SQL of a step that has a timeout: one that takes longer is cancelled, at its end if not before';
+comment on function pgflow.bound_waits_(float8)
+  is 'Sets lock_timeout to so many seconds, unless it is shorter; answers what it was';
 
 create or replace function pgflow.error_of_(
   node pgflow.flow_node, began timestamptz, sqlstate text, message text, detail text, context text
@@ -641,8 +585,8 @@ as $$
 declare
   held record;
   f pgflow.flow_frame;
+  salt bytea; -- of latches
   flow record; -- not its text, which may be long
-  number bigint; -- of the latch of its definer
   node pgflow.flow_node;
   value jsonb;
   error jsonb;
@@ -652,17 +596,24 @@ declare
   steps int := 0;
   stop text; -- the CALL is to end
   began timestamptz;
+  usual text; -- lock_timeout
   seconds float8; -- timeout of the step that is left to the caller
   block int; -- the inmost with a handler
+  call int;
+  news jsonb;
   state text;
   said text;
   detail text;
   context text;
 begin
-  if not pgflow.share_worker_(worker_id) then
+  -- What share_worker_ does, and the salt stays at hand. In the query, the latch would be planned anew each time.
+  select s.salt into salt from pgflow.salt s;
+  if current_setting('transaction_isolation') <> 'read committed'
+    or not pg_try_advisory_xact_lock_shared(pgflow.latch_of_(salt, 'worker ' || worker_id))
+  then
     perform from pgflow.lease e where e.run_id = run_id and e.token = token for no key update skip locked;
     if not found then
-      return '{"place": "lost", "wake": []}';
+      return '{"place": "lost", "steps": 0, "wake": []}';
     end if;
   end if;
   select e.last_seq, k as frame,
@@ -671,7 +622,7 @@ begin
   from pgflow.lease e left join pgflow.flow_frame k on k.run_id = e.run_id
   where e.run_id = run_id and e.token = token and e.worker_id = worker_id;
   if not found then
-    return '{"place": "lost", "wake": []}';
+    return '{"place": "lost", "steps": 0, "wake": []}';
   end if;
   if current_setting('synchronous_commit') = 'off' then
     perform set_config('synchronous_commit', 'on', true);
@@ -682,14 +633,14 @@ begin
   elsif f.seq is null or f.seq < held.last_seq then
     f := pgflow.fold_journal_(run_id, true);
   end if;
-  select w.function, w.definer, w.handler, p.oid as proc, -- the latch as acting_ reads it
-    pgflow.latch_of_(s.salt, 'definer ' || w.definer || ' ' || pg_current_xact_id()::text) as number,
-    p.xmin::text || p.ctid::text as stamp
+  -- With the node at hand and the one behind it, which is all that one step looks at.
+  select w.function, w.definer, w.handler, n as node, x as follower, p.oid as proc, p.xmin as made_by, p.ctid as made_at
   into flow
-  from pgflow.salt s cross join pgflow.flow w
+  from pgflow.flow w
+  left join pgflow.flow_node n on n.flow_id = w.flow_id and n.pc = f.pc
+  left join pgflow.flow_node x on x.flow_id = w.flow_id and x.pc = n.next
   left join pg_proc p on p.oid = to_regprocedure(w.function) and p.prosecdef and p.proowner = w.definer
   where w.flow_id = f.flow_id;
-  number := flow.number;
   if held.is_told then
     select a.* into asked from pgflow.ask_flow_(f, worker_id, token, chain_id, '{}', '[]') a;
     f := asked.f;
@@ -736,7 +687,14 @@ begin
         f.is_marked := false;
       end if;
     end if;
-    select n.* into node from pgflow.flow_node n where n.flow_id = f.flow_id and n.pc = f.pc;
+    case f.pc
+    when (flow.node).pc then
+      node := flow.node;
+    when (flow.follower).pc then
+      node := flow.follower;
+    else
+      select n.* into node from pgflow.flow_node n where n.flow_id = f.flow_id and n.pc = f.pc;
+    end case;
     -- The end of the run, or a wait, right behind the last step needs no transaction of its own.
     exit when steps >= steps_per_commit
       and node.op not in ('return', 'wait', 'sleep', 'event', 'ask', 'run', 'each');
@@ -758,13 +716,41 @@ begin
               pg_get_userbyid(flow.definer)),
             hint = 'Only pgflow.create_workflow makes and replaces functions of workflows.';
         end if;
-        perform pg_advisory_xact_lock_shared(number); -- see acting_
         if f.call = 0 and f.pc = 1 and f.news = '{}' then
           perform pgflow.check_flow_input_(f.flow_id, f.vars);
         end if;
-        value := case when node.op = 'step' and node.opts ? 'timeout'
-          then pgflow.time_step_(flow.proc, flow.stamp, node, f)
-          else pgflow.call_flow_(flow.proc, flow.stamp, f.pc, f.vars, f.run) end;
+        usual := case when node.op = 'step' and node.opts ? 'timeout'
+          then pgflow.bound_waits_((node.opts->>'timeout')::float8) end;
+        if not pg_try_advisory_xact_lock_shared(pgflow.latch_of_(salt,
+          'definer ' || flow.definer || ' ' || pg_current_xact_id()::text)) -- see acting_
+        then
+          raise lock_not_available using message = 'the latch of the definer is taken';
+        end if;
+        execute 'select ' || left(flow.function, -length('(int, jsonb, jsonb)')) || '($1, $2, $3)'
+        into value using f.pc, f.vars, f.run;
+        if pg_catalog.textne(pg_catalog.current_setting('search_path'), 'pg_catalog, pg_temp')
+          or pg_catalog.textne(pg_catalog.current_setting('standard_conforming_strings'), 'on')
+        then
+          raise exception using errcode = '42501',
+            message = 'a step must not SET search_path or standard_conforming_strings for its session',
+            hint = 'Name objects with their schema, or set it before pgflow.create_workflow.';
+        end if;
+        -- To `alter function` between a look and the call would not help: the row must be the same one after it.
+        perform from pg_proc p where p.oid = flow.proc and p.xmin = flow.made_by and p.ctid = flow.made_at;
+        if not found then
+          raise exception using errcode = 'PF006',
+            message = format('the function %s was altered meanwhile', flow.proc::regproc);
+        end if;
+        if usual is not null then
+          perform set_config('lock_timeout', usual, true);
+          -- What could not be interrupted is not committed either.
+          if clock_timestamp() - began >= (node.opts->>'timeout')::float8 * interval '1 second' then
+            raise query_canceled using message = 'the step was too slow';
+          end if;
+        end if;
+        if value <> f.vars then
+          perform pgflow.check_json_(value::json, 'what a step makes of its variables');
+        end if;
         if node.op <> 'step' then
           perform pgflow.check_asked_(node, value, flow.definer);
         elsif f.loops <> '{}' and f.state <> 'undoing' then
@@ -787,8 +773,13 @@ begin
     end if;
     case node.op
     when 'step' then
-      f := pgflow.record_done_(f, token, node, case when value = f.vars then '{}'
-        else pgflow.changes_(f.vars, value) end);
+      -- What record_step_ does, of what each step does and without a look at the node.
+      call := f.call + (f.tries = 0)::int;
+      news := case when value = f.vars then '{}' else pgflow.changes_(f.vars, value) end;
+      insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at)
+      values (run_id, f.seq + 1, call, 'c', node.name, news, json_build_array(json_build_array(call, 'q', node.name,
+        null, null, pgflow.mark_(f))), token, pgflow.now_(), pgflow.now_());
+      f := pgflow.fold_done_(f, node, f.seq + 1, call, news);
       f.vars := value; -- with those that have no value
       steps := steps + 1;
     when 'rows' then
@@ -883,13 +874,15 @@ begin
       insert into pgflow.flow_frame select f.*;
     end if;
   end if;
-  return jsonb_build_object('place', place, 'steps', steps, 'wake', wake, 'stop', stop,
-    'timeout', seconds);
+  return case when place <> 'leased' or steps <> steps_per_commit or wake <> '[]' or stop is not null
+    or seconds is not null
+    then jsonb_build_object('place', place, 'steps', steps, 'wake', wake, 'stop', stop, 'timeout', seconds) end;
 end
 $$;
 comment on function pgflow.advance(int, bigint, bigint, bigint, int, text)
   is 'One transaction''s worth of a run in SQL that a worker holds: up to so many steps, and what lies between them; '
-     'answers its place (leased, parked, held, ended, lost) and chains for wake(). timed: leave = stops before a step '
+     'answers its place (leased, parked, held, ended, lost) and chains for wake(); null = so many steps, nothing else. '
+     'timed: leave = stops before a step '
      'that has a timeout and answers its seconds, armed = statement_timeout is set to them. Commit before anything else';
 --! grant advance to pgflow_worker
 
@@ -916,6 +909,33 @@ $$;
 comment on function pgflow.serve_flows(int, text[])
   is 'A session that works says that it has all workflows in SQL, and lives; answers the lanes that it serves';
 --! grant serve_flows to pgflow_worker
+
+create or replace function pgflow.claim_flows(worker_id int, lanes int[], max int)
+returns jsonb
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan -- else all is planned anew for each claim
+as $$
+declare
+  ids bigint[];
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  ids := pgflow.claim_(worker_id, lanes, max, array(select (random() * 9e18)::bigint from generate_series(1, max)),
+    true, null);
+  -- The frame has what claimed_ would read of a run.
+  return (
+    select jsonb_agg(jsonb_build_array(i.id, e.token, r.chain_id) order by i.n)
+    from unnest(ids) with ordinality as i (id, n)
+    cross join lateral (select l.token from pgflow.lease l where l.run_id = i.id offset 0) e
+    cross join lateral (select n.chain_id from pgflow.run n where n.run_id = i.id offset 0) r
+  );
+end
+$$;
+comment on function pgflow.claim_flows(int, int[], int)
+  is 'Claims runs for a session that works: [[run, token, chain], ...]; null = none';
+--! grant claim_flows to pgflow_worker
 
 -- The session itself knows under which numbers it has worked: that of a latch does not tell its name.
 create or replace function pgflow.shared_sessions_()
@@ -1010,6 +1030,10 @@ declare
   lanes int[];
   claimed jsonb;
   run jsonb;
+  run_id bigint;
+  token bigint;
+  chain_id bigint;
+  isolation text;
   answer jsonb;
   due float8;
   busy int;
@@ -1050,36 +1074,38 @@ begin
       claimed := step->'runs';
       step := step - 'runs';
     else
-      select pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(c.run_id, c.token, c.chain_id)) into claimed
-      from pgflow.claim_runs(worker, lanes, claim,
-        array(select (pg_catalog.random() * 9e18)::bigint from pg_catalog.generate_series(1, claim))) c;
+      claimed := pgflow.claim_flows(worker, lanes, claim);
     end if;
     commit;
     for run in select e from pg_catalog.jsonb_array_elements(claimed) e loop
+      run_id := run->0;
+      token := run->1;
+      chain_id := run->2;
       loop
         begin
-          answer := pgflow.advance(worker, (run->>0)::bigint, (run->>1)::bigint, (run->>2)::bigint,
-            least(steps_per_commit, steps), timed);
+          answer := pgflow.advance(worker, run_id, token, chain_id, least(steps_per_commit, steps), timed);
         exception when sqlstate 'PF004' then
-          answer := '{"place": "lost", "wake": []}';
+          answer := '{"place": "lost", "steps": 0, "wake": []}';
         end;
-        -- Before any operator: a step may have left another one.
-        perform pg_catalog.set_config('search_path', path, false);
-        perform pg_catalog.set_config('default_transaction_isolation', 'read committed', false);
+        -- Before any operator: a step may have left another one. Assignments, since PERFORM is a query each time.
+        path := pg_catalog.set_config('search_path', path, false);
+        isolation := pg_catalog.set_config('default_transaction_isolation', 'read committed', false);
         commit;
-        if answer->'wake' <> '[]' then
-          perform pgflow.wake(array(select w::bigint from pg_catalog.jsonb_array_elements_text(answer->'wake') w));
-          commit;
-        end if;
-        stop := answer->>'stop';
-        steps := steps - coalesce((answer->>'steps')::int, 0);
-        exit when answer->>'place' <> 'leased';
-        if answer->>'timeout' is not null then -- only a statement of its own can have a statement_timeout
-          step := pg_catalog.jsonb_build_object('worker', worker, 'timeout', answer->'timeout', 'runs', claimed);
-          return;
+        steps := steps - coalesce((answer->>'steps')::int, least(steps_per_commit, steps));
+        if answer is not null then
+          if answer->'wake' <> '[]' then
+            perform pgflow.wake(array(select w::bigint from pg_catalog.jsonb_array_elements_text(answer->'wake') w));
+            commit;
+          end if;
+          stop := answer->>'stop';
+          exit when answer->>'place' <> 'leased';
+          if answer->>'timeout' is not null then -- only a statement of its own can have a statement_timeout
+            step := pg_catalog.jsonb_build_object('worker', worker, 'timeout', answer->'timeout', 'runs', claimed);
+            return;
+          end if;
         end if;
         if stop is not null or steps <= 0 or pg_catalog.clock_timestamp() >= stop_at then
-          perform pgflow.release_runs(array[(run->>0)::bigint], array[(run->>1)::bigint]);
+          perform pgflow.release_runs(array[run_id], array[token]);
           commit;
           exit;
         end if;
@@ -1129,10 +1155,11 @@ begin
     answer := pgflow.advance((step->>'worker')::int, (run->>0)::bigint, (run->>1)::bigint, (run->>2)::bigint,
       timed => 'armed');
   exception when sqlstate 'PF004' then
-    answer := '{"place": "lost", "wake": []}';
+    answer := '{"place": "lost", "steps": 0, "wake": []}';
   end;
   return jsonb_build_object('worker', step->'worker', 'wake', coalesce(answer->'wake', '[]'))
-    || case when answer->>'place' = 'leased' then jsonb_build_object('runs', step->'runs') else '{}' end;
+    || case when answer is null or answer->>'place' = 'leased' then jsonb_build_object('runs', step->'runs')
+      else '{}' end;
 end
 $$;
 comment on function pgflow.run_timed(jsonb)

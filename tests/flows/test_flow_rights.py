@@ -55,7 +55,6 @@ ESCAPES = {
     "insert into pgflow.outcome select 1;": "permission denied for table outcome",
     "update pgflow.flow_frame set vars = '{}';": "permission denied for table flow_frame",
     "perform pgflow.advance(1, 1, 1, 1);": "permission denied for function advance",
-    "perform pgflow.call_flow_(1, '', 1, '{}', '{}');": "permission denied for function call_flow_",
     "perform pgflow.alter_workflow('w', 1);": "permission denied for function alter_workflow",
     "copy secret to program 'true';": "permission denied to COPY to or from an external program",
     'alter function mallory."w@N"(int, jsonb, jsonb) owner to postgres;': 'must be able to SET ROLE "postgres"',
