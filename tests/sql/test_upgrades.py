@@ -83,12 +83,12 @@ def test_the_migrations_of_releases_are_frozen():
 
 def test_a_change_of_a_migration_of_a_release_is_named():
     ours = schema.own_assets()
-    record = releases.Record(dataclasses.replace(ours, version="0.0.1"), {}, {})
+    record = releases.Record(ours._replace(version="0.0.1"), {}, {})
     assert releases.changed_migrations(record, ours) == []
     first, *rest = ours.migrations
     edited = dataclasses.replace(first, text=f"{first.text}--")
     for changed in ((edited, *rest), tuple(rest)):
-        (line,) = releases.changed_migrations(record, dataclasses.replace(ours, migrations=changed))
+        (line,) = releases.changed_migrations(record, ours._replace(migrations=changed))
         assert line.startswith(f"{first.name} is of release 0.0.1")
 
 
