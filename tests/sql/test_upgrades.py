@@ -7,7 +7,6 @@ next one. `python -m tests.upgrades` plays the same for longer.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -86,7 +85,7 @@ def test_a_change_of_a_migration_of_a_release_is_named():
     record = releases.Record(ours._replace(version="0.0.1"), {}, {})
     assert releases.changed_migrations(record, ours) == []
     first, *rest = ours.migrations
-    edited = dataclasses.replace(first, text=f"{first.text}--")
+    edited = first._replace(text=f"{first.text}--")
     for changed in ((edited, *rest), tuple(rest)):
         (line,) = releases.changed_migrations(record, ours._replace(migrations=changed))
         assert line.startswith(f"{first.name} is of release 0.0.1")
