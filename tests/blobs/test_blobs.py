@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -446,7 +447,7 @@ def test_readers_say_how_large_it_is() -> None:
 # ---------------------------------------------------------------- memory
 
 MEMORY = """
-import resource, sys
+import pathlib, re, sys
 import psycopg, pgflow
 from pgflow import App
 from pgflow.blobs import Blob, Blobs
@@ -469,29 +470,22 @@ def read(connection: psycopg.Connection, doc: Blob) -> int:
 def through(whole: bool) -> int:
     return read(write(whole))
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-
 with App(sys.argv[1], include=[through]) as app, app.worker():
-    warm = app.start(through, False).result(60)
-    assert warm == SIZE
-    before = int(sys.argv[2]) or peak()
-    assert app.start(through, sys.argv[3] == "whole").result(60) == SIZE
-    print(peak())
+    assert app.start(through, sys.argv[2] == "whole").result(300) == SIZE
+# Not ru_maxrss: a process inherits that of its parent.
+print(re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])
 """
 
 
 @pytest.mark.full
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc")
 def test_a_large_value_goes_through_a_step_in_little_more_memory_than_it_has(dsn: str) -> None:
-    peaks = {
-        kind: int(
-            subprocess.run(
-                [sys.executable, "-c", MEMORY, dsn, "0", kind],
-                check=True, capture_output=True, text=True,
-            ).stdout
-        )
-        for kind in ("pieces", "whole")
-    }  # fmt: skip
+    def peak(kind: str) -> int:
+        command = [sys.executable, "-c", MEMORY, dsn, kind]
+        ran = subprocess.run(command, check=True, capture_output=True, text=True)
+        return int(ran.stdout) << 10
+
     size = 64 << 20
-    assert peaks["whole"] - peaks["pieces"] < 2 * size, peaks
-    assert peaks["pieces"] < 4 * size, peaks
+    in_pieces, whole = peak("pieces"), peak("whole")
+    assert in_pieces < 3 * size, "the process itself, and a few chunks"
+    assert size // 2 < whole - in_pieces < 2 * size, "the bytes that the step holds"
