@@ -10,7 +10,7 @@ an app, to read.
 Example::
 
     @pgflow.transaction
-    def fetch(connection: pgflow.Connection, path: str) -> Blob:
+    def fetch(connection: psycopg.Connection, path: str) -> Blob:
         with open(path, "rb") as file:
             return Blobs(connection).store(iter(lambda: file.read(65536), b""))
 """
