@@ -15,11 +15,13 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -438,16 +440,21 @@ def play(script: str, values: dict[str, str], value: str) -> tuple[bool, str]:
         mark = Path(folder, MARK)
         said = {"ARGUMENTS": value, "INPUTS_NAME": value, "LOOP_PREV_OUTPUT": value}
         environment = {"PATH": os.environ["PATH"], "HOME": folder, "MARK": str(mark)}
-        done = subprocess.run(
+        with subprocess.Popen(
             ["bash", "-c", script],
             env={**environment, **said, "USER_MESSAGE": value, "INPUTS_COUNT": value, **values},
             cwd=folder,
-            capture_output=True,
-            check=False,
             stdin=subprocess.DEVNULL,
-            timeout=SECONDS,
-        )
-        return mark.exists(), f"{done.stdout.decode(errors='replace')}{done.returncode}"
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as bash:
+            try:
+                out, _ = bash.communicate(timeout=SECONDS)
+            finally:  # one that calls itself without end leaves others behind
+                with suppress(ProcessLookupError):
+                    os.killpg(bash.pid, signal.SIGKILL)
+        return mark.exists(), f"{out.decode(errors='replace')}{bash.returncode}"
 
 
 def main() -> int:
