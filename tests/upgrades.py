@@ -13,7 +13,6 @@ runs that it left in flight, which then end; so is a record of the version at ha
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import random
@@ -448,7 +447,7 @@ def alter_under_work(fleet: Fleet, times: int, seed: int) -> dict[str, Any]:
             )
             number = files.migrations[-1].number + 1
             migration = schema.SqlFile(f"{number:04}_next", text)
-            files = dataclasses.replace(files, migrations=(*files.migrations, migration))
+            files = files._replace(migrations=(*files.migrations, migration))
             schema.install(fleet.conn, touched(files) if n % 2 else files)
         fleet.finish(working)
         fleet.ask(AT_HAND, "signal", keys)
