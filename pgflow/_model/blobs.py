@@ -1,7 +1,7 @@
 """Blobs: references to large values, which the database stores in chunks (``sql/runs/blobs.sql``).
 
-The journal holds the reference only. The database finds it by its mark in the text of a value, so a
-value that names a blob is never encoded by the codec of an app.
+The journal holds the reference only. The database finds it by its mark in the text of a value. A
+codec would hide the mark, so an app with a codec stores no blobs.
 """
 
 from __future__ import annotations
