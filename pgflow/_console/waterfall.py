@@ -22,6 +22,13 @@ LEAST_WIDTH = 0.4
 SHARED_FROM = 4
 """Calls of one name, one after the other, from which on they share a line."""
 TICKS = 4
+"""Parts of the axis at most."""
+PARTS_SECONDS = (
+    *(n / 10**power for power in (3, 2, 1, 0) for n in (1, 2, 5)),
+    *(10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200),
+    *(86400 * n * 10**power for power in range(3) for n in (1, 2, 5)),
+)
+"""Lengths of a part of the axis, so that its marks are at round times."""
 MARK = "mark"
 BAD = ("failed", "refused", "abandoned", "given up")
 
@@ -153,11 +160,18 @@ def draw(entries: Sequence[Entry], began_at: datetime, now: datetime | None) -> 
         until = max(until, now)
     axis = _Axis(began_at, max(until, began_at))
     lines = [line for group in _groups(entries) for line in _lines(axis, group)]
-    ticks = tuple(
-        Tick(100 * part / TICKS, duration(axis.seconds * part / TICKS)) for part in range(TICKS + 1)
-    )
     drawn = tuple(lines[-MOST_LINES:])
-    return Waterfall(drawn, ticks, len(lines) - len(drawn), duration(axis.seconds))
+    return Waterfall(drawn, ticks(axis.seconds), len(lines) - len(drawn), duration(axis.seconds))
+
+
+def ticks(seconds: float) -> tuple[Tick, ...]:
+    """Return the marks of an axis of this length: at round times, and no two with one label."""
+    part = next((size for size in PARTS_SECONDS if size * TICKS >= seconds), seconds)
+    times = [part * n for n in range(1, int(seconds / part) + 1)]
+    return Tick(0, "0"), *(
+        Tick(100 * time / seconds, f"{time * 1000:.0f} ms" if part < 0.1 else duration(time))
+        for time in times
+    )
 
 
 def _groups(entries: Sequence[Entry]) -> list[list[Entry]]:

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pgflow.inspect import RunDetail, RunRow
 from pgflow.inspect.listing import COUNTED
+from pgflow.inspect.words import readable
 from pgflow.texts import printable, visible
 
 MOST_CHARS = 20_000
@@ -118,7 +119,10 @@ class Shown:
 
 
 def shown(value: Any) -> Shown:
-    """Return a value as a page shows it."""
+    """Return a value as a page shows it: without the names of the fields that its models were not
+    given, which the journal keeps.
+    """
+    value = readable(value)
     text = line = whole(value) if isinstance(value, str) else _on_one_line(value)
     if not isinstance(value, str):
         if len(text) <= MOST_SHORT:

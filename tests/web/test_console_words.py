@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pgflow._console import words
-from pgflow._console.waterfall import draw
+from pgflow._console.waterfall import draw, ticks
 from pgflow.inspect import Entry, Failure
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -46,6 +46,25 @@ def test_durations_have_two_or_three_digits(seconds: float, said: str) -> None:
     assert words.duration(seconds) == said
 
 
+@pytest.mark.parametrize(
+    ("seconds", "labels"),
+    [
+        (0.001, "0, 1 ms"),
+        (0.16, "0, 50 ms, 100 ms, 150 ms"),
+        (0.31, "0, 0.1 s, 0.2 s, 0.3 s"),
+        (3, "0, 1.0 s, 2.0 s, 3.0 s"),
+        (130, "0, 60 s, 2 m"),
+        (5000, "0, 30 m, 60 m"),
+        (200_000, "0, 24 h, 2 d"),
+        (3e10, "0, 347222 d"),
+    ],
+)
+def test_marks_of_the_axis_are_at_round_times(seconds: float, labels: str) -> None:
+    marks = ticks(seconds)
+    assert ", ".join(mark.label for mark in marks) == labels
+    assert all(0 <= mark.x <= 100 for mark in marks)
+
+
 def test_ages_offsets_and_amounts_are_told() -> None:
     assert words.age(at(-120), NOON) == "2 m ago"
     assert words.age(at(7200), NOON) == "in 2 h"
@@ -72,6 +91,8 @@ def test_a_value_is_shown_up_to_a_limit_and_on_one_line() -> None:
     assert long.left_out == 50_002 - words.MOST_CHARS
     assert words.shown("line 1\nline 2").text == "line 1\nline 2"
     assert "\u202e" not in words.shown("a\u202eb").text
+    partly = {"a": {"b": 1, "c": None, "$pgflow": ["c"]}, "$pgflow": "Circle"}
+    assert words.shown(partly).text == '{"a": {"b": 1, "c": null}, "$pgflow": "Circle"}'
 
 
 @pytest.mark.parametrize(
@@ -108,7 +129,7 @@ def test_a_waterfall_places_calls_on_one_axis() -> None:
         (50, 50),
     ]
     assert drawn.lines[1].bars[0].notches == (40,)
-    assert [tick.label for tick in drawn.ticks] == ["0 ms", "2.5 s", "5.0 s", "7.5 s", "10 s"]
+    assert [tick.label for tick in drawn.ticks] == ["0", "5.0 s", "10 s"]
     assert drawn.span == "10 s"
 
 
