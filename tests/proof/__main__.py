@@ -1,13 +1,13 @@
 """`python -m tests.proof [--gate | --minutes N] [--seed S] [--postgres VERSION]... [--only
-LAYER]... [--skip LAYER]... [--output FILE]`
+LAYER]... [--skip LAYER]... [--add] [--output FILE]`
 
 Puts every promise to the fault that tests it and prints the table: promise, fault, runs, lost,
 doubled. Each layer runs in a process of its own, two at a time, on servers that are started for it
 (``--postgres``: those of the embedded server if not said; 15, 16, 17 as the tests'
 ``PGFLOW_TEST_POSTGRES``), with fsync on. A server may have settings of its own: ``--postgres
 15,jit=on``, ``--postgres 16,default_transaction_isolation=serializable`` (of the layers, those that
-go through the engine). Exit code 1 if anything was lost, doubled or broken, if a mutant was not
-caught, or if a fault happened too seldom for the run to count. Nothing is played twice.
+go through the engine). Exit code 1 if anything was lost, doubled or broken, or if a fault happened
+too seldom for the run to count. Nothing is played twice; mutants that survive are in its figure.
 
 ``--gate`` is what stands between a commit and its landing: the layers whose plan follows from a
 seed. The seed is the hash of the tree, and lengths are counts: the same commit has the same plan,
@@ -27,6 +27,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,6 +81,12 @@ def parse() -> argparse.Namespace:
         default=[],
         choices=names,
         help="not this layer; may be given several times",
+    )
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="put the lines of these layers into the page and its record, in the place of those that "
+        "are there",
     )
     parser.add_argument(
         "--claim",
@@ -185,10 +192,21 @@ def claim(options: argparse.Namespace, seed: int) -> int:
             findings = named_tests.prove(server.dsn, 1, seed, options.claim)
             found.append((server.label, findings))
             tell(server.label, findings)
+    return add(found, tree, report.with_claims)
+
+
+def add(
+    found: Results,
+    tree: report.Tree,
+    merged: Callable[[dict[str, Any], Results, report.Tree], dict[str, Any]],
+) -> int:
+    """Put what was found into the page and its record, unless something does not hold; returns the
+    exit code.
+    """
     if report.broken(found):
         return 1
     record = GUARANTEES.with_suffix(".json")
-    run = report.with_claims(json.loads(record.read_text()), found, tree)
+    run = merged(json.loads(record.read_text()), found, tree)
     record.write_text(json.dumps(run, indent=1) + "\n")
     GUARANTEES.write_text(report.page(run))
     return 0
@@ -223,6 +241,8 @@ def main() -> int:
         return claim(options, seed)
     started, tree = time.monotonic(), report.tree_at_hand()
     results = run(options, seed)
+    if options.add:
+        return add(results, tree, report.with_layers)
     arguments = " --gate" if options.gate else f" --minutes {options.minutes:g}"
     arguments += "".join(f" --postgres {wanted}" for wanted in options.postgres or [])
     record = report.record(

@@ -28,8 +28,8 @@ HEAD = """\
 Written by `python -m tests.proof{arguments}` in {minutes:.0f} minutes on {date}, of commit `{commit}`{changed}, seed {seed}, on Postgres {versions}. \
 How each promise is kept is in [Guarantees and their limits](explanation/guarantees.md).
 
-**{runs:,} tests of {proven} promises: {lost} lost, {doubled} doubled, {wrong} otherwise broken. Mutants caught: {mutants}.**
-{again}
+**{runs:,} tests of {proven} promises: {lost} lost, {doubled} doubled, {wrong} otherwise broken. Mutants: {mutants}.**
+
 `runs` counts how often the promise was put to that fault: transactions, kills, cuts, programs, values. `shared` counts what another \
 promise was tested by too and what its line counts as its runs: no sum counts anything twice. A run in which a fault happened less often \
 than it must is void and writes nothing.
@@ -181,20 +181,31 @@ def with_claims(
         }
         for entry in run["results"]
     ]
+    return _with(run, kept, found, tree)
+
+
+def with_layers(
+    run: dict[str, Any], found: list[tuple[str, Findings]], tree: Tree
+) -> dict[str, Any]:
+    """Return the record of a run with layers that were played again later, on all their servers.
+
+    Args:
+        run: The record.
+        found: Version of the server, and findings of each layer.
+        tree: The tree that was tested.
+    """
+    again = {findings.layer for _, findings in found}
+    kept = [entry for entry in run["results"] if entry["layer"] not in again]
+    return _with(run, kept, found, tree)
+
+
+def _with(
+    run: dict[str, Any], kept: list[Any], found: list[tuple[str, Findings]], tree: Tree
+) -> dict[str, Any]:
     for version, findings in found:
         findings.commit = tree.commit + ("+changes" if tree.is_dirty else "")
         kept.append({"postgres": version, **asdict(findings)})
     return {**run, "results": kept, "promises": PROMISES, "not_built": NOT_BUILT}
-
-
-def _again(run: dict[str, Any]) -> str:
-    reasons = run.get("again")
-    return (
-        "\nA layer in which something did not hold was played again on its server, at the same "
-        f"commit. It had said: {'; '.join(reasons)}.\n"
-        if reasons
-        else ""
-    )
 
 
 def results_of(run: dict[str, Any]) -> list[tuple[str, Findings]]:
@@ -240,7 +251,6 @@ def page(run: dict[str, Any]) -> str:
         lost=sum(line.lost for line in lines.values()),
         doubled=sum(line.doubled for line in lines.values()),
         wrong=sum(len(line.wrong) for line in lines.values()),
-        again=_again(run),
         mutants=", ".join(dict.fromkeys(e.figure for e in caught)) or "not run",
     )
     for guarantee, promise in promises.items():
