@@ -251,9 +251,15 @@ def lock(
     return _AsyncBlock(scope, key, ttl, timeout, shared=shared)
 
 
-def sync_lock(
-    key: str, ttl: Duration | None, timeout: Duration | None, *, shared: bool
+def lock_sync(
+    key: str,
+    *,
+    ttl: Duration | None = None,
+    shared: bool = False,
+    timeout: Duration | None = None,
 ) -> AbstractContextManager[int]:
-    """The block for a sync workflow."""
+    """A block that at most one run at a time is in, of all that name the same key; see
+    :func:`pgflow.lock`.
+    """
     scope, thread = sync_scope("pgflow.sync.lock()", "pgflow.lock()")
     return _SyncBlock(scope, thread, key, ttl, timeout, shared=shared)

@@ -321,6 +321,8 @@ class _ThreadServer(_Server):
 def serve_sync(
     state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
 ) -> None:
-    """Serve the handlers of the running workflow, one at a time; see :func:`serve`."""
+    """Serve the handlers of the running workflow, one at a time; see
+    :func:`pgflow.updates.serve`.
+    """
     scope, thread = sync_scope("pgflow.sync.serve()", "pgflow.updates.serve()")
     _ThreadServer(scope, state, until, timeout).serve(thread)

@@ -16,7 +16,7 @@ from pgflow.inspect._homes import HOMES
 if TYPE_CHECKING:
     from pgflow.inspect._surface import *  # noqa: F403 - they are listed there
 else:
-    __all__ = sorted(HOMES)
+    __all__ = list(HOMES)
     __getattr__ = importer(globals(), HOMES)
 
 

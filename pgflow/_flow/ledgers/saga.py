@@ -223,14 +223,16 @@ async def _saga(
     _leave(scope, block, token)
 
 
-def sync_saga(
+def saga_sync(
     *,
     goal: str | None = None,
     planner: Step[[Any], Decision[Any]] | None = None,
     steps: Sequence[Step[..., Any]] = (),
     inherits: bool = False,
 ) -> AbstractContextManager[None]:
-    """The same for sync workflows; see :func:`pgflow.effects.saga`."""
+    """A block whose effects are taken back, the last first, when an exception leaves it; see
+    :func:`pgflow.effects.saga`.
+    """
     scope, _ = sync_scope("pgflow.sync.saga()", "pgflow.effects.saga()")
     return _sync_saga(scope, _planning_of(planner, goal, steps), inherits=inherits)
 
