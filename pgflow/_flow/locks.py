@@ -138,12 +138,7 @@ class _AsyncBlock(_Block, AbstractAsyncContextManager[int]):
 
     async def __aenter__(self) -> int:
         call = self._ask()
-        waiter: Any = call.waiter
-        try:
-            fence: int = await waiter
-        except asyncio.CancelledError:
-            self._scope.execution.cancel_call(call)
-            raise
+        fence: int = await self._scope.wait(call)
         self._task = asyncio.current_task()
         self._cancelling = self._task.cancelling() if self._task is not None else 0
         return self._enter(call, fence)
@@ -182,13 +177,7 @@ class _SyncBlock(_Block, AbstractContextManager[int]):
 
     def __enter__(self) -> int:
         call = self._ask()
-        waiter: Any = call.waiter
-        try:
-            self._thread.block(call)
-        except asyncio.CancelledError:
-            self._scope.execution.cancel_call(call)
-            raise
-        return self._enter(call, waiter.take())
+        return self._enter(call, self._scope.block(call))
 
     def _lost(self) -> None:
         self._thread.cancel()

@@ -340,24 +340,25 @@ def is_done(call: EffectCall) -> bool:
     return call.was_done
 
 
-def _last(effects: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:
-    """Yield the effects to take back, the last one first.
-    Tasks that go on meanwhile may add to them.
+def _undoing_all(
+    scope: WorkflowScope, effects: list[Enlisted], *, all_of_them: bool
+) -> Iterator[Call]:
+    """Yield each effect to take back, the last one first, and then the calls that compensate it.
+    Each is over before the next is issued. Tasks that go on meanwhile may add to the effects.
     """
     while effects:
         effect, call = effects.pop()
         if all_of_them or call.is_bound or effect.has_compensation:
-            yield effect, call
+            yield call
+            if is_done(call):
+                yield from _undoing(scope, effect, call)
 
 
 async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them: bool) -> None:
     """Compensate effects, the last first. A cancellation meanwhile is raised afterwards."""
     cancelled: asyncio.CancelledError | None = None
-    for effect, call in _last(effects, all_of_them=all_of_them):
+    for call in _undoing_all(scope, effects, all_of_them=all_of_them):
         cancelled = await _closed(scope, call) or cancelled
-        if is_done(call):
-            for undo in _undoing(scope, effect, call):
-                cancelled = await _closed(scope, undo) or cancelled
     if cancelled is not None:
         raise cancelled
 
@@ -400,11 +401,8 @@ async def _closed(scope: WorkflowScope, call: Call) -> asyncio.CancelledError | 
 def take_back_sync(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them: bool) -> None:
     """The same in a thread."""
     cancelled: asyncio.CancelledError | None = None
-    for effect, call in _last(effects, all_of_them=all_of_them):
+    for call in _undoing_all(scope, effects, all_of_them=all_of_them):
         cancelled = _closed_sync(scope, call) or cancelled
-        if is_done(call):
-            for undo in _undoing(scope, effect, call):
-                cancelled = _closed_sync(scope, undo) or cancelled
     if cancelled is not None:
         raise cancelled
 
