@@ -208,16 +208,9 @@ async def _saga(
     block, token = _enter(scope, planning, inherits=inherits)
     try:
         yield
-    except ContinueAsNew:
-        _bind(block)
-        _leave(scope, block, token)
-        raise
-    except _NOT_AN_END:
-        _leave(scope, block, token)
-        raise
-    except BaseException:
-        _close_to_next(scope, block)
-        await take_back(scope, block.effects, all_of_them=True)
+    except BaseException as error:
+        if _is_undone(scope, block, error):
+            await take_back(scope, block.effects, all_of_them=True)
         _leave(scope, block, token)
         raise
     _leave(scope, block, token)
@@ -244,16 +237,9 @@ def _sync_saga(
     block, token = _enter(scope, planning, inherits=inherits)
     try:
         yield
-    except ContinueAsNew:
-        _bind(block)
-        _leave(scope, block, token)
-        raise
-    except _NOT_AN_END:
-        _leave(scope, block, token)
-        raise
-    except BaseException:
-        _close_to_next(scope, block)
-        take_back_sync(scope, block.effects, all_of_them=True)
+    except BaseException as error:
+        if _is_undone(scope, block, error):
+            take_back_sync(scope, block.effects, all_of_them=True)
         _leave(scope, block, token)
         raise
     _leave(scope, block, token)
@@ -276,12 +262,17 @@ def _is_inherited(call: EffectCall) -> bool:
     return call.number == 0 and not call.is_of_child
 
 
-def _close_to_next(scope: WorkflowScope, block: Block) -> None:
-    """Refuse continue_as_new while this generation compensates inherited effects: the next one
-    would inherit them again.
+def _is_undone(scope: WorkflowScope, block: Block, error: BaseException) -> bool:
+    """Return True if what was done in a block is to be taken back for what leaves it. No generation
+    may follow if that was inherited: the next one would inherit it again.
     """
+    if isinstance(error, ContinueAsNew):
+        _bind(block)
+    if isinstance(error, _NOT_AN_END):
+        return False
     if any(_is_inherited(call) for _, call in block.effects):
         scope.is_last = True
+    return True
 
 
 def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> None:
@@ -459,19 +450,24 @@ def _stored(scope: WorkflowScope, entry: SagaEntry) -> SagaEntry:
     return entry._replace(request=scope.execution.values.sealed(entry.request, what), result=result)
 
 
+def _has_failed(scope: WorkflowScope, error: BaseException) -> bool:
+    """Return True if what leaves a run is a failure, for which its effects are taken back."""
+    if isinstance(error, ContinueAsNew):
+        hand_on(scope, error)
+    if isinstance(error, _NOT_AN_END):
+        return False
+    _adopt(scope)
+    return True
+
+
 async def guarded(scope: WorkflowScope, main: Callable[..., Any], *args: Any) -> Any:
     """Run a workflow's function. If it raises, compensate its effects."""
     try:
         value = await main(*args)
         return _checked(scope, value) if scope.effects else value
-    except ContinueAsNew as end:
-        hand_on(scope, end)
-        raise
-    except _NOT_AN_END:
-        raise
-    except BaseException:
-        _adopt(scope)
-        await take_back(scope, scope.effects, all_of_them=False)
+    except BaseException as error:
+        if _has_failed(scope, error):
+            await take_back(scope, scope.effects, all_of_them=False)
         raise
 
 
@@ -480,12 +476,7 @@ def guarded_sync(scope: WorkflowScope, main: Callable[..., Any], *args: Any) -> 
     try:
         value = main(*args)
         return _checked(scope, value) if scope.effects else value
-    except ContinueAsNew as end:
-        hand_on(scope, end)
-        raise
-    except _NOT_AN_END:
-        raise
-    except BaseException:
-        _adopt(scope)
-        take_back_sync(scope, scope.effects, all_of_them=False)
+    except BaseException as error:
+        if _has_failed(scope, error):
+            take_back_sync(scope, scope.effects, all_of_them=False)
         raise
