@@ -4,69 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from itertools import islice
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 
 from pgflow._engine.calls import Call, ChildCall
 from pgflow._engine.drivers import Race
-from pgflow._engine.timers import Timers
 from pgflow._flow import dynamic
-from pgflow._flow import locks as _locks
-from pgflow._flow.authority import gate as _gates
-from pgflow._flow.authority.gate import Verdict
+from pgflow._flow.authority.gate import Verdict, ask, gate_calls
 from pgflow._flow.children import SyncChild, issue_child
-from pgflow._flow.entities import Snapshot, query_sync
-from pgflow._flow.events import publish_sync
-from pgflow._flow.events import wait_for_event_sync as _wait_for_event
-from pgflow._flow.ledgers.saga import give_up_child_sync, sync_saga
+from pgflow._flow.entities import query_sync as query
+from pgflow._flow.events import publish_sync as publish
+from pgflow._flow.events import wait_for_event_sync as wait_for_event
+from pgflow._flow.ledgers.saga import give_up_child_sync
+from pgflow._flow.ledgers.saga import saga_sync as saga
+from pgflow._flow.locks import lock_sync as lock
 from pgflow._flow.many import Tally, check_mapped, of_item
-from pgflow._flow.messages import execute_update_sync, send_sync
+from pgflow._flow.messages import execute_update_sync as execute_update
+from pgflow._flow.messages import send_sync as send
 from pgflow._flow.scope import WorkflowScope, current, sync_scope
-from pgflow._flow.serving import serve_sync as _serve_sync
-from pgflow._flow.signals import Signal
-from pgflow._flow.step import Calls, Step
-from pgflow._flow.timers import checked, seconds_of
-from pgflow._flow.updates import UpdateHandler
+from pgflow._flow.serving import serve_sync as serve
+from pgflow._flow.step import Calls, Step, follow_sync
+from pgflow._flow.timers import sleep_sync as sleep
 from pgflow._flow.workflow import Workflow
-from pgflow._model.decisions import Decision
 from pgflow._model.durations import Duration
-from pgflow._model.events import Event
 from pgflow._model.gates import GateRequest, OnTimeout
-from pgflow._model.messages import Delivery
 from pgflow._model.options import MapResult, Retries
 from pgflow.errors import WrongColourError
 
-S = TypeVar("S")
+__all__ = [
+    "call", "execute_update", "gate", "lock", "map", "publish", "query", "run_child", "saga",
+    "send", "serve", "sleep", "start_child", "wait_for_event",
+]  # fmt: skip
+
 T = TypeVar("T")
 A = TypeVar("A")
 R = TypeVar("R")
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
-
-
-def sleep(delay: Duration, *, name: str | None = None) -> None:
-    """Sleep durably; see :func:`pgflow.sleep`."""
-    scope, thread = sync_scope("pgflow.sync.sleep()", "pgflow.sleep()")
-    seconds = seconds_of(delay)
-    name = name if name is None else checked(name)
-    if seconds == 0:
-        return
-    call = scope.execution.parts[Timers].issue(seconds, name)
-    try:
-        thread.block(call)
-    except asyncio.CancelledError:
-        scope.execution.cancel_call(call)
-        raise
-
-
-def serve(
-    state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
-) -> None:
-    """Serve the handlers of the running workflow, one at a time; see
-    :func:`pgflow.updates.serve`.
-    """
-    _serve_sync(state, until=until, timeout=timeout)
 
 
 @overload
@@ -130,20 +105,6 @@ def start_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) 
             raise
         call.start.waiter.take()  # type: ignore[union-attr]
     return SyncChild(scope, call)
-
-
-def send(key: str, signal: Signal[T], value: T) -> Delivery:
-    """Send a signal to another run; see :func:`pgflow.send`."""
-    return send_sync(key, signal, value)
-
-
-def execute_update(
-    key: str, update: UpdateHandler[P, R], /, *args: P.args, **kwargs: P.kwargs
-) -> R:
-    """Ask another run for an update, and wait for its answer; see
-    :func:`pgflow.updates.execute_update`.
-    """
-    return execute_update_sync(key, update, *args, **kwargs)
 
 
 def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
@@ -251,54 +212,6 @@ def gate(
     verify: Step[[Any], bool] | None = None,
 ) -> Any:
     """Ask for approval and wait for an authorised answer; see :func:`pgflow.authority.gate`."""
-    sync_scope("pgflow.sync.gate()", "pgflow.authority.gate()")
-    asked = _gates.ask(name, request, answer, approvers, quorum, timeout, on_timeout, escalate)
-    return _gates.gate_sync(asked, notify, verify)
-
-
-def lock(
-    key: str,
-    *,
-    ttl: Duration | None = None,
-    shared: bool = False,
-    timeout: Duration | None = None,
-) -> AbstractContextManager[int]:
-    """A block that at most one run at a time is in, of all that name the same key; see
-    :func:`pgflow.lock`.
-    """
-    return _locks.sync_lock(key, ttl, timeout, shared=shared)
-
-
-def publish(topic: str, payload: Any, *, key: str | None = None) -> int:
-    """Publish an event; see :func:`pgflow.events.publish`."""
-    return publish_sync(topic, payload, key)
-
-
-def wait_for_event(
-    topic: str,
-    match: dict[str, Any] | None = None,
-    *,
-    key: str | None = None,
-    after: Event | int | None = None,
-    timeout: Duration | None = None,
-) -> Event:
-    """Wait durably for an event; see :func:`pgflow.events.wait_for_event`."""
-    return _wait_for_event(topic, match, key, after, timeout)
-
-
-def query(entity: type[S], key: str) -> Snapshot[S]:
-    """Read an entity, without a lock; see :func:`pgflow.entities.query`."""
-    return query_sync(entity, key)
-
-
-def saga(
-    *,
-    goal: str | None = None,
-    planner: Step[[Any], Decision[Any]] | None = None,
-    steps: Sequence[Step[..., Any]] = (),
-    inherits: bool = False,
-) -> AbstractContextManager[None]:
-    """A block whose effects are taken back, the last first, when an exception leaves it; see
-    :func:`pgflow.effects.saga`.
-    """
-    return sync_saga(goal=goal, planner=planner, steps=steps, inherits=inherits)
+    scope, _ = sync_scope("pgflow.sync.gate()", "pgflow.authority.gate()")
+    asked = ask(name, request, answer, approvers, quorum, timeout, on_timeout, escalate)
+    return follow_sync(scope, gate_calls(scope, asked, notify, verify))

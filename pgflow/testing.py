@@ -88,7 +88,29 @@ UNSERVED_SECONDS = 0.5
 """Time that runs must have waited before they count as unserved."""
 
 
-class AsyncHarness:
+class _Equipped:
+    """What both harnesses change of their apps."""
+
+    app: Any
+
+    def include(self, *things: Workflow[..., Any] | Relay | ModuleType) -> None:
+        """Add workflows and relays, or modules of them, before anything is started."""
+        self.app.include(*things)
+
+    @overload
+    def replace(
+        self, step: AsyncStep[P, R, Any], fake: Callable[P, Coroutine[Any, Any, R]]
+    ) -> None: ...
+    @overload
+    def replace(self, step: SyncStep[P, R, Any], fake: Callable[P, R]) -> None: ...
+    def replace(self, step: Step[Any, Any], fake: Callable[..., Any]) -> None:
+        """Run a fake instead of a step's body. The fake of a ``@transaction`` gets the connection
+        too.
+        """
+        self.app.definitions.replacements[step.origin] = fake
+
+
+class AsyncHarness(_Equipped):
     """An app with a worker under the test's control. It belongs to the event loop that first uses
     it.
 
@@ -181,22 +203,6 @@ class AsyncHarness:
         self.app.definitions.pools.extend(pools)
         self._queues.update(queues)
         return self
-
-    def include(self, *things: Workflow[..., Any] | Relay | ModuleType) -> None:
-        """Add workflows and relays, or modules of them, before anything is started."""
-        self.app.include(*things)
-
-    @overload
-    def replace(
-        self, step: AsyncStep[P, R, Any], fake: Callable[P, Coroutine[Any, Any, R]]
-    ) -> None: ...
-    @overload
-    def replace(self, step: SyncStep[P, R, Any], fake: Callable[P, R]) -> None: ...
-    def replace(self, step: Step[Any, Any], fake: Callable[..., Any]) -> None:
-        """Run a fake instead of a step's body. The fake of a ``@transaction`` gets the connection
-        too.
-        """
-        self.app.definitions.replacements[step.origin] = fake
 
     async def start(
         self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs
@@ -310,7 +316,7 @@ class AsyncHarness:
         self._worker = None
 
 
-class Harness:
+class Harness(_Equipped):
     """An app with a worker under the test's control; see :class:`AsyncHarness`.
 
     Attributes:
@@ -352,22 +358,6 @@ class Harness:
         """Stop the worker, and close the app."""
         self._portal.call(self._harness.__aexit__(None, None, None))
         self.app.close()
-
-    def include(self, *things: Workflow[..., Any] | Relay | ModuleType) -> None:
-        """Add workflows and relays, or modules of them, before anything is started."""
-        self.app.include(*things)
-
-    @overload
-    def replace(
-        self, step: AsyncStep[P, R, Any], fake: Callable[P, Coroutine[Any, Any, R]]
-    ) -> None: ...
-    @overload
-    def replace(self, step: SyncStep[P, R, Any], fake: Callable[P, R]) -> None: ...
-    def replace(self, step: Step[Any, Any], fake: Callable[..., Any]) -> None:
-        """Run a fake instead of a step's body. The fake of a ``@transaction`` gets the connection
-        too.
-        """
-        self.app.definitions.replacements[step.origin] = fake
 
     def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Start a run. :meth:`until_idle` works on it."""

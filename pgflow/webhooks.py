@@ -25,6 +25,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from pgflow._asgi import Asgi, Receive, Scope, live
@@ -394,17 +395,27 @@ def _find(endpoints: Mapping[str, Endpoint], came: _Came) -> Endpoint | _Answer:
     return endpoint if came.method == "POST" else _Answer(405, "use POST")
 
 
+def _order_of(
+    app: App | AsyncApp, endpoint: Endpoint, came: _Came, now: float
+) -> Callable[[], Any] | None:
+    """Return the call of the app that a request decides; None if nothing is to be done."""
+    request = _received(endpoint, came, now)
+    decided = endpoint.decide(request)
+    key = endpoint.key_of(request)
+    if isinstance(decided, Start):
+        workflow = decided.workflow.options(key=key, if_taken="attach")
+        return partial(app.start, workflow, *decided.args)
+    if isinstance(decided, Send):
+        return partial(app.send, decided.key, decided.signal, decided.value, idempotency_key=key)
+    return None
+
+
 async def _take_async(app: AsyncApp, endpoint: Endpoint, came: _Came) -> _Answer:
     try:
         now = (await ask_async(app, database_now())).timestamp()
-        request = _received(endpoint, came, now)
-        decided = endpoint.decide(request)
-        key = endpoint.key_of(request)
-        if isinstance(decided, Start):
-            workflow = decided.workflow.options(key=key, if_taken="attach")
-            await app.start(workflow, *decided.args)
-        elif isinstance(decided, Send):
-            await app.send(decided.key, decided.signal, decided.value, idempotency_key=key)
+        order = _order_of(app, endpoint, came, now)
+        if order is not None:
+            await order()
     except PgflowError as error:
         return _refusal(endpoint, error)
     return _ACCEPTED
@@ -412,14 +423,9 @@ async def _take_async(app: AsyncApp, endpoint: Endpoint, came: _Came) -> _Answer
 
 def _take(app: App, endpoint: Endpoint, came: _Came) -> _Answer:
     try:
-        request = _received(endpoint, came, ask(app, database_now()).timestamp())
-        decided = endpoint.decide(request)
-        key = endpoint.key_of(request)
-        if isinstance(decided, Start):
-            workflow = decided.workflow.options(key=key, if_taken="attach")
-            app.start(workflow, *decided.args)
-        elif isinstance(decided, Send):
-            app.send(decided.key, decided.signal, decided.value, idempotency_key=key)
+        order = _order_of(app, endpoint, came, ask(app, database_now()).timestamp())
+        if order is not None:
+            order()
     except PgflowError as error:
         return _refusal(endpoint, error)
     return _ACCEPTED

@@ -5276,6 +5276,12 @@ function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with ti
   set enable_seqscan=off
   md5 9773c2ba1945f9bf2e40fe3c6a20ab96
 
+function pgflow.free_stuck_(run_ids bigint[]) returns integer, owner pgflow_owner
+  -- Lets stuck runs, which are locked, be tried again; answers how many
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 d3d14ea87477f336b024c48db6b63c74
+
 function pgflow.fresh_frame_(run_id bigint) returns pgflow.flow_frame, owner pgflow_owner
   -- The frame of a run that has not begun, with the current version
   plpgsql stable
@@ -7238,7 +7244,7 @@ function pgflow.release_outdated(worker_id integer) returns integer, owner pgflo
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1a11fbe9995c2bfc1cb34cf71e49ce1a
+  md5 fc6d8d3ca57911e47141294d66c75c07
   grant execute to pgflow_worker
 
 function pgflow.release_relay(name text, token bigint) returns void, owner pgflow_owner
@@ -7271,7 +7277,7 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 36eec5bda49ff1a2233e3b8c6dcb4c77
+  md5 2f8e147cad86d0fb30f9c8ac45f7eff9
   grant execute to pgflow_worker
 
 function pgflow.removable_(roots bigint[], ended_before timestamp with time zone[], t timestamp with time zone, keys_count boolean DEFAULT true) returns bigint[], owner pgflow_owner

@@ -13,6 +13,7 @@ import difflib
 import json
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,22 +58,31 @@ def homes() -> Texts:
     """The module of each reader, from the imports of the surface of `pgflow.inspect`."""
     folder = REPOSITORY / "pgflow" / "inspect"
     tree = ast.parse((folder / "_surface.py").read_text())
-    homes = {
-        alias.name: node.module or ""
+    names = {
+        node.module or "": " ".join(sorted(alias.name for alias in node.names))
         for node in tree.body
         if isinstance(node, ast.ImportFrom)
-        for alias in node.names
     }
-    lines = [f'    "{name}": "{module}",' for name, module in sorted(homes.items())]
     text = [
         '"""Modules of the readers of `pgflow.inspect` and of their rows. Generated from `_surface`."""',
         "",
         "HOMES = {",
-        *lines,
+        "    name: module",
+        "    for module, names in {",
+        *(_entry(module, found) for module, found in names.items()),
+        "    }.items()",
+        "    for name in names.split()",
         "}",
         "",
     ]
     return {folder / "_homes.py": "\n".join(text)}
+
+
+def _entry(module: str, names: str) -> str:
+    """Return an entry of a dict: the module, and its names in strings of one line each."""
+    entry = f'"{module}": "{names}"'
+    lines = [entry] if len(entry) < 92 else textwrap.wrap(entry, 89)
+    return textwrap.indent(' "\n"'.join(lines), " " * 8) + ","
 
 
 def guarantees() -> Texts:

@@ -30,17 +30,15 @@ def sql_file() -> str:
 
 def _function(name: str, reader: Reader) -> str:
     columns = _columns(reader)
-    declared = _filled([f"{column} {kind}" for column, kind, _ in columns], ")")
-    read = _filled([f"{value} as {column}" for column, _, value in columns], "")
+    declared = _filled("returns table (", [f"{column} {kind}" for column, kind, _ in columns], ")")
+    read = _filled("  select ", [f"{value} as {column}" for column, _, value in columns])
     number = " with ordinality" if reader.numbered else ""
     alias = f"{number} as r (e, n)" if reader.numbered else " as r (e)"
     said = (reader.row.__doc__ or "").split("\n", maxsplit=1)[0].rstrip(".").split(". ")[0]
     what = "Objects" if reader.of_objects else "Rows"
     return (
         f"create or replace function pgflow.{name}(list {reader.wire})\n"
-        f"returns table (\n{declared}\n"
-        "language sql\nstable\nbegin atomic\n"
-        f"  select\n{read}\n"
+        f"{declared}\nlanguage sql\nstable\nbegin atomic\n{read}\n"
         f"  from {reader.wire}_array_elements(list){alias};\nend;\n"
         f"comment on function pgflow.{name}({reader.wire})\n"
         f"  is '{what} of the protocol as columns: {said[0].lower()}{said[1:]}';\n"
@@ -106,12 +104,13 @@ def _value(slot: str, kind: str, reader: Reader, *, is_optional: bool) -> str:
             return f"({element})::{kind}"
 
 
-def _filled(parts: list[str], end: str) -> str:
+def _filled(start: str, parts: list[str], end: str = "") -> str:
     """Return parts with commas between them, on lines of at most ``WIDTH`` columns."""
-    lines = [""]
-    for n, part in enumerate(parts):
-        word = part + ("," if n < len(parts) - 1 else "")
-        if lines[-1] and len(lines[-1]) + len(word) + 1 > WIDTH:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}" if lines[-1] else f"  {word}"
-    return "\n".join(lines) + (f"\n{end}" if end else "")
+    lines = [start + parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) + 3 > WIDTH:
+            lines[-1] += ","
+            lines.append(f"  {part}")
+        else:
+            lines[-1] += f", {part}"
+    return "\n".join(lines) + end

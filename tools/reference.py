@@ -155,7 +155,8 @@ def readers_page() -> str:
         f"{_first_words(readers)}\n",
         "[Read runs from Python](../how-to/read-runs.md) shows them at work.\n",
     ]
-    for concept, things in concepts(surface(readers)).items():
+    by_name = sorted(surface(readers), key=lambda thing: str(thing.__name__))
+    for concept, things in concepts(by_name).items():
         said += [f"## {concept.capitalize()}\n", *how_to(concept)]
         said += [
             _row(thing)

@@ -174,43 +174,14 @@ def _late(queues: list[QueueRow], now: datetime) -> list[Alert]:
         oldest = queue.oldest_queued_at
         if oldest is None or (now - oldest).total_seconds() < LATE_SECONDS:
             continue
-        what = f"{many(queue.queued, 'run')} queued"
         if queue.paused_at is not None:
-            alerts.append(
-                Alert(
-                    "queue",
-                    "look",
-                    queue.queue,
-                    f"{what}, and the queue is paused.",
-                    oldest,
-                    "Resume the queue",
-                    "queues",
-                )
-            )
+            level, why, action = "look", "the queue is paused", "Resume the queue"
         elif not queue.workers:
-            alerts.append(
-                Alert(
-                    "queue",
-                    "bad",
-                    queue.queue,
-                    f"{what}, and no worker serves it.",
-                    oldest,
-                    "Start a worker",
-                    "queues",
-                )
-            )
+            level, why, action = "bad", "no worker serves it", "Start a worker"
         else:
-            alerts.append(
-                Alert(
-                    "queue",
-                    "look",
-                    queue.queue,
-                    f"{what}, and the workers are behind.",
-                    oldest,
-                    "Look at the queue",
-                    "queues",
-                )
-            )
+            level, why, action = "look", "the workers are behind", "Look at the queue"
+        what = f"{many(queue.queued, 'run')} queued, and {why}."
+        alerts.append(Alert("queue", level, queue.queue, what, oldest, action, "queues"))
     return alerts
 
 

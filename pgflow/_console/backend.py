@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,13 +21,13 @@ import psycopg
 import psycopg_pool
 
 from pgflow._console.graphs import GraphDrawer
-from pgflow._db.query import HurriedQuery, Query
+from pgflow._db.query import HurriedQuery, Query, changed
 from pgflow._model.blobs import blob_words, names_blob
 from pgflow._model.envelopes import is_redacted, open_value
 from pgflow._model.tags import masked
 from pgflow.app import App, AsyncApp
 from pgflow.documents import AsyncDocuments, Documents, Put
-from pgflow.errors import CodecError, PgflowError, WrongState
+from pgflow.errors import CodecError, WrongState
 from pgflow.inspect import Question, ask, ask_async, encoded, readable
 from pgflow.inspect.question import Steps
 
@@ -90,6 +90,11 @@ def _in_time(query: Query[Any]) -> Query[Any]:
     return HurriedQuery(query.sql, query.params, query.read, seconds)
 
 
+def _hurried(question: Question[T]) -> Steps[T]:
+    """Ask a question whose statements the server gives up in time."""
+    return changed(iter(question), _in_time)
+
+
 def _kept(question: Question[T], statements: list[Query[Any]]) -> Steps[T]:
     """Ask a question, and keep its statements."""
 
@@ -97,23 +102,7 @@ def _kept(question: Question[T], statements: list[Query[Any]]) -> Steps[T]:
         statements.append(query)
         return query
 
-    return _each(question, keep)
-
-
-def _each(question: Question[T], change: Callable[[Query[Any]], Query[Any]]) -> Steps[T]:
-    """Ask a question by other queries in place of its own."""
-    steps = iter(question)
-    advance: Callable[[], Query[Any]] = partial(next, steps)
-    while True:
-        try:
-            query = advance()
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        try:
-            advance = partial(steps.send, (yield change(query)))
-        except (psycopg.Error, PgflowError) as error:
-            advance = partial(steps.throw, error)
+    return changed(iter(question), keep)
 
 
 @dataclass(frozen=True)
@@ -184,7 +173,7 @@ class Backend:
         return found
 
     async def _ask(self, question: Question[T]) -> T:
-        question = Question(partial(_each, question, _in_time))
+        question = Question(partial(_hurried, question))
         if isinstance(self._app, App):
             return await asyncio.to_thread(ask, self._app, question)
         return await ask_async(self._app, question)

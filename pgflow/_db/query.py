@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, LiteralString, Protocol, TypeVar
 
 import psycopg
@@ -17,6 +18,7 @@ from psycopg.rows import tuple_row
 from pgflow._db.connect import BEGIN, BEGIN_READING, isolates
 from pgflow._db.failures import raise_ours
 from pgflow._db.tenants import of_own, text_on
+from pgflow.errors import PgflowError
 
 T = TypeVar("T")
 
@@ -245,39 +247,66 @@ def steps_in_tenant(steps: Steps[T], tenant: str) -> Steps[T]:
     said = "select coalesce(current_setting('pgflow.tenant', true), '')"
     was: str = yield Query(said, (), lambda rows: str(rows[0][0]))
     yield Query(SET_TENANT, (tenant,), list)
-    answer: Any = None
+    result = yield from changed(steps, lambda query: replace(query, sql=of_own(query.sql)))
+    yield Query(SET_TENANT, (was,), list)
+    return result
+
+
+def changed(steps: Steps[T], change: Callable[[Query[Any]], Query[Any]]) -> Steps[T]:
+    """Return steps with other statements in place of their own."""
+    advance: Callable[[], Query[Any]] = partial(next, steps)
     while True:
         try:
-            query = steps.send(answer)
+            query = advance()
         except StopIteration as end:
-            yield Query(SET_TENANT, (was,), list)
             result: T = end.value
             return result
-        answer = yield replace(query, sql=of_own(query.sql))
+        try:
+            advance = partial(steps.send, (yield change(query)))
+        except (psycopg.Error, PgflowError) as error:
+            advance = partial(steps.throw, error)
+
+
+def drive(steps: Steps[T], put: Callable[[Query[Any]], Any]) -> T:
+    """Put statements to the database, and return their result. An error goes to the steps, which
+    may know another way.
+    """
+    advance: Callable[[], Query[Any]] = partial(next, steps)
+    while True:
+        try:
+            query = advance()
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        try:
+            advance = partial(steps.send, put(query))
+        except (psycopg.Error, PgflowError) as error:
+            advance = partial(steps.throw, error)
+
+
+async def drive_async(steps: Steps[T], put: Callable[[Query[Any]], Awaitable[Any]]) -> T:
+    """As :func:`drive`, for async code."""
+    advance: Callable[[], Query[Any]] = partial(next, steps)
+    while True:
+        try:
+            query = advance()
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        try:
+            advance = partial(steps.send, await put(query))
+        except (psycopg.Error, PgflowError) as error:
+            advance = partial(steps.throw, error)
 
 
 def run_steps(executor: Executor, steps: Steps[T]) -> T:
     """Run statements in the open transaction of the caller, and return their result."""
-    answer: Any = None
-    while True:
-        try:
-            query = steps.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        answer = run_on(executor, query)
+    return drive(steps, partial(run_on, executor))
 
 
 async def run_steps_async(executor: AsyncExecutor, steps: Steps[T]) -> T:
     """As :func:`run_steps`, for async code."""
-    answer: Any = None
-    while True:
-        try:
-            query = steps.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        answer = await run_on_async(executor, query)
+    return await drive_async(steps, partial(run_on_async, executor))
 
 
 def tuples_of(connection: psycopg.Connection[Any]) -> psycopg.Cursor[Row]:

@@ -70,14 +70,13 @@ _WORDS = {
 
 def _make(
     effect: str,
+    name: str | None,
+    retries: Retries | int,
+    timeout: Duration | None,
+    raises: Sequence[type[Exception]],
+    aliases: Sequence[str],
+    max_age: Duration | None,
     fn: Callable[..., Any],
-    *,
-    name: str | None = None,
-    retries: Retries | int = 3,
-    timeout: Duration | None = None,
-    max_age: Duration | None = None,
-    raises: Sequence[type[Exception]] = (),
-    aliases: Sequence[str] = (),
 ) -> Any:
     check_callable(fn, _WORDS[effect])
     kind: type[Step[..., Any]] = AsyncStep if inspect.iscoroutinefunction(fn) else SyncStep
@@ -144,15 +143,7 @@ def step(
         async def ship(order_id: int) -> str:
             return await carrier.book(order_id, key=pgflow.idempotency_key())
     """
-    make = partial(
-        _make,
-        StepKind.STEP,
-        name=name,
-        retries=retries,
-        timeout=timeout,
-        raises=raises,
-        aliases=aliases,
-    )
+    make = partial(_make, StepKind.STEP, name, retries, timeout, raises, aliases, None)
     return make(fn) if fn is not None else make
 
 
@@ -194,16 +185,7 @@ def read(
         raises: Errors that are final: never tried again, and raised in the workflow as themselves.
         aliases: Names that it had before: journals that know it by one of them fit.
     """
-    make = partial(
-        _make,
-        StepKind.READ,
-        name=name,
-        retries=retries,
-        timeout=timeout,
-        max_age=max_age,
-        raises=raises,
-        aliases=aliases,
-    )
+    make = partial(_make, StepKind.READ, name, retries, timeout, raises, aliases, max_age)
     return make(fn) if fn is not None else make
 
 
@@ -236,7 +218,7 @@ def make_transaction(
     """
     check_callable(fn, "@transaction")
     check_no_method(fn, "a @transaction", "its first parameter is the connection")
-    step = _make(StepKind.TRANSACTION, fn, retries=1, raises=raises, aliases=aliases)
+    step = _make(StepKind.TRANSACTION, None, 1, None, raises, aliases, None, fn)
     signature = inspect.signature(fn)
     parameters = list(signature.parameters.values())
     if provider is None and (
@@ -447,5 +429,5 @@ def decision(
             best = min(offers, key=lambda o: o.cents)
             return Choice(best, why="the cheapest", alternatives=[o.seller for o in offers])
     """
-    make = partial(_make, StepKind.DECISION, retries=retries, timeout=timeout, aliases=aliases)
+    make = partial(_make, StepKind.DECISION, None, retries, timeout, (), aliases, None)
     return make(fn) if fn is not None else make

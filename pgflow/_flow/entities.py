@@ -446,5 +446,5 @@ async def query(entity: type[S], key: str) -> Snapshot[S]:
 
 
 def query_sync(entity: type[S], key: str) -> Snapshot[S]:
-    """Read an entity in the code of a sync workflow; see :func:`query`."""
+    """Read an entity, without a lock; see :func:`pgflow.entities.query`."""
     return _snapshot(entity, entity_of(entity).read_step.sync(check_entity_key(key)))

@@ -8,7 +8,6 @@ that the database sends (``sql/events/waits.sql``).
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Coroutine
@@ -20,9 +19,9 @@ import psycopg
 from pgflow._db.calls import outbox as calls
 from pgflow._db.failures import ours
 from pgflow._db.query import OnAsyncConnection, Query, run_by, run_on_async, run_through
-from pgflow._engine.events import EventCall, Events
+from pgflow._engine.events import Events
 from pgflow._flow.scope import StepScope, WorkflowScope, async_scope, current, sync_scope
-from pgflow._flow.step import AsyncStep
+from pgflow._flow.step import AsyncStep, Calls, follow, follow_sync
 from pgflow._model.codecs import codec_for, encode_by_class, encode_plain
 from pgflow._model.durations import Duration, duration
 from pgflow._model.envelopes import Envelopes, seal_text
@@ -121,8 +120,8 @@ async def publish(topic: str, payload: Any, *, key: str | None = None) -> int:
         return await run_by(scope.transaction.execute, query)
 
 
-def publish_sync(topic: str, payload: Any, key: str | None) -> int:
-    """As :func:`publish`, for sync workflows and bodies."""
+def publish_sync(topic: str, payload: Any, *, key: str | None = None) -> int:
+    """Publish an event; see :func:`pgflow.events.publish`."""
     found = _in_body(topic, payload, key)
     if found is None:
         return _step.sync(topic, _stored(topic, payload, key), key)
@@ -172,37 +171,29 @@ def wait_for_event(
         paid = await pgflow.events.wait_for_event("payments", {"order": order.id, "status": "paid"})
     """
     scope = async_scope("pgflow.events.wait_for_event()", "pgflow.sync.wait_for_event()")
-    return _wait(scope, _wanted(scope, topic, match, key, after), timeout)
-
-
-async def _wait(scope: WorkflowScope, wanted: Wanted, timeout: Duration | None) -> Event:
-    call = scope.execution.parts[Events].issue(wanted, _codec(), _patience(wanted.topic, timeout))
-    try:
-        return cast("Event", await call.waiter)  # type: ignore[misc]
-    except asyncio.CancelledError:
-        scope.execution.cancel_call(call)
-        raise
+    return follow(scope, _calls(scope, _wanted(scope, topic, match, key, after), timeout))
 
 
 def wait_for_event_sync(
     topic: str,
-    match: dict[str, Any] | None,
-    key: str | None,
-    after: Event | int | None,
-    timeout: Duration | None,
+    match: dict[str, Any] | None = None,
+    *,
+    key: str | None = None,
+    after: Event | int | None = None,
+    timeout: Duration | None = None,
 ) -> Event:
-    """As :func:`wait_for_event`, for sync workflows."""
-    scope, thread = sync_scope("pgflow.sync.wait_for_event()", "pgflow.events.wait_for_event()")
+    """Wait durably for an event; see :func:`pgflow.events.wait_for_event`."""
+    scope, _ = sync_scope("pgflow.sync.wait_for_event()", "pgflow.events.wait_for_event()")
     wanted = _wanted(scope, topic, match, key, after)
-    call: EventCall = scope.execution.parts[Events].issue(
-        wanted, _codec(), _patience(topic, timeout)
+    return cast("Event", follow_sync(scope, _calls(scope, wanted, timeout)))
+
+
+def _calls(scope: WorkflowScope, wanted: Wanted, timeout: Duration | None) -> Calls:
+    return (
+        yield scope.execution.parts[Events].issue(
+            wanted, _codec(), _patience(wanted.topic, timeout)
+        )
     )
-    try:
-        thread.block(call)
-    except asyncio.CancelledError:
-        scope.execution.cancel_call(call)
-        raise
-    return cast("Event", call.waiter.take())  # type: ignore[union-attr]
 
 
 def _codec() -> Any:

@@ -138,12 +138,7 @@ class _AsyncBlock(_Block, AbstractAsyncContextManager[int]):
 
     async def __aenter__(self) -> int:
         call = self._ask()
-        waiter: Any = call.waiter
-        try:
-            fence: int = await waiter
-        except asyncio.CancelledError:
-            self._scope.execution.cancel_call(call)
-            raise
+        fence: int = await self._scope.wait(call)
         self._task = asyncio.current_task()
         self._cancelling = self._task.cancelling() if self._task is not None else 0
         return self._enter(call, fence)
@@ -182,13 +177,7 @@ class _SyncBlock(_Block, AbstractContextManager[int]):
 
     def __enter__(self) -> int:
         call = self._ask()
-        waiter: Any = call.waiter
-        try:
-            self._thread.block(call)
-        except asyncio.CancelledError:
-            self._scope.execution.cancel_call(call)
-            raise
-        return self._enter(call, waiter.take())
+        return self._enter(call, self._scope.block(call))
 
     def _lost(self) -> None:
         self._thread.cancel()
@@ -251,9 +240,15 @@ def lock(
     return _AsyncBlock(scope, key, ttl, timeout, shared=shared)
 
 
-def sync_lock(
-    key: str, ttl: Duration | None, timeout: Duration | None, *, shared: bool
+def lock_sync(
+    key: str,
+    *,
+    ttl: Duration | None = None,
+    shared: bool = False,
+    timeout: Duration | None = None,
 ) -> AbstractContextManager[int]:
-    """The block for a sync workflow."""
+    """A block that at most one run at a time is in, of all that name the same key; see
+    :func:`pgflow.lock`.
+    """
     scope, thread = sync_scope("pgflow.sync.lock()", "pgflow.lock()")
     return _SyncBlock(scope, thread, key, ttl, timeout, shared=shared)

@@ -188,7 +188,7 @@ async def send(key: str, signal: Signal[T], value: T) -> Delivery:
 
 
 def send_sync(key: str, signal: Signal[T], value: T) -> Delivery:
-    """As :func:`send`, for sync workflows and bodies."""
+    """Send a signal to another run; see :func:`pgflow.send`."""
     found = _in_body(key, signal, value)
     if found is None:
         return _signalling.sync(*_stored(key, signal, value))
@@ -272,7 +272,9 @@ async def _execute_update(
 def execute_update_sync(
     key: str, update: UpdateHandler[P, R], /, *args: P.args, **kwargs: P.kwargs
 ) -> R:
-    """As :func:`execute_update`, for sync workflows."""
+    """Ask another run for an update, and wait for its answer; see
+    :func:`pgflow.updates.execute_update`.
+    """
     scope, _ = sync_scope("pgflow.sync.execute_update()", "pgflow.updates.execute_update()")
     answer = _asking.sync(*_asked(scope, key, update, args, kwargs))
     return _read(scope, key, update, Signal(answer, object).sync.wait())

@@ -7,13 +7,14 @@ copy of the worker's, so no scope leaks into another run.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from pgflow._engine.calls import StepCall
+from pgflow._engine.calls import Call, StepCall
 from pgflow._engine.drivers import ThreadDriver
 from pgflow._engine.execution import Execution
 from pgflow._engine.steps import Steps
@@ -55,6 +56,24 @@ class WorkflowScope:
     def claim(self) -> Claim:
         """The run."""
         return self.execution.claim
+
+    async def wait(self, call: Call) -> Any:
+        """Return what a call of async code answers. A cancellation gives the call up."""
+        try:
+            return await call.waiter  # type: ignore[misc]
+        except asyncio.CancelledError:
+            self.execution.cancel_call(call)
+            raise
+
+    def block(self, call: Call) -> Any:
+        """Return what a call of sync code answers. A cancellation gives the call up."""
+        assert self.thread is not None
+        try:
+            self.thread.block(call)
+        except asyncio.CancelledError:
+            self.execution.cancel_call(call)
+            raise
+        return call.waiter.take()  # type: ignore[union-attr]
 
 
 class Reporter(Protocol):

@@ -20,7 +20,6 @@ from pgflow._engine.drivers import Race, ThreadDriver
 from pgflow._engine.host import ContinueAsNew
 from pgflow._engine.loop import Unwind
 from pgflow._engine.notes import Notes
-from pgflow._engine.signals import Signals
 from pgflow._engine.updates import Taken, UpdateCall, Updates
 from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
 from pgflow._flow.updates import SignalHandler, UpdateHandler
@@ -289,13 +288,9 @@ class _ThreadServer(_Server):
         """Issue the waits that are not open: 0 is that for updates, n that for the nth signal."""
         for number, handler in enumerate([None, *self._signals]):
             if number not in waits:
-                call: Call = self._next() if handler is None else self._next_signal(handler)
+                call: Call = self._next() if handler is None else handler.signal.issue(self._scope)
                 waits[number] = call
                 race.enter(number, call)
-
-    def _next_signal(self, handler: SignalHandler) -> Call:
-        signal = handler.signal
-        return self._scope.execution.parts[Signals].issue(signal.name, signal.codec, None)
 
     def _give_up(self, waits: dict[int, Call]) -> None:
         for call in waits.values():
@@ -321,6 +316,8 @@ class _ThreadServer(_Server):
 def serve_sync(
     state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
 ) -> None:
-    """Serve the handlers of the running workflow, one at a time; see :func:`serve`."""
+    """Serve the handlers of the running workflow, one at a time; see
+    :func:`pgflow.updates.serve`.
+    """
     scope, thread = sync_scope("pgflow.sync.serve()", "pgflow.updates.serve()")
     _ThreadServer(scope, state, until, timeout).serve(thread)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Coroutine
-from datetime import timedelta
 from typing import Any, Generic, TypeVar, cast
 
+from pgflow._engine.calls import Call
 from pgflow._engine.signals import Signals
 from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
 from pgflow._model.codecs import codec_for
@@ -18,13 +17,6 @@ from pgflow.errors import InvalidArgument
 T = TypeVar("T")
 
 
-def _patience(name: str, timeout: Duration | None) -> timedelta | None:
-    """Return the time limit of a wait for a signal, None for none;
-    a time that has passed leaves zero.
-    """
-    return duration(timeout, f"timeout of a wait for signal {name!r}", least_seconds=-math.inf)
-
-
 class SyncSignal(Generic[T]):
     """A signal as a sync workflow waits for it."""
 
@@ -33,16 +25,8 @@ class SyncSignal(Generic[T]):
 
     def wait(self, *, timeout: Duration | None = None) -> T:
         """Wait for the next message of this name. TimeoutError if none comes in time."""
-        scope, thread = sync_scope(f"signal {self._signal.name!r}.sync.wait()", "its .wait()")
-        call = scope.execution.parts[Signals].issue(
-            self._signal.name, self._signal.codec, _patience(self._signal.name, timeout)
-        )
-        try:
-            thread.block(call)
-        except asyncio.CancelledError:
-            scope.execution.cancel_call(call)
-            raise
-        return cast("T", call.waiter.take())  # type: ignore[union-attr]
+        scope, _ = sync_scope(f"signal {self._signal.name!r}.sync.wait()", "its .wait()")
+        return cast("T", scope.block(self._signal.issue(scope, timeout)))
 
 
 class Signal(Generic[T]):
@@ -83,13 +67,13 @@ class Signal(Generic[T]):
         return self._wait(async_scope(f"signal {self.name!r}.wait()", "its .sync.wait()"), timeout)
 
     async def _wait(self, scope: WorkflowScope, timeout: Duration | None) -> T:
-        limit = None if timeout is None else _patience(self.name, timeout)
-        call = scope.execution.parts[Signals].issue(self.name, self.codec, limit)
-        try:
-            return await call.waiter  # type: ignore[misc,no-any-return]
-        except asyncio.CancelledError:
-            scope.execution.cancel_call(call)
-            raise
+        return cast("T", await scope.wait(self.issue(scope, timeout)))
+
+    def issue(self, scope: WorkflowScope, timeout: Duration | None = None) -> Call:
+        """Issue the call that waits; a time that has passed leaves zero."""
+        what = f"timeout of a wait for signal {self.name!r}"
+        limit = None if timeout is None else duration(timeout, what, least_seconds=-math.inf)
+        return scope.execution.parts[Signals].issue(self.name, self.codec, limit)
 
     @property
     def sync(self) -> SyncSignal[T]:

@@ -52,10 +52,8 @@ async def follow(scope: WorkflowScope, calls: Calls) -> Any:
         call = next(calls)
         while True:
             try:
-                value = await call.waiter  # type: ignore[misc]
+                value = await scope.wait(call)
             except BaseException as error:  # noqa: BLE001 - the calls decide what becomes of it
-                if isinstance(error, asyncio.CancelledError):
-                    scope.execution.cancel_call(call)
                 call = calls.throw(error)
             else:
                 call = calls.send(value)
@@ -65,16 +63,12 @@ async def follow(scope: WorkflowScope, calls: Calls) -> Any:
 
 def follow_sync(scope: WorkflowScope, calls: Calls) -> Any:
     """The same in a thread."""
-    assert scope.thread is not None
     try:
         call = next(calls)
         while True:
             try:
-                scope.thread.block(call)
-                value = call.waiter.take()  # type: ignore[union-attr]
+                value = scope.block(call)
             except BaseException as error:  # noqa: BLE001 - the calls decide what becomes of it
-                if isinstance(error, asyncio.CancelledError):
-                    scope.execution.cancel_call(call)
                 call = calls.throw(error)
             else:
                 call = calls.send(value)
@@ -316,14 +310,7 @@ class Step(Generic[P, R_co]):
     def _call_sync(
         self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> R_co:
-        assert scope.thread is not None
-        call = self.issue(scope, args, kwargs)
-        try:
-            scope.thread.block(call)
-        except asyncio.CancelledError:
-            scope.execution.cancel_call(call)
-            raise
-        return typing.cast("R_co", call.waiter.take())  # type: ignore[union-attr]
+        return typing.cast("R_co", scope.block(self.issue(scope, args, kwargs)))
 
     def _check_outside(self, scope: StepScope | None) -> None:
         """Refuses to run outside the code of a workflow where that would not be recorded."""

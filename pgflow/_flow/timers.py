@@ -7,7 +7,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from pgflow._engine.timers import Timers
-from pgflow._flow.scope import WorkflowScope, async_scope
+from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
+from pgflow._flow.step import Calls, follow, follow_sync
 from pgflow._model.durations import Duration, duration
 from pgflow._model.names import is_name
 from pgflow.errors import InvalidArgument
@@ -28,22 +29,25 @@ def sleep(delay: Duration, *, name: str | None = None) -> Coroutine[Any, Any, No
         InvalidArgument: The name has not 1 to 255 bytes.
     """
     scope = async_scope("pgflow.sleep()", "pgflow.sync.sleep()")
-    seconds = seconds_of(delay)
-    return asyncio.sleep(seconds) if name is None else _sleep(scope, seconds, checked(name))
+    seconds = _seconds_of(delay)
+    if name is None:
+        return asyncio.sleep(seconds)
+    return follow(scope, _calls(scope, seconds, _checked(name)))
 
 
-async def _sleep(scope: WorkflowScope, seconds: float, name: str) -> None:
-    if seconds == 0:
-        return
-    call = scope.execution.parts[Timers].issue(seconds, name)
-    try:
-        await call.waiter  # type: ignore[misc]
-    except asyncio.CancelledError:
-        scope.execution.cancel_call(call)
-        raise
+def sleep_sync(delay: Duration, *, name: str | None = None) -> None:
+    """Sleep durably; see :func:`pgflow.sleep`."""
+    scope, _ = sync_scope("pgflow.sync.sleep()", "pgflow.sleep()")
+    seconds = _seconds_of(delay)
+    follow_sync(scope, _calls(scope, seconds, name if name is None else _checked(name)))
 
 
-def checked(name: str) -> str:
+def _calls(scope: WorkflowScope, seconds: float, name: str | None) -> Calls:
+    if seconds:
+        yield scope.execution.parts[Timers].issue(seconds, name)
+
+
+def _checked(name: str) -> str:
     """Return the name of a sleep if it can be stored."""
     if not is_name(name):
         raise InvalidArgument(
@@ -52,6 +56,6 @@ def checked(name: str) -> str:
     return name
 
 
-def seconds_of(delay: Duration) -> float:
+def _seconds_of(delay: Duration) -> float:
     """A duration in seconds; refuses one that is not a duration."""
     return duration(delay, "a delay").total_seconds()

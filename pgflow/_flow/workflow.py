@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -539,15 +539,9 @@ def workflow(
         async def checkout(order: Order) -> str:
             return await charge(order.card, order.cents)
     """
-    make: Callable[..., Any] = partial(
-        Workflow[Any, Any],
-        name=name,
-        queue=queue,
-        timeout=timeout,
-        raises=raises,
-        version=version,
-        pinned=pinned,
-        aliases=aliases,
-        signals=signals,
-    )
+
+    def make(fn: Callable[..., Any]) -> Any:
+        options = name, queue, timeout, raises, version, pinned, aliases, signals
+        return Workflow[Any, Any](fn, *options)
+
     return make(fn) if fn is not None else _Workflow(make)

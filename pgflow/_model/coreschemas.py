@@ -29,15 +29,10 @@ _LEAVES_OUT = ("serialization_exclude", "serialization_exclude_if")
 
 OPAQUE = frozenset(
     {
-        "config",
-        "custom_error_context",
-        "default",
-        "default_factory",
-        "expected",
-        "members",
+        "config", "custom_error_context", "default", "default_factory", "expected", "members",
         "metadata",
     }
-)
+)  # fmt: skip
 """Keys whose values are never schemas, even if they look like one."""
 
 

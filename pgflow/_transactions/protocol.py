@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NoReturn, Protocol
 
 import psycopg
@@ -261,6 +262,38 @@ def socket_of(transaction: Transaction | AsyncTransaction) -> int | None:
         return None
 
 
+_OF_TURNS = {
+    "turn": "take_turn", "end": "end_turn", "elsewhere": "ask_elsewhere", "pause": "pause",
+}  # fmt: skip
+
+
+def _work_of(
+    op: Op,
+    transaction: Any,
+    body: Callable[[Any], Any],
+    turns: Any,
+    run: Callable[..., Any],
+    run_by_way: Callable[..., Any],
+) -> tuple[float | None, Callable[[], Any]]:
+    """Return the function that does an operation, and the seconds that it may take: the engine's
+    own statements have a deadline, those of the body have none.
+    """
+    match op.what:
+        case "query":
+            query, seconds = op.args
+            return seconds, partial(run, transaction, query)
+        case "last":
+            return COMMIT_SECONDS, partial(run_by_way, transaction.execute_and_commit, *op.args)
+        case "commit":
+            return COMMIT_SECONDS, transaction.commit
+        case "flush":
+            return None, transaction.flush
+        case "body":
+            return None, partial(body, transaction.connection)
+        case _:
+            return None, partial(getattr(turns, _OF_TURNS[op.what]), *op.args)
+
+
 def drive(
     protocol: Protocol_,
     transaction: Transaction,
@@ -268,34 +301,7 @@ def drive(
     turns: Fencing,
     cord: Callable[[], Cord | None] = lambda: None,
 ) -> bool:
-    """Drive the protocol in sync code. The cord gives the engine's own statements a deadline; those
-    of the body have none.
-    """
-
-    def do(op: Op) -> Any:
-        match op.what:
-            case "query":
-                with Limit(cord(), op.args[1]):
-                    return run_on(transaction, op.args[0])
-            case "body":
-                return body(transaction.connection)
-            case "flush":
-                return transaction.flush()
-            case "commit":
-                with Limit(cord(), COMMIT_SECONDS):
-                    return transaction.commit()
-            case "last":
-                with Limit(cord(), COMMIT_SECONDS):
-                    return run_through(transaction.execute_and_commit, op.args[0])  # type: ignore[attr-defined]
-            case "turn":
-                return turns.take_turn(*op.args)
-            case "end":
-                return turns.end_turn(*op.args)
-            case "elsewhere":
-                return turns.ask_elsewhere(*op.args)
-            case "pause":
-                return turns.pause(*op.args)
-
+    """Drive the protocol in sync code. The cord carries out the deadlines."""
     answer: Any = None
     error: Exception | None = None
     while True:
@@ -305,7 +311,12 @@ def drive(
             return bool(stop.value)
         answer, error = None, None
         try:
-            answer = do(op)
+            seconds, work = _work_of(op, transaction, body, turns, run_on, run_through)
+            if seconds is None:
+                answer = work()
+            else:
+                with Limit(cord(), seconds):
+                    answer = work()
         except Exception as raised:  # noqa: BLE001 - the protocol decides what an error means
             error = raised
 
@@ -314,31 +325,6 @@ async def drive_async(
     protocol: Protocol_, transaction: AsyncTransaction, body: Callable[[Any], Any], turns: Any
 ) -> bool:
     """Drive the protocol in async code; ``turns`` is a :class:`Fencing` of coroutines."""
-
-    async def do(op: Op) -> Any:
-        match op.what:
-            case "query":
-                with Limit(socket_of(transaction), op.args[1]):
-                    return await run_on_async(transaction, op.args[0])
-            case "body":
-                return await body(transaction.connection)
-            case "flush":
-                return await transaction.flush()
-            case "commit":
-                with Limit(socket_of(transaction), COMMIT_SECONDS):
-                    return await transaction.commit()
-            case "last":
-                with Limit(socket_of(transaction), COMMIT_SECONDS):
-                    return await run_by(transaction.execute_and_commit, op.args[0])  # type: ignore[attr-defined]
-            case "turn":
-                return await turns.take_turn(*op.args)
-            case "end":
-                return await turns.end_turn(*op.args)
-            case "elsewhere":
-                return await turns.ask_elsewhere(*op.args)
-            case "pause":
-                return await turns.pause(*op.args)
-
     answer: Any = None
     error: BaseException | None = None
     while True:
@@ -348,6 +334,11 @@ async def drive_async(
             return bool(stop.value)
         answer, error = None, None
         try:
-            answer = await do(op)
+            seconds, work = _work_of(op, transaction, body, turns, run_on_async, run_by)
+            if seconds is None:
+                answer = await work()
+            else:
+                with Limit(socket_of(transaction), seconds):
+                    answer = await work()
         except BaseException as raised:  # noqa: BLE001 - cancellation too must pass through the protocol, which ends its turn
             error = raised

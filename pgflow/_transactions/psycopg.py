@@ -91,28 +91,33 @@ class _Preparing:
 _LOST_TO_THE_BODY = "the body has deallocated what the engine had prepared; it runs again"
 
 
-class _PsycopgTransaction:
+class _Transaction:
     """Opened with its first statement, in the same round trip; so the connection may still be
     another until then.
     """
 
     has_hooks = False
 
-    def __init__(
-        self, provider: PsycopgProvider, connection: psycopg.Connection[Any], begin: LiteralString
-    ) -> None:
+    def __init__(self, provider: Any, connection: Any, begin: LiteralString) -> None:
         self._provider = provider
         self._begin: LiteralString | None = begin
         self._take(connection)
 
-    def _take(self, connection: psycopg.Connection[Any]) -> None:
+    def _take(self, connection: Any) -> None:
         connection.row_factory = tuple_row  # whatever its last user liked better
         self.connection = self.driver_connection = connection
         self._is_ours = True
         self._wire = self._provider.wire(connection)
 
     def fileno(self) -> int:
-        return self.connection.fileno()
+        fileno: int = self.connection.fileno()
+        return fileno
+
+
+class _PsycopgTransaction(_Transaction):
+    connection: psycopg.Connection[Any]
+    _provider: PsycopgProvider
+    _wire: SyncWire
 
     def close(self) -> None:
         """Roll back an open transaction, and return the connection in any case."""
@@ -254,31 +259,10 @@ class PsycopgProvider(_Preparing):
             transaction.close()
 
 
-class _AsyncPsycopgTransaction:
-    """Opened with its first statement, in the same round trip; so the connection may still be
-    another until then.
-    """
-
-    has_hooks = False
-
-    def __init__(
-        self,
-        provider: AsyncPsycopgProvider,
-        connection: psycopg.AsyncConnection[Any],
-        begin: LiteralString,
-    ) -> None:
-        self._provider = provider
-        self._begin: LiteralString | None = begin
-        self._take(connection)
-
-    def _take(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        connection.row_factory = tuple_row  # whatever its last user liked better
-        self.connection = self.driver_connection = connection
-        self._is_ours = True
-        self._wire = self._provider.wire(connection)
-
-    def fileno(self) -> int:
-        return self.connection.fileno()
+class _AsyncPsycopgTransaction(_Transaction):
+    connection: psycopg.AsyncConnection[Any]
+    _provider: AsyncPsycopgProvider
+    _wire: Wire
 
     async def close(self) -> None:
         """Roll back an open transaction, and return the connection in any case."""

@@ -8,6 +8,8 @@ import asyncio
 import logging
 import random
 import time
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import psycopg
 
@@ -36,27 +38,48 @@ SEALING_OFF_SECONDS = 60.0
 """Interval between checks whether sealing was turned on."""
 
 
-class Sealer(Loop):
-    """Seals round after round."""
+class Rounds(Loop, ABC):
+    """A loop that does round after round, and rests between them.
 
-    name = "the loop of seals"
+    Attributes:
+        work: Name of the work, for the log if a round fails.
+        first_seconds: Delay of the first round.
+        retry_seconds: Delay after a round that failed.
+    """
+
+    work: ClassVar[str]
+    first_seconds: ClassVar[float]
+    retry_seconds: ClassVar[float]
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context.tasks)
         self._control = context.control
 
     async def loop(self) -> None:
-        """Seal round after round."""
-        wait = FIRST_SEAL_SECONDS
+        """Do round after round."""
+        wait = self.first_seconds
         while True:
             await asyncio.sleep(wait)
             try:
-                wait = await self._seal()
+                wait = await self.round()
             except (psycopg.Error, OSError, TimeoutError) as error:
-                wait = SEALING_OFF_SECONDS
-                log.warning("cannot seal the journal: %s", redacted(error))
+                wait = self.retry_seconds
+                log.warning("cannot %s: %s", self.work, redacted(error))
 
-    async def _seal(self) -> float:
+    @abstractmethod
+    async def round(self) -> float:
+        """Do one round, and return the seconds until the next."""
+
+
+class Sealer(Rounds):
+    """Seals round after round."""
+
+    name = "the loop of seals"
+    work = "seal the journal"
+    first_seconds = FIRST_SEAL_SECONDS
+    retry_seconds = SEALING_OFF_SECONDS
+
+    async def round(self) -> float:
         """Seal one round, and return the seconds until the next."""
         began = time.monotonic()
         sealed = await self._control.ask(seal_calls.seal_units(RUNS_A_SEAL))
@@ -72,32 +95,21 @@ RETIRE_REST = 4.0
 LOOK_REST = 20.0
 """The same after a batch in which all runs had to stay."""
 RETIRE_EVERY_SECONDS = 300.0
+STRAYS_EVERY_SECONDS = 5.0
 
 
-class Retirer(Loop):
+class Retirer(Rounds):
     """Removes runs whose time is over by the rules of retention, a batch at a time. It rests after
     each some times as long as that took, and some minutes after the last.
     """
 
     name = "the loop of retention"
+    work = "remove old runs"
+    first_seconds = STRAYS_EVERY_SECONDS
+    retry_seconds = RETIRE_EVERY_SECONDS
+    _after = 0
 
-    def __init__(self, context: WorkerContext) -> None:
-        super().__init__(context.tasks)
-        self._control = context.control
-        self._after = 0
-
-    async def loop(self) -> None:
-        """Remove batch after batch."""
-        wait = STRAYS_EVERY_SECONDS
-        while True:
-            await asyncio.sleep(wait)
-            try:
-                wait = await self._retire()
-            except (psycopg.Error, OSError, TimeoutError) as error:
-                wait = RETIRE_EVERY_SECONDS
-                log.warning("cannot remove old runs: %s", redacted(error))
-
-    async def _retire(self) -> float:
+    async def round(self) -> float:
         """Remove one batch, and return the seconds until the next."""
         began = time.monotonic()
         retired = await self._control.ask(
@@ -112,7 +124,6 @@ class Retirer(Loop):
         return RETIRE_EVERY_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the load
 
 
-STRAYS_EVERY_SECONDS = 5.0
 # Three partitions are ahead of the newest run, so a minute is soon enough.
 PARTITIONS_EVERY_SECONDS = 60.0
 

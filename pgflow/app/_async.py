@@ -26,7 +26,7 @@ from pgflow._model.durations import Duration, duration
 from pgflow._transactions.join import adapt
 from pgflow._transactions.psycopg import AsyncPsycopgProvider, PsycopgProvider
 from pgflow._worker.listener import WORK_CHANNEL, payloads
-from pgflow._worker.options import Definitions, WorkerOptions
+from pgflow._worker.options import WorkerOptions
 from pgflow._worker.worker import Worker
 from pgflow.app._async_clients import AsyncBoundClient, AsyncPoolClient
 from pgflow.app._base import CLIENT_CONNECTIONS, NUDGE_SECONDS, WAKE_AGAIN_SECONDS, AppBase
@@ -283,24 +283,12 @@ class AsyncApp(AsyncPoolClient):
         )
         step_pool.open(wait=False)
         await async_step_pool.open(wait=False)
-        definitions = Definitions(
-            self.definitions.workflows,
-            self._errors,
-            [
-                *self.definitions.providers,
-                PsycopgProvider(step_pool),
-                AsyncPsycopgProvider(async_step_pool),
-            ],
-            self._interceptors,
-            self.definitions.replacements,
-            self.definitions.ref_checkers,
-            self.definitions.pager,
-            envelopes=self.definitions.envelopes,
-            pools=self.definitions.pools,
-            queues=self.definitions.queues,
-            relays=self.definitions.relays,
-            on_failure=self.definitions.on_failure,
-            is_in_cluster=self.definitions.is_in_cluster,
+        own = [PsycopgProvider(step_pool), AsyncPsycopgProvider(async_step_pool)]
+        definitions = replace(
+            self.definitions,
+            errors=self._errors,
+            providers=[*self.definitions.providers, *own],
+            interceptors=self._interceptors,
         )
         options = replace(options, listen=options.listen and self.listens)
         try:

@@ -17,9 +17,17 @@ from typing import Any, Generic, LiteralString, ParamSpec, Protocol, TypeAlias, 
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgflow._db.query import OnAsyncConnection, OnConnection, Query, run_on, run_on_async
+from pgflow._db.query import (
+    OnAsyncConnection,
+    OnConnection,
+    Query,
+    drive,
+    drive_async,
+    run_on,
+    run_on_async,
+)
 from pgflow._db.tenants import text_on
-from pgflow.errors import PgflowError, WrongColourError
+from pgflow.errors import WrongColourError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -149,22 +157,11 @@ def ask(source: psycopg.Connection[Any] | Source, question: Question[T]) -> T:
             print(run.key, run.why)
     """
     put = (
-        partial(_put, source)
+        partial(run_on, OnConnection(source))
         if isinstance(source, psycopg.Connection)
         else _way_of(source, is_async=False)
     )
-    steps = iter(question)
-    advance: Callable[[], Query[Any]] = partial(next, steps)
-    while True:
-        try:
-            query = advance()
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        try:
-            advance = partial(steps.send, put(query))
-        except (psycopg.Error, PgflowError) as error:  # the question may know another way
-            advance = partial(steps.throw, error)
+    return drive(iter(question), put)
 
 
 async def ask_async(source: psycopg.AsyncConnection[Any] | AsyncSource, question: Question[T]) -> T:
@@ -181,22 +178,11 @@ async def ask_async(source: psycopg.AsyncConnection[Any] | AsyncSource, question
         psycopg.Error: The database cannot be reached, or the role may not read this.
     """
     put = (
-        partial(_put_async, source)
+        partial(run_on_async, OnAsyncConnection(source))
         if isinstance(source, psycopg.AsyncConnection)
         else _way_of(source, is_async=True)
     )
-    steps = iter(question)
-    advance: Callable[[], Query[Any]] = partial(next, steps)
-    while True:
-        try:
-            query = advance()
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        try:
-            advance = partial(steps.send, await put(query))
-        except (psycopg.Error, PgflowError) as error:
-            advance = partial(steps.throw, error)
+    return await drive_async(iter(question), put)
 
 
 def _way_of(app: Any, *, is_async: bool) -> Any:
@@ -215,14 +201,6 @@ def _way_of(app: Any, *, is_async: bool) -> Any:
             "takes the other colour"
         )
     return way
-
-
-def _put(connection: psycopg.Connection[Any], query: Query[T]) -> T:
-    return run_on(OnConnection(connection), query)
-
-
-async def _put_async(connection: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
-    return await run_on_async(OnAsyncConnection(connection), query)
 
 
 def stream(connection: psycopg.Connection[Any], question: Question[list[T]]) -> Iterator[T]:

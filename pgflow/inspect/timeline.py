@@ -144,17 +144,9 @@ _ENDS = {
     "update_taken": "taken",
 }  # fmt: skip
 _WAKES = {
-    "gate_answered",
-    "signal_received",
-    "wait_timed_out",
-    "timer_fired",
-    "child_finished",
-    "lock_won",
-    "update_taken",
-    "operator",
-    "redacted",
-    "call_cancelled",
-}
+    "gate_answered", "signal_received", "wait_timed_out", "timer_fired", "child_finished",
+    "lock_won", "update_taken", "operator", "redacted", "call_cancelled",
+}  # fmt: skip
 """Kinds of unit with which a parked run goes on.
 Another lease that begins with anything else has taken over.
 """

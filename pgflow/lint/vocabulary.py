@@ -187,20 +187,10 @@ OUTSIDE = Vocabulary(
 )
 MANAGERS = frozenset(
     {
-        "get",
-        "filter",
-        "all",
-        "exclude",
-        "create",
-        "get_or_create",
-        "update_or_create",
-        "bulk_create",
-        "count",
-        "first",
-        "last",
+        "get", "filter", "all", "exclude", "create", "get_or_create", "update_or_create",
+        "bulk_create", "count", "first", "last", "aget", "acreate", "raw",
     }
-    | {"aget", "acreate", "raw"}
-)
+)  # fmt: skip
 """Queries of Django, in the manner of ``Order.objects.get``."""
 
 FILE_METHODS = frozenset({"read_text", "write_text", "read_bytes", "write_bytes"})
@@ -208,35 +198,11 @@ FILE_METHODS = frozenset({"read_text", "write_text", "read_bytes", "write_bytes"
 
 PATH_METHODS = frozenset(
     {
-        "open",
-        "exists",
-        "is_file",
-        "is_dir",
-        "is_symlink",
-        "stat",
-        "lstat",
-        "iterdir",
-        "glob",
-        "rglob",
-        "walk",
-        "mkdir",
-        "rmdir",
-        "unlink",
+        "open", "exists", "is_file", "is_dir", "is_symlink", "stat", "lstat", "iterdir", "glob",
+        "rglob", "walk", "mkdir", "rmdir", "unlink", "rename", "replace", "touch", "chmod",
+        "resolve", "readlink", "symlink_to", "hardlink_to", "owner", "expanduser", "samefile",
     }
-    | {
-        "rename",
-        "replace",
-        "touch",
-        "chmod",
-        "resolve",
-        "readlink",
-        "symlink_to",
-        "hardlink_to",
-        "owner",
-        "expanduser",
-        "samefile",
-    }
-)
+)  # fmt: skip
 """Methods of `pathlib.Path` that look at the disk."""
 
 SLEEPING = Vocabulary(frozenset({"time.sleep", "gevent.sleep", "eventlet.sleep", "trio.sleep"}))
@@ -292,53 +258,27 @@ PGFLOW = {
 
 WAITING = frozenset(
     {
-        "pgflow.sleep",
-        "pgflow.run_child",
-        "pgflow.map",
-        "pgflow.authority.gate",
-        "pgflow.Signal().wait",
-        "pgflow.call",
-        "pgflow._flow.dynamic.call",
+        "pgflow.sleep", "pgflow.run_child", "pgflow.map", "pgflow.authority.gate",
+        "pgflow.Signal().wait", "pgflow.call", "pgflow._flow.dynamic.call",
+        "pgflow.start_child", "pgflow._flow.children.start_child", "pgflow._flow.many.map",
+        "pgflow._flow.timers.sleep", "pgflow._flow.children.run_child",
+        "pgflow._flow.authority.gate.gate", "pgflow.entities.query",
+        "pgflow._flow.entities.query", "pgflow.updates.serve", "pgflow._flow.serving.serve",
+        "pgflow.send", "pgflow._flow.messages.send", "pgflow.updates.execute_update",
+        "pgflow._flow.messages.execute_update", "pgflow._flow.signals.Signal().wait",
+        "asyncio.sleep", "asyncio.wait", "asyncio.wait_for",
     }
-    | {"pgflow.start_child", "pgflow._flow.children.start_child"}
-    | {
-        "pgflow._flow.many.map",
-        "pgflow._flow.timers.sleep",
-        "pgflow._flow.children.run_child",
-        "pgflow._flow.authority.gate.gate",
-        "pgflow.entities.query",
-        "pgflow._flow.entities.query",
-        "pgflow.updates.serve",
-        "pgflow._flow.serving.serve",
-        "pgflow.send",
-        "pgflow._flow.messages.send",
-        "pgflow.updates.execute_update",
-        "pgflow._flow.messages.execute_update",
-    }
-    | {"pgflow._flow.signals.Signal().wait"}
-    | {"asyncio.sleep", "asyncio.wait", "asyncio.wait_for"}
-)
+)  # fmt: skip
 """Coroutine functions that do nothing unless they are awaited."""
 
 OF_WORKFLOWS = frozenset(
     f"pgflow.{name}"
     for name in [
-        "authority.gate",
-        "sync.gate",
-        "sleep",
-        "sync.sleep",
-        "run_child",
-        "sync.run_child",
-        "start_child",
-        "sync.start_child",
-        "updates.serve",
-        "sync.serve",
-        "updates.execute_update",
-        "sync.execute_update",
-        "Signal().wait",
-        "Signal().sync.wait",
+        "authority.gate", "sync.gate", "sleep", "sync.sleep", "run_child", "sync.run_child",
+        "start_child", "sync.start_child", "updates.serve", "sync.serve",
+        "updates.execute_update", "sync.execute_update", "Signal().wait", "Signal().sync.wait",
     ]
-)
+)  # fmt: skip
 """Functions that wait, or start what a run waits for: only code of a workflow can call them."""
 
 SYNC_TWINS = {

@@ -214,9 +214,6 @@ comment on function pgflow.drop_old_code_(timestamptz)
   is 'Forgets code that was last served before a time and before every run that is open';
 
 drop view if exists pgflow.versions;
-drop view if exists pgflow.patches;
-
-drop view if exists pgflow.versions;
 create view pgflow.versions as
 with open_run as materialized (
   -- Code first worked on a run at its first unit.

@@ -242,6 +242,24 @@ $$;
 comment on function pgflow.leave_worker(int) is 'A worker that holds nothing any more takes its leave';
 --! grant leave_worker to pgflow_worker
 
+create or replace function pgflow.free_stuck_(run_ids bigint[])
+returns int
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  with gone as (
+    delete from pgflow.held h where h.run_id = any(run_ids) returning h.*
+  ), freed as (
+    insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
+    select g.run_id, pgflow.now_(), g.lane_id, g.last_seq, 0, g.priority, true from gone g order by g.run_id
+    returning 1
+  )
+  select count(*)::int from freed
+$$;
+comment on function pgflow.free_stuck_(bigint[])
+  is 'Lets stuck runs, which are locked, be tried again; answers how many';
+
 create or replace function pgflow.release_outdated(worker_id int)
 returns int
 language plpgsql
@@ -249,28 +267,20 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-  freed int;
 begin
   -- Newer code may try runs that older code could not replay, never the other way round: a run that fits neither
   -- stops.
-  with gone as (
-    delete from pgflow.held h where h.run_id in (
-      select k.run_id from pgflow.held k
-      join pgflow.lane l on l.lane_id = k.lane_id
-      join pgflow.code held_by on held_by.workflow = l.workflow and held_by.code_hash = k.code_hash
-      join pgflow.code mine on mine.workflow = l.workflow and mine.code_hash <> k.code_hash
-        and mine.first_at > held_by.first_at
-      join pgflow.worker_code w on w.code_id = mine.code_id and w.worker_id = release_outdated.worker_id
-      where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition', 'signal')
-        and l.version in ('', mine.version)
-      order by k.run_id for update of k skip locked
-    ) returning h.*
-  )
-  insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
-  select g.run_id, pgflow.now_(), g.lane_id, g.last_seq, 0, g.priority, true from gone g order by g.run_id;
-  get diagnostics freed = row_count;
-  return freed;
+  return pgflow.free_stuck_(array(
+    select k.run_id from pgflow.held k
+    join pgflow.lane l on l.lane_id = k.lane_id
+    join pgflow.code held_by on held_by.workflow = l.workflow and held_by.code_hash = k.code_hash
+    join pgflow.code mine on mine.workflow = l.workflow and mine.code_hash <> k.code_hash
+      and mine.first_at > held_by.first_at
+    join pgflow.worker_code w on w.code_id = mine.code_id and w.worker_id = release_outdated.worker_id
+    where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition', 'signal')
+      and l.version in ('', mine.version)
+    order by k.run_id for update of k skip locked
+  ));
 end
 $$;
 comment on function pgflow.release_outdated(int)
@@ -284,23 +294,15 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-  freed int;
 begin
-  with gone as (
-    delete from pgflow.held h where h.run_id in (
-      select k.run_id from pgflow.held k
-      join pgflow.lane l on l.lane_id = k.lane_id
-      join unnest(workflows, code_hashes) as c (workflow, code_hash) on c.workflow = l.workflow
-      where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition', 'signal')
-        and k.code_hash is distinct from c.code_hash
-      order by k.run_id for update of k skip locked
-    ) returning h.*
-  )
-  insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
-  select g.run_id, pgflow.now_(), g.lane_id, g.last_seq, 0, g.priority, true from gone g order by g.run_id;
-  get diagnostics freed = row_count;
-  return freed;
+  return pgflow.free_stuck_(array(
+    select k.run_id from pgflow.held k
+    join pgflow.lane l on l.lane_id = k.lane_id
+    join unnest(workflows, code_hashes) as c (workflow, code_hash) on c.workflow = l.workflow
+    where k.state = 'stuck' and k.reason in ('nondeterminism', 'definition', 'signal')
+      and k.code_hash is distinct from c.code_hash
+    order by k.run_id for update of k skip locked
+  ));
 end
 $$;
 comment on function pgflow.release_stuck(text[], text[])

@@ -452,7 +452,7 @@ def worker_of(app: App) -> Worker:
 LOOPS: dict[str, tuple[Any, str]] = {
     "claims": (Executor, "_claim_once"), "polls": (Poller, "poll"), "flushes": (Flusher, "_flush_old"), "upkeep": (Upkeep, "_compare_schema"),
     "commits": (Executor, "execute"), "results": (ResultWaiter, "_run"), "lanes": (Lanes, "look"),
-    "pages": (Pager, "look"), "seals": (Sealer, "_seal"), "retention": (Retirer, "_retire"), "beats": (Heartbeat, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_execute"),
+    "pages": (Pager, "look"), "seals": (Sealer, "round"), "retention": (Retirer, "round"), "beats": (Heartbeat, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_execute"),
     "the mailbox of entities": (EntityMail, "_look"), "schedules": (Scheduler, "_round"),
     "relays": (Relays, "_look"), "lines": (QueueRates, "_look"), "workflows in SQL": (SqlFlows, "_look"),
     "rates": (Rates, "_tell"),

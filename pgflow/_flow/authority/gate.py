@@ -13,8 +13,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
 from pgflow._engine.gates import GateCall, Gates, GateTerms
-from pgflow._flow.scope import WorkflowScope, async_scope, resting, sync_scope
-from pgflow._flow.step import Step
+from pgflow._flow.scope import WorkflowScope, async_scope, resting
+from pgflow._flow.step import Calls, Step, follow
 from pgflow._model.codecs import ANYTHING, Codec, codec_for
 from pgflow._model.durations import Duration, duration
 from pgflow._model.gates import (
@@ -123,44 +123,26 @@ def gate(
     """
     scope = async_scope("pgflow.authority.gate()", "pgflow.sync.gate()")
     asked = ask(name, request, answer, approvers, quorum, timeout, on_timeout, escalate)
-    return _gate(scope, asked, notify, verify)
+    return follow(scope, gate_calls(scope, asked, notify, verify))
 
 
-async def _gate(
+def gate_calls(
     scope: WorkflowScope,
     asked: Asked,
     notify: Step[[GateRequest], Any] | None,
     verify: Step[[Any], bool] | None,
-) -> Any:
+) -> Calls:
+    """Yield the calls of a gate: the notice of it, the gate, and the check after an approval."""
     call = issue(scope, asked)
     try:
         if notify is not None:
-            await notify.aio(notice_of(scope, call, asked))
-        verdict = await call.waiter  # type: ignore[misc]
+            yield from notify.calls(scope, (notice_of(scope, call, asked),), {})
+        verdict = yield call
     except BaseException as error:
         give_up(scope, call, error)
         raise
     if verify is not None and isinstance(verdict, Approved):
-        require(asked.name, await verify.aio(verdict.value))
-    return verdict
-
-
-def gate_sync(
-    asked: Asked, notify: Step[[GateRequest], Any] | None, verify: Step[[Any], bool] | None
-) -> Any:
-    """Ask from a sync workflow, whose thread waits."""
-    scope, thread = sync_scope("pgflow.sync.gate()", "pgflow.authority.gate()")
-    call = issue(scope, asked)
-    try:
-        if notify is not None:
-            notify.sync(notice_of(scope, call, asked))
-        thread.block(call)
-    except BaseException as error:
-        give_up(scope, call, error)
-        raise
-    verdict = call.waiter.take()  # type: ignore[union-attr]
-    if verify is not None and isinstance(verdict, Approved):
-        require(asked.name, verify.sync(verdict.value))
+        require(asked.name, (yield from verify.calls(scope, (verdict.value,), {})))
     return verdict
 
 

@@ -9,7 +9,6 @@ before an act that rests on what was seen (``observe``).
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import json
@@ -228,35 +227,12 @@ class EffectStep(Step[P, R_co]):
     async def _call_async(
         self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> R_co:
-        call = self.issue(scope, args, kwargs)
-        try:
-            return await call.waiter  # type: ignore[misc,no-any-return]
-        except asyncio.CancelledError:
-            scope.execution.cancel_call(call)
-            raise
-        except NeedsGate as refused:
-            if not can_ask(refused):
-                raise
-            needs = refused
-        return await follow(scope, self._with_leave(scope, call, needs))  # type: ignore[no-any-return]
+        return await follow(scope, self.calls(scope, args, kwargs))  # type: ignore[no-any-return]
 
     def _call_sync(
         self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> R_co:
-        call = self.issue(scope, args, kwargs)
-        assert scope.thread is not None
-        try:
-            scope.thread.block(call)
-        except asyncio.CancelledError:
-            scope.execution.cancel_call(call)
-            raise
-        try:
-            return cast("R_co", call.waiter.take())  # type: ignore[union-attr]
-        except NeedsGate as refused:
-            if not can_ask(refused):
-                raise
-            needs = refused
-        return cast("R_co", follow_sync(scope, self._with_leave(scope, call, needs)))
+        return cast("R_co", follow_sync(scope, self.calls(scope, args, kwargs)))
 
     def calls(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Calls:
         """Yield the act, after the calls that ask for approval if the policy requires it."""

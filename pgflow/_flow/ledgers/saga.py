@@ -208,29 +208,24 @@ async def _saga(
     block, token = _enter(scope, planning, inherits=inherits)
     try:
         yield
-    except ContinueAsNew:
-        _bind(block)
-        _leave(scope, block, token)
-        raise
-    except _NOT_AN_END:
-        _leave(scope, block, token)
-        raise
-    except BaseException:
-        _close_to_next(scope, block)
-        await take_back(scope, block.effects, all_of_them=True)
+    except BaseException as error:
+        if _is_undone(scope, block, error):
+            await take_back(scope, block.effects, all_of_them=True)
         _leave(scope, block, token)
         raise
     _leave(scope, block, token)
 
 
-def sync_saga(
+def saga_sync(
     *,
     goal: str | None = None,
     planner: Step[[Any], Decision[Any]] | None = None,
     steps: Sequence[Step[..., Any]] = (),
     inherits: bool = False,
 ) -> AbstractContextManager[None]:
-    """The same for sync workflows; see :func:`pgflow.effects.saga`."""
+    """A block whose effects are taken back, the last first, when an exception leaves it; see
+    :func:`pgflow.effects.saga`.
+    """
     scope, _ = sync_scope("pgflow.sync.saga()", "pgflow.effects.saga()")
     return _sync_saga(scope, _planning_of(planner, goal, steps), inherits=inherits)
 
@@ -242,16 +237,9 @@ def _sync_saga(
     block, token = _enter(scope, planning, inherits=inherits)
     try:
         yield
-    except ContinueAsNew:
-        _bind(block)
-        _leave(scope, block, token)
-        raise
-    except _NOT_AN_END:
-        _leave(scope, block, token)
-        raise
-    except BaseException:
-        _close_to_next(scope, block)
-        take_back_sync(scope, block.effects, all_of_them=True)
+    except BaseException as error:
+        if _is_undone(scope, block, error):
+            take_back_sync(scope, block.effects, all_of_them=True)
         _leave(scope, block, token)
         raise
     _leave(scope, block, token)
@@ -274,12 +262,17 @@ def _is_inherited(call: EffectCall) -> bool:
     return call.number == 0 and not call.is_of_child
 
 
-def _close_to_next(scope: WorkflowScope, block: Block) -> None:
-    """Refuse continue_as_new while this generation compensates inherited effects: the next one
-    would inherit them again.
+def _is_undone(scope: WorkflowScope, block: Block, error: BaseException) -> bool:
+    """Return True if what was done in a block is to be taken back for what leaves it. No generation
+    may follow if that was inherited: the next one would inherit it again.
     """
+    if isinstance(error, ContinueAsNew):
+        _bind(block)
+    if isinstance(error, _NOT_AN_END):
+        return False
     if any(_is_inherited(call) for _, call in block.effects):
         scope.is_last = True
+    return True
 
 
 def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> None:
@@ -338,24 +331,25 @@ def is_done(call: EffectCall) -> bool:
     return call.was_done
 
 
-def _last(effects: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:
-    """Yield the effects to take back, the last one first.
-    Tasks that go on meanwhile may add to them.
+def _undoing_all(
+    scope: WorkflowScope, effects: list[Enlisted], *, all_of_them: bool
+) -> Iterator[Call]:
+    """Yield each effect to take back, the last one first, and then the calls that compensate it.
+    Each is over before the next is issued. Tasks that go on meanwhile may add to the effects.
     """
     while effects:
         effect, call = effects.pop()
         if all_of_them or call.is_bound or effect.has_compensation:
-            yield effect, call
+            yield call
+            if is_done(call):
+                yield from _undoing(scope, effect, call)
 
 
 async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them: bool) -> None:
     """Compensate effects, the last first. A cancellation meanwhile is raised afterwards."""
     cancelled: asyncio.CancelledError | None = None
-    for effect, call in _last(effects, all_of_them=all_of_them):
+    for call in _undoing_all(scope, effects, all_of_them=all_of_them):
         cancelled = await _closed(scope, call) or cancelled
-        if is_done(call):
-            for undo in _undoing(scope, effect, call):
-                cancelled = await _closed(scope, undo) or cancelled
     if cancelled is not None:
         raise cancelled
 
@@ -398,11 +392,8 @@ async def _closed(scope: WorkflowScope, call: Call) -> asyncio.CancelledError | 
 def take_back_sync(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them: bool) -> None:
     """The same in a thread."""
     cancelled: asyncio.CancelledError | None = None
-    for effect, call in _last(effects, all_of_them=all_of_them):
+    for call in _undoing_all(scope, effects, all_of_them=all_of_them):
         cancelled = _closed_sync(scope, call) or cancelled
-        if is_done(call):
-            for undo in _undoing(scope, effect, call):
-                cancelled = _closed_sync(scope, undo) or cancelled
     if cancelled is not None:
         raise cancelled
 
@@ -459,19 +450,24 @@ def _stored(scope: WorkflowScope, entry: SagaEntry) -> SagaEntry:
     return entry._replace(request=scope.execution.values.sealed(entry.request, what), result=result)
 
 
+def _has_failed(scope: WorkflowScope, error: BaseException) -> bool:
+    """Return True if what leaves a run is a failure, for which its effects are taken back."""
+    if isinstance(error, ContinueAsNew):
+        hand_on(scope, error)
+    if isinstance(error, _NOT_AN_END):
+        return False
+    _adopt(scope)
+    return True
+
+
 async def guarded(scope: WorkflowScope, main: Callable[..., Any], *args: Any) -> Any:
     """Run a workflow's function. If it raises, compensate its effects."""
     try:
         value = await main(*args)
         return _checked(scope, value) if scope.effects else value
-    except ContinueAsNew as end:
-        hand_on(scope, end)
-        raise
-    except _NOT_AN_END:
-        raise
-    except BaseException:
-        _adopt(scope)
-        await take_back(scope, scope.effects, all_of_them=False)
+    except BaseException as error:
+        if _has_failed(scope, error):
+            await take_back(scope, scope.effects, all_of_them=False)
         raise
 
 
@@ -480,12 +476,7 @@ def guarded_sync(scope: WorkflowScope, main: Callable[..., Any], *args: Any) -> 
     try:
         value = main(*args)
         return _checked(scope, value) if scope.effects else value
-    except ContinueAsNew as end:
-        hand_on(scope, end)
-        raise
-    except _NOT_AN_END:
-        raise
-    except BaseException:
-        _adopt(scope)
-        take_back_sync(scope, scope.effects, all_of_them=False)
+    except BaseException as error:
+        if _has_failed(scope, error):
+            take_back_sync(scope, scope.effects, all_of_them=False)
         raise

@@ -29,28 +29,12 @@ KEBAB: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 EFFORTS: Final = ("minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 TRIGGER_RULES: Final = ("all_success", "one_success", "none_failed_min_one_success", "all_done")
 HOOK_EVENTS: Final = (
-    "PreToolUse",
-    "PostToolUse",
-    "PostToolUseFailure",
-    "Notification",
-    "UserPromptSubmit",
-    "SessionStart",
-    "SessionEnd",
-    "Stop",
-    "SubagentStart",
-    "SubagentStop",
-    "PreCompact",
-    "PermissionRequest",
-    "Setup",
-    "TeammateIdle",
-    "TaskCompleted",
-    "Elicitation",
-    "ElicitationResult",
-    "ConfigChange",
-    "WorktreeCreate",
-    "WorktreeRemove",
+    "PreToolUse", "PostToolUse", "PostToolUseFailure", "Notification", "UserPromptSubmit",
+    "SessionStart", "SessionEnd", "Stop", "SubagentStart", "SubagentStop", "PreCompact",
+    "PermissionRequest", "Setup", "TeammateIdle", "TaskCompleted", "Elicitation",
+    "ElicitationResult", "ConfigChange", "WorktreeCreate", "WorktreeRemove",
     "InstructionsLoaded",
-)
+)  # fmt: skip
 
 _TEXT = Text()
 _WORDY = Text(empty="")
@@ -391,18 +375,9 @@ COMMON: Final[dict[str, Shape]] = {
 """The fields that every node may have. ``effect`` is ours: the original ignores it."""
 
 MODES: Final = (
-    "command",
-    "prompt",
-    "bash",
-    "loop",
-    "loop_group",
-    "approval",
-    "wait",
-    "cancel",
-    "script",
-    "include",
-    "workflow",
-)
+    "command", "prompt", "bash", "loop", "loop_group", "approval", "wait", "cancel", "script",
+    "include", "workflow",
+)  # fmt: skip
 """The fields of which a node has exactly one, its mode."""
 
 

@@ -30,30 +30,11 @@ KNOWN: Final = "0.10.1"
 """Version of the Archon whose keys are known."""
 
 WORKFLOW_KEYS: Final = (
-    "name",
-    "description",
-    "provider",
-    "model",
-    "modelReasoningEffort",
-    "webSearchMode",
-    "interactive",
-    "effort",
-    "thinking",
-    "fallbackModel",
-    "betas",
-    "sandbox",
-    "worktree",
-    "container",
-    "evidence_policy",
-    "mutates_checkout",
-    "persist_sessions",
-    "tags",
-    "requires",
-    "inputs",
-    "returns",
-    "outcome_field",
-    "nodes",
-)
+    "name", "description", "provider", "model", "modelReasoningEffort", "webSearchMode",
+    "interactive", "effort", "thinking", "fallbackModel", "betas", "sandbox", "worktree",
+    "container", "evidence_policy", "mutates_checkout", "persist_sessions", "tags", "requires",
+    "inputs", "returns", "outcome_field", "nodes",
+)  # fmt: skip
 _GATES = (
     " Nothing on this node gates. For a human gate, use an 'approval:' node; to gate each "
     "iteration of a loop, set BOTH 'loop.interactive: true' and 'loop.gate_message' "

@@ -22,8 +22,7 @@ from pydantic import (
 from pgflow.declare.durable.programs import Program
 from pgflow.declare.durable.shell import Shell
 from pgflow.declare.durable.stages.plans import Workspace
-from pgflow.declare.graph import Graph
-from pgflow.declare.graph.graph import Part
+from pgflow.declare.graph import Graph, Part
 
 
 class Frozen(Part):

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Literal
 
 from pgflow.declare.durable.shell import NotRewritable
-from pgflow.declare.graph.graph import Part
+from pgflow.declare.graph import Part
 from pgflow.declare.text.javascript import parse_json
 from pgflow.declare.text.templates import program_references
 from pgflow.errors import SetupError

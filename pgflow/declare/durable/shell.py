@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pgflow.declare.graph.graph import Part
+from pgflow.declare.graph import Part
 from pgflow.declare.text.bash import IDENTIFIER, INNER_SHELLS, Place, is_shell, upwards, walk
 from pgflow.declare.text.bashscript import Script, is_quoted_heredoc, reads_values
 

@@ -35,13 +35,6 @@ else:
     )
 
 __all__ = [
-    "Plan",
-    "find_workspaces",
-    "is_workflow",
-    "is_workspace",
-    "plan_missing",
-    "read_file",
-    "read_text",
-    "read_workspace",
-    "write_missing",
-]
+    "Plan", "find_workspaces", "is_workflow", "is_workspace", "plan_missing", "read_file",
+    "read_text", "read_workspace", "write_missing",
+]  # fmt: skip

@@ -44,20 +44,10 @@ from pgflow.declare.icm.state import (
 
 STAGE_KEYS: Final = frozenset(
     {
-        "reads",
-        "writes",
-        "gate",
-        "interrupt_before",
-        "side_effects",
-        "compensations",
-        "retry",
-        "timeout",
-        "wait",
-        "deadline",
-        "on_deadline",
-        "description",
+        "reads", "writes", "gate", "interrupt_before", "side_effects", "compensations", "retry",
+        "timeout", "wait", "deadline", "on_deadline", "description",
     }
-)
+)  # fmt: skip
 _EFFECT_KEYS: Final = frozenset({"system", "idempotency_key", "compensation", "description"})
 _RETRY_KEYS: Final = frozenset({"max_attempts", "delay", "delay_ms", "on_error"})
 _MOST_RETRIES: Final = 100

@@ -22,36 +22,14 @@ Shell and scripts act on the world: they are tried once.
 """
 
 _FATAL = (
-    "unauthorized",
-    "forbidden",
-    "invalid token",
-    "authentication failed",
-    "permission denied",
-    "401",
-    "403",
-    "credit balance",
-    "session limit",
-    "usage limit reached",
-    "credit exhaustion",
-)
+    "unauthorized", "forbidden", "invalid token", "authentication failed", "permission denied",
+    "401", "403", "credit balance", "session limit", "usage limit reached", "credit exhaustion",
+)  # fmt: skip
 _TRANSIENT = (
-    "timeout",
-    "econnrefused",
-    "econnreset",
-    "etimedout",
-    "rate limit",
-    "too many requests",
-    "429",
-    "502",
-    "503",
-    "529",
-    "overloaded",
-    "at capacity",
-    "network error",
-    "socket hang up",
-    "exited with code",
-    "claude code crash",
-)
+    "timeout", "econnrefused", "econnreset", "etimedout", "rate limit", "too many requests",
+    "429", "502", "503", "529", "overloaded", "at capacity", "network error", "socket hang up",
+    "exited with code", "claude code crash",
+)  # fmt: skip
 _PASSING = re.compile(r"timed out after [0-9]|failed \[exit ")
 _FATAL_UNLESS_TRANSIENT = ("auth error",)
 

@@ -17,31 +17,14 @@ from pgflow.lint.sets import Sets, makes_task
 
 IN_ORDER = frozenset(
     {
-        "builtins.list",
-        "builtins.tuple",
-        "builtins.enumerate",
-        "builtins.iter",
-        "builtins.map",
-        "builtins.filter",
-        "builtins.zip",
+        "builtins.list", "builtins.tuple", "builtins.enumerate", "builtins.iter",
+        "builtins.map", "builtins.filter", "builtins.zip", "builtins.dict.fromkeys",
+        "collections.deque", "itertools.chain", "itertools.islice", "itertools.batched",
+        "itertools.cycle", "itertools.chain.from_iterable", "itertools.combinations",
+        "itertools.permutations", "itertools.product", "itertools.groupby", "pgflow.map",
+        "pgflow.as_completed", "pgflow.sync.map",
     }
-    | {
-        "builtins.dict.fromkeys",
-        "collections.deque",
-        "itertools.chain",
-        "itertools.islice",
-        "itertools.batched",
-        "itertools.cycle",
-    }
-    | {
-        "itertools.chain.from_iterable",
-        "itertools.combinations",
-        "itertools.permutations",
-        "itertools.product",
-        "itertools.groupby",
-    }
-    | {"pgflow.map", "pgflow.as_completed", "pgflow.sync.map"}
-)
+)  # fmt: skip
 """Functions whose results depend on the order of what they are given."""
 
 IN_ANY_ORDER = frozenset(

@@ -12,31 +12,12 @@ from pgflow.lint.rules.base import Rule
 
 CHANGERS = frozenset(
     {
-        "append",
-        "appendleft",
-        "extend",
-        "extendleft",
-        "insert",
-        "remove",
-        "pop",
-        "popleft",
-        "popitem",
-        "clear",
-        "sort",
-        "reverse",
-        "add",
-    }
-    | {
-        "discard",
-        "update",
-        "setdefault",
-        "difference_update",
-        "intersection_update",
-        "symmetric_difference_update",
-        "rotate",
+        "append", "appendleft", "extend", "extendleft", "insert", "remove", "pop", "popleft",
+        "popitem", "clear", "sort", "reverse", "add", "discard", "update", "setdefault",
+        "difference_update", "intersection_update", "symmetric_difference_update", "rotate",
         "subtract",
     }
-)
+)  # fmt: skip
 """Methods by which lists, dicts, sets and their like change."""
 
 CONTAINERS = frozenset(

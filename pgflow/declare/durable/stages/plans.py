@@ -14,8 +14,7 @@ from pathlib import Path
 
 from pydantic import Field, JsonValue
 
-from pgflow.declare.graph import Artifact, Effect, Graph, Node, Use
-from pgflow.declare.graph.graph import Part
+from pgflow.declare.graph import Artifact, Effect, Graph, Node, Part, Use
 from pgflow.declare.icm.cells import is_path
 from pgflow.declare.icm.folders import Folder, leads_out, resolve
 from pgflow.declare.icm.state import entry_of, key_paths, key_value
