@@ -133,7 +133,7 @@ def _show_killed_run(dsn: str, report: Report) -> None:
     """Print the timeline of a run whose worker was killed."""
     from rich.text import Text
 
-    from pgflow_cli.look.database import connect, fetch
+    from pgflow_cli.look.database import connect
     from pgflow_cli.runs.timeline import draw
 
     held = [key for kill in report.kills for key in kill.held]
@@ -141,7 +141,7 @@ def _show_killed_run(dsn: str, report: Report) -> None:
         return
     out = console()
     with connect(dsn) as connection:
-        histories = [fetch(connection, inspect.read_history(key)) for key in held[:20]]
+        histories = [inspect.ask(connection, inspect.read_history(key)) for key in held[:20]]
     found = (h for h in histories if any(entry.name == "recovered" for entry in h.entries))
     history = next(found, histories[0])
     out.print()

@@ -24,7 +24,7 @@ from pgflow_cli.files.declared import (
 from pgflow_cli.files.watching import again_and_again
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import Answer
+from pgflow_cli.look.options import AnswerForm
 from pgflow_cli.look.output import (
     STYLES,
     Form,
@@ -137,7 +137,7 @@ def dry_run(
     programs: Annotated[Programs, Made(Programs)],
     search: SearchPath = None,
     watch: Watch = False,
-    form: Answer,
+    form: AnswerForm,
 ) -> None:
     """Shows what a run would do, without running it.
 

@@ -9,7 +9,7 @@ from pgflow_cli.files.declared import problem_lines, say_json
 from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.help import make_group
-from pgflow_cli.look.options import Answer
+from pgflow_cli.look.options import AnswerForm
 from pgflow_cli.look.output import Form, as_object, console, many, note, shown
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def _group() -> None:
 
 @icm.command("init")
 def init(
-    directory: Annotated[Path, arg(metavar="DIRECTORY")], *, dry_run: bool = False, form: Answer
+    directory: Annotated[Path, arg(metavar="DIRECTORY")], *, dry_run: bool = False, form: AnswerForm
 ) -> None:
     """Writes the workflow.yaml and frontmatter that are missing.
 

@@ -10,11 +10,11 @@ import typer
 from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import Form, print_one
+from pgflow_cli.look.options import Answer
+from pgflow_cli.look.output import Form
 
 
-def apply(paths: list[Path], *, dry_run: bool = False, form: Answer, db: Db) -> None:
+def apply(paths: list[Path], *, dry_run: bool = False, db: Answer) -> None:
     """Runs files that create workflows in SQL: all, or none.
 
     A text that is there already stays its version; another text becomes the next one. Runs in
@@ -42,13 +42,13 @@ def apply(paths: list[Path], *, dry_run: bool = False, form: Answer, db: Db) -> 
         "dry_run": dry_run,
         "changed": {name: flow.version for name, flow in changed.items()},
     }
-    if form is Form.TABLE:
+    if db.form is Form.TABLE:
         for line in _changes(before, changed, dry_run=dry_run):
             typer.echo(line)
         if not changed:
             typer.echo(f"All {len(after)} workflows are up to date.")
     else:
-        print_one(form, report, "")
+        db.answer(report, "")
 
 
 def _files(paths: list[Path]) -> list[Path]:

@@ -16,7 +16,7 @@ from pgflow_cli.files.declared import SearchPath, Watch, check_search, problem_l
 from pgflow_cli.files.watching import again_and_again
 from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import FAILED, Ended
-from pgflow_cli.look.options import Answer
+from pgflow_cli.look.options import AnswerForm
 from pgflow_cli.look.output import Form, as_object, console, many, note, shown
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Paths = Annotated[
 
 
 def validate(
-    paths: Paths, *, search: SearchPath = None, watch: Watch = False, form: Answer
+    paths: Paths, *, search: SearchPath = None, watch: Watch = False, form: AnswerForm
 ) -> None:
     """Lists all errors in workflow files."""
     folders = check_search(search)

@@ -142,13 +142,13 @@ _EVENTS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-def read_audit(database: Database, key: str) -> tuple[inspect.Audit, list[Event]]:
+def read_audit(db: Database, key: str) -> tuple[inspect.Audit, list[Event]]:
     """Return a run with what it owes, and its events in words.
 
     Raises:
         Mistake: No run has the key.
     """
-    found = find(database, key, inspect.read_audit(key))
+    found = find(db, key, inspect.read_audit(key))
     events = []
     for one in found.events:
         what, describe = _EVENTS[one.event]
@@ -160,7 +160,7 @@ def read_audit(database: Database, key: str) -> tuple[inspect.Audit, list[Event]
 
 def audit(
     key: Key,
-    database: Db,
+    db: Db,
     *,
     as_html: Annotated[bool, opt("--html")] = False,
     as_json: AsJson = None,
@@ -177,7 +177,7 @@ def audit(
         raise Mistake(
             f"--html and --{'json' if as_json else 'table'} exclude each other: pass one of them"
         )
-    found, events = read_audit(database, key)
+    found, events = read_audit(db, key)
     if as_html:
         typer.echo(page(found, events))
     elif choose_form(as_json=as_json) is Form.JSON:

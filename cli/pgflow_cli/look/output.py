@@ -404,6 +404,12 @@ def age(since: datetime | None, now: datetime) -> str:
     return "" if since is None else duration((now - since).total_seconds())
 
 
+def until(moment: datetime | None, now: datetime, over: str) -> str:
+    """Return the time until a moment, as ``in 5m``, or other words if it has passed."""
+    seconds = 0.0 if moment is None else (moment - now).total_seconds()
+    return "" if moment is None else f"in {duration(seconds)}" if seconds > 0 else over
+
+
 def duration(seconds: float) -> str:
     """Return a duration in its two or three leading digits: ``12 ms`` is ``12ms``, ``80 s`` is
     ``80s``.

@@ -18,8 +18,8 @@ from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.options import Answer, Db, Yes, confirm
-from pgflow_cli.look.output import many, note, print_one, shown
+from pgflow_cli.look.options import Answer, Yes, confirm
+from pgflow_cli.look.output import many, note, shown
 from pgflow_cli.look.parsing import parse_duration
 from pgflow_cli.look.selection import OPEN
 from pgflow_cli.runs.declared import WORKFLOW
@@ -51,8 +51,7 @@ def cleanup(
     force: bool = False,
     yes: Yes = False,
     dry_run: bool = False,
-    form: Answer,
-    db: Db,
+    db: Answer,
 ) -> None:
     """Removes what ended runs of files left in a folder.
 
@@ -74,7 +73,7 @@ def cleanup(
     if not folder.is_dir():
         raise Mistake(f"{folder} is not a directory: name the folder that the runs were started in")
     left = Leftovers(folder)
-    look = Look(db, left, db.now() - age, age, orphans, force)
+    look = Look(db, left, db.now - age, age, orphans, force)
     items = look.all()
     going = [item for item in items if item.going]
     if going and not (dry_run or yes):
@@ -91,7 +90,7 @@ def cleanup(
     }
     of_runs = f" of {many(report['runs'], 'run')}" if report["runs"] else ""
     verb = "would be removed" if dry_run else "removed"
-    print_one(form, report, f"{_parts(report)}{of_runs} {verb}")
+    db.answer(report, f"{_parts(report)}{of_runs} {verb}")
     _print_kept(kept)
     if not dry_run and any(item.why == "refused" for item in kept):
         raise Ended(FAILED)

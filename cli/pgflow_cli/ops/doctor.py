@@ -6,10 +6,10 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from pgflow_cli.look.database import Dsn, connect_to_any, find_dsn
+from pgflow_cli.look.database import connect_to_any
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.options import Rows
-from pgflow_cli.look.output import Form, console, note, plain, print_rows
+from pgflow_cli.look.output import Form, console, note, plain
 from pgflow_cli.ops.checks import citus, cluster, events, schema, server, work
 from pgflow_cli.ops.checks.finding import Finding, Findings, Patient, fail, findings_of, warn
 
@@ -58,9 +58,7 @@ WITH_SCHEMA: dict[str, Check] = {
 }
 
 
-def doctor(
-    *, deep: bool = False, fail_on: FailOn = FailOn.WARN, form: Rows, dsn: Dsn = None
-) -> None:
+def doctor(*, deep: bool = False, fail_on: FailOn = FailOn.WARN, db: Rows) -> None:
     """Checks a database, and shows how to fix what it finds.
 
     It checks the server, the connection to it, the schema, the role's privileges, the workers and
@@ -71,13 +69,12 @@ def doctor(
         deep: Also prove every invariant, which reads all runs.
         fail_on: Least finding that makes the exit code 1.
     """
-    found = find_dsn(dsn)
-    with connect_to_any(found) as connection:
-        rows = examine(Patient(found, connection), deep=deep)
-    if form is Form.TABLE:
+    with connect_to_any(dsn := db.dsn) as connection:
+        rows = examine(Patient(dsn, connection), deep=deep)
+    if db.form is Form.TABLE:
         _print(rows)
     else:
-        print_rows(form, [], rows)
+        db.print(rows, [], "")
     worst = ("fail",) if fail_on is FailOn.FAIL else ("fail", "warn")
     if any(row["level"] in worst for row in rows):
         raise Ended(FAILED)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from pgflow import inspect
-from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import Db, Rows
-from pgflow_cli.look.output import Column, Form, print_rows, short_json, table
+from pgflow_cli.look.options import Rows
+from pgflow_cli.look.output import short_json
 
 
-def entities(name: str | None = None, key: str | None = None, *, form: Rows, db: Db) -> None:
+def entities(name: str | None = None, key: str | None = None, *, db: Rows) -> None:
     """Lists entities, or the updates of one.
 
     Without a name: the kinds. With a kind: its entities. Of an entity: every update in its order,
@@ -22,37 +21,21 @@ def entities(name: str | None = None, key: str | None = None, *, form: Rows, db:
         key: Key of an entity.
     """
     if name is None:
-        rows = [{"name": found} for found in db.ask(inspect.list_entity_names())]
-        columns = [Column("NAME", "name")]
-        print_rows(form, columns, rows, names=("name",), empty="There are no entities yet.")
+        rows: Any = [{"name": found} for found in db.ask(inspect.list_entity_names())]
+        db.print(rows, "name", "There are no entities yet.", ["name"])
     elif key is None:
-        _print_kind(db, form, name)
-    else:
-        _print_updates(db, form, name, key)
-
-
-def _print_kind(db: Database, form: Form, name: str) -> None:
-    columns = table("key version UPDATED=updated_at state~*120", now=db.now())
-    rows, names = db.ask(inspect.list_entities(name, limit=None)).items, inspect.EntityRow
-    empty = f"There are no entities of kind {name!r} yet."
-    print_rows(form, columns, rows, names=names, empty=empty)
-
-
-def _print_updates(db: Database, form: Form, name: str, key: str) -> None:
-    if db.ask(inspect.find_entity(name, key)) is None:
+        rows = db.ask(inspect.list_entities(name, limit=None)).items
+        empty = f"There are no entities of kind {name!r} yet."
+        db.print(rows, "key version UPDATED=updated_at state~*120", empty, inspect.EntityRow)
+    elif db.ask(inspect.find_entity(name, key)) is None:
         raise Mistake(
             f"entity {name!r} {key!r} does not exist: `pgflow entities {name}` lists them"
         )
-    columns = table(
-        "version at update BY=said_by/40 ARGUMENTS=args~/40 VERDICT state~*120",
-        now=db.now(),
-        VERDICT=_verdict,
-    )
-    rows, names = (
-        db.ask(inspect.list_entity_updates(name, key, limit=None)).items,
-        inspect.EntityUpdateRow,
-    )
-    print_rows(form, columns, rows, names=names, empty="Nothing was done to it.")
+    else:
+        rows = db.ask(inspect.list_entity_updates(name, key, limit=None)).items
+        spec = "version at update BY=said_by/40 ARGUMENTS=args~/40 VERDICT state~*120"
+        names = inspect.EntityUpdateRow
+        db.print(rows, spec, "Nothing was done to it.", names, VERDICT=_verdict)
 
 
 def _verdict(row: inspect.EntityUpdateRow) -> Any:

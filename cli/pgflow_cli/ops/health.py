@@ -6,14 +6,11 @@ the judge of the schema, and asks one query of catalogs.
 
 from __future__ import annotations
 
-import typer
-
-from pgflow_cli.look.database import Dsn, connect, find_dsn
+from pgflow_cli.look.database import connect, find_dsn
 from pgflow_cli.look.options import Answer
-from pgflow_cli.look.output import Form, dump
 
 
-def health(*, form: Answer, dsn: Dsn = None) -> None:
+def health(db: Answer) -> None:
     """Checks that the database answers and its schema fits.
 
     Exit code 0 if so, 69 if the database cannot be reached, 2 if its schema does not fit. It needs
@@ -21,10 +18,8 @@ def health(*, form: Answer, dsn: Dsn = None) -> None:
     """
     from pgflow.schema import own_assets, require_schema
 
-    with connect(find_dsn(dsn, migrate=False)) as connection:
+    with connect(find_dsn(db.given, migrate=False)) as connection:
         require_schema(connection)
     stamp = own_assets().stamp
-    if form is Form.JSON:
-        typer.echo(dump({"healthy": True, "version": stamp.version, "schema": stamp.schema}))
-    else:
-        typer.echo(f"healthy: schema {stamp.schema} fits pgflow {stamp.version}")
+    row = {"healthy": True, "version": stamp.version, "schema": stamp.schema}
+    db.answer(row, f"healthy: schema {stamp.schema} fits pgflow {stamp.version}")

@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from pgflow import inspect
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, Rows
-from pgflow_cli.look.output import duration, many, print_one, print_rows, table
+from pgflow_cli.look.options import Answer, Rows, operator
+from pgflow_cli.look.output import many, until
 
 locks = make_group("locks", invoke_without_command=True)
 
 
 @locks.callback()
-def list_locks(*, form: Rows, db: Db) -> None:
+def list_locks(*, db: Rows) -> None:
     """Shows locks and their holders, or releases one.
 
     FENCE grows each time a lock is won. ENDS says when the lock counts no more; empty where its run
     holds it for as long as it likes.
     """
-    now = db.now()
-    columns = table(
-        "LOCK=key fence holder*120 SHARED=is_shared since ENDS waiters",
-        now=now,
-        ENDS=lambda row: _ends(row, now),
-    )
+    columns = "LOCK=key fence holder*120 SHARED=is_shared since ENDS waiters"
     rows = db.ask(inspect.list_locks(limit=None)).items
-    print_rows(form, columns, rows, names=inspect.LockRow, empty="Nothing is locked.")
-
-
-def _ends(row: inspect.LockRow, now: datetime) -> str:
-    if row.expires_at is None:
-        return ""
-    left = (row.expires_at - now).total_seconds()
-    return f"in {duration(left)}" if left > 0 else "over"
+    db.print(
+        rows,
+        columns,
+        "Nothing is locked.",
+        inspect.LockRow,
+        ENDS=lambda row: until(row.expires_at, db.now, "over"),
+    )
 
 
 @locks.command("release")
-def release_lock(key: str, *, why: str | None = None, form: Answer, db: Db) -> None:
+def release_lock(key: str, *, why: str | None = None, db: Answer) -> None:
     """Takes a lock from its holder, and lets the next one in.
 
     A run that held it gets LockLost at its next durable call in the block. The run's history and
@@ -55,4 +46,4 @@ def release_lock(key: str, *, why: str | None = None, form: Answer, db: Db) -> N
     if not taken:
         raise Mistake(f"lock {key!r} is not held: `pgflow locks` lists those that are")
     text = f"Lock {key} was released from {many(taken, 'holder')}."
-    print_one(form, {"key": key, "holders": taken}, text)
+    db.answer({"key": key, "holders": taken}, text)

@@ -8,7 +8,7 @@ from pgflow_cli.look.consoles import Roles, Target, check_roles, open_target
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import operator
 from pgflow_cli.look.targets import did_you_mean
 
 if TYPE_CHECKING:

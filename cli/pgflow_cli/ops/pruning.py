@@ -4,38 +4,36 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from pgflow import inspect
 from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.options import Answer, Db, DryRun, Yes, confirm
-from pgflow_cli.look.output import many, note, print_one, when
+from pgflow_cli.look.options import Answer, DryRun, Yes, confirm
+from pgflow_cli.look.output import many, note, when
 from pgflow_cli.look.parsing import parse_duration
-
-OlderThan = Annotated[str, opt("How long ago they must have ended, like 90d.", metavar="DURATION")]
-Batch = Annotated[int, opt("So many runs in one transaction.", min=1, max=100_000)]
-MoveAtMost = Annotated[
-    int, opt("Shrink partitions of the journal that so many rows keep, or fewer.", min=1)
-]
 
 
 def prune(
     *,
-    older_than: OlderThan,
+    older_than: Annotated[str, opt(metavar="DURATION")],
     yes: Yes = False,
     dry_run: DryRun = False,
-    batch: Batch = 1000,
-    move_at_most: MoveAtMost = 10_000,
-    form: Answer,
-    db: Db,
+    batch: Annotated[int, opt(min=1, max=100_000)] = 1000,
+    move_at_most: Annotated[int, opt(min=1)] = 10_000,
+    db: Answer,
 ) -> None:
     """Removes runs that ended long ago.
 
     A run goes with all its data, and together with the runs that it started and continued as, once
     all of these have ended. pgflow.dropped_history records what was removed. A partition of the
     journal that only a few rows keep is shrunk to them, after the next vacuum.
+
+    Args:
+        older_than: How long ago they must have ended, like 90d.
+        batch: So many runs in one transaction.
+        move_at_most: Shrink partitions of the journal that so many rows keep, or fewer.
     """
-    ended_before = db.now() - parse_duration(older_than, "--older-than")
+    ended_before = db.now - parse_duration(older_than, "--older-than")
     runs = db.ask(inspect.count_ended(ended_before)) if dry_run or not yes else 0
     partitions = shrunk = 0
     if not dry_run:
@@ -44,14 +42,9 @@ def prune(
         gone = db.client.drop_history(ended_before, batch=batch, progress=_tell_progress)
         runs, partitions = gone.runs, gone.partitions
         shrunk = len(db.client.shrink_journal(move_at_most))
-    pruned: dict[str, Any] = {
-        "runs": runs,
-        "partitions": partitions,
-        "shrunk": shrunk,
-        "ended_before": ended_before,
-        "removed": not dry_run,
-    }
-    print_one(form, pruned, _in_words(runs, partitions, shrunk, ended_before if dry_run else None))
+    pruned = {"runs": runs, "partitions": partitions, "shrunk": shrunk}
+    text = _in_words(runs, partitions, shrunk, ended_before if dry_run else None)
+    db.answer({**pruned, "ended_before": ended_before, "removed": not dry_run}, text)
 
 
 def _tell_progress(runs: int) -> None:

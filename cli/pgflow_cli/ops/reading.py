@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pgflow_cli.look.database import Dsn, find_dsn
+from pgflow_cli.look.database import find_dsn
 from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.options import Rows
-from pgflow_cli.look.output import Column, Form, Limit, note, print_rows, short_json
+from pgflow_cli.look.output import Column, Form, Limit, note, short_json
 from pgflow_cli.look.parsing import read_standard_input, seconds_option
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ def sql(
     *,
     limit: Limit = 1000,
     timeout: Annotated[float, seconds_option("--timeout", shown="60s")] = 60.0,
-    form: Rows,
-    dsn: Dsn = None,
+    db: Rows,
 ) -> None:
     """Runs a read-only query against the database.
 
@@ -37,13 +36,12 @@ def sql(
         statement: A question in SQL, @FILE, or - for standard input.
         timeout: Give up after 90s, 10m...
     """
-    sheet = _ask(dsn, _read(statement), limit or None, timeout)
+    sheet = _ask(db.given, _read(statement), limit or None, timeout)
     # Two columns may have one name, so the cells of a table are found by their position.
-    rows: list[dict[Any, Any]] = [dict(enumerate(row)) for row in sheet.rows]
-    if form is not Form.TABLE:
-        rows = [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]
+    names: Any = range(len(sheet.columns)) if db.form is Form.TABLE else sheet.columns
+    rows = [dict(zip(names, row, strict=True)) for row in sheet.rows]
     columns = [_column(name, number) for number, name in enumerate(sheet.columns)]
-    print_rows(form, columns, rows, names=list(sheet.columns), empty="no rows")
+    db.print(rows, columns, "no rows", list(sheet.columns))
     if sheet.has_more:
         note(f"The first {limit} rows; there are more: --limit 0 gives all.")
 

@@ -18,7 +18,7 @@ from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.options import Answer, Chosen, Db
+from pgflow_cli.look.options import Answer, Chosen
 from pgflow_cli.look.output import Form, console, dump, many, note
 from pgflow_cli.look.selection import Filters
 from pgflow_cli.look.targets import load_app
@@ -39,8 +39,7 @@ def replay(
     ] = None,
     sample: Annotated[int | None, opt(min=1)] = None,
     filters: Chosen,
-    form: Answer,
-    db: Db,
+    db: Answer,
 ) -> None:
     """Replays recorded runs against the current code.
 
@@ -60,15 +59,15 @@ def replay(
         )
     definitions = load_app(target, db.given).definitions
     if from_files:
-        replayed = _replay(_from_files(from_files), definitions, form)
+        replayed = _replay(_from_files(from_files), definitions, db.form)
         if not replayed.repeated + replayed.diverged + replayed.redacted:
             held = f"runs of {', '.join(replayed.unknown)}" if replayed.unknown else "no runs"
             raise Mistake(
                 f"nothing was replayed: the files hold {held}, none of a workflow of {target}"
             )
     else:
-        replayed = _replay(_from_database(db, definitions, filters, sample), definitions, form)
-    if form is not Form.JSON:
+        replayed = _replay(_from_database(db, definitions, filters, sample), definitions, db.form)
+    if db.form is not Form.JSON:
         _sum_up(replayed)
     if replayed.diverged:
         raise Ended(FAILED)

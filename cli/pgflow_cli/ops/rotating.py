@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended
-from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import many, note, print_one
+from pgflow_cli.look.options import Answer
+from pgflow_cli.look.output import many, note
 from pgflow_cli.look.targets import load_app
 
 
@@ -16,8 +16,7 @@ def rotate(
     target: Annotated[str, arg(metavar="MODULE[:APP]")],
     *,
     pages: Annotated[int, opt(min=1)] = 128,
-    form: Answer,
-    db: Db,
+    db: Answer,
 ) -> None:
     """Wraps the keys of stored values with an app's present key.
 
@@ -37,7 +36,7 @@ def rotate(
         text += "; others were locked: run it again"
     if done.unknown:
         text += f"; some need keys that the codec does not have: {', '.join(done.unknown)}"
-    print_one(form, answer, text)
+    db.answer(answer, text)
     if done.unknown or done.busy:
         raise Ended(FAILED)
 

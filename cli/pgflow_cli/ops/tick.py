@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look import github
-from pgflow_cli.look.database import Database, Dsn, find_dsn
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT
 from pgflow_cli.look.options import Answer
-from pgflow_cli.look.output import as_object, duration, many, note, print_one, when
+from pgflow_cli.look.output import as_object, duration, many, note, when
 from pgflow_cli.look.parsing import DeadAfter, parse_amounts, seconds_option
 from pgflow_cli.ops.options import QueueNames, QuietLogs
 
@@ -79,8 +79,7 @@ def tick(
     given: Annotated[dict[str, Any], Made(_settings)],
     exclusive: bool = False,
     logs: QuietLogs,
-    form: Answer,
-    dsn: Dsn = None,
+    db: Answer,
 ) -> None:
     """Drains queues once, for cron: ends when nothing is ready.
 
@@ -98,9 +97,9 @@ def tick(
 
     logs.set_up()
     stop = Stop()
-    found = find_dsn(dsn)
-    with Database(found) as db:
-        limits = Limits(**limited, began_at=db.now())
+    found = db.dsn
+    limits = Limits(**limited, began_at=db.now)
+    db.close()
     app = load_app(target, found, without_session=True)
     spare_what_is_loaded()
     queues = given["queues"] or app.queues
@@ -110,10 +109,10 @@ def tick(
             note("Another exclusive tick of these queues is at work: nothing was done.")
             return
         drained = drain_once(app, settings, limits, stop)
-    with Database(found) as db:
-        runs = _outcomes(db, queues, list(app.definitions.workflows), drained, limits.began_at)
+    with Database(found) as again:
+        runs = _outcomes(again, queues, list(app.definitions.workflows), drained, limits.began_at)
     summary = _sum_up(drained, runs)
-    print_one(form, summary, _in_words(summary))
+    db.answer(summary, _in_words(summary))
     failed = [run for run in runs if run.status in ("failed", "stuck")]
     github.report(summary, [as_object(run, _OUTCOME) for run in failed])
     leave(summary["exit_code"])

@@ -17,7 +17,7 @@ from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Chosen, Db, Keys
-from pgflow_cli.look.output import as_object, dump, many, note, print_one, shown
+from pgflow_cli.look.output import as_object, dump, many, note, shown
 from pgflow_cli.look.selection import Filters, find_run
 from pgflow_cli.ops.options import OutputFile, open_file
 
@@ -179,7 +179,7 @@ def choose_chains(db: Database, filters: Filters) -> Iterator[int]:
     return inspect.stream(db.connection, inspect.list_chains(filters.chosen()))
 
 
-def import_runs(file: Annotated[str, arg(metavar="FILE")], *, form: Answer, db: Db) -> None:
+def import_runs(file: Annotated[str, arg(metavar="FILE")], *, db: Answer) -> None:
     """Imports exported runs as read-only history.
 
     It imports all of them or none: if a key or a run exists here already, it refuses the file. A
@@ -193,7 +193,7 @@ def import_runs(file: Annotated[str, arg(metavar="FILE")], *, form: Answer, db: 
 
     count = import_lines(db.connection, _lines(file))
     text = f"{count:,} {'history' if count == 1 else 'histories'} imported"
-    print_one(form, {"imported": count}, text)
+    db.answer({"imported": count}, text)
 
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:

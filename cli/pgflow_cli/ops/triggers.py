@@ -9,12 +9,11 @@ from typing import Any
 
 from pgflow import inspect
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.options import Db, Rows
-from pgflow_cli.look.output import Column, print_rows
+from pgflow_cli.look.options import Rows
 from pgflow_cli.look.targets import load_app
 
 
-def triggers(target: str | None = None, *, sql: bool = False, form: Rows, db: Db) -> None:
+def triggers(target: str | None = None, *, sql: bool = False, db: Rows) -> None:
     """Lists triggers that start runs, or prints their statements.
 
     With MODULE they are compared with the code: exit code 1 if one is missing, of another
@@ -37,8 +36,7 @@ def triggers(target: str | None = None, *, sql: bool = False, form: Rows, db: Db
         return
     rows = compare(declared, db.ask(inspect.list_triggers()), has_code=target is not None)
     names = ("name", "table", "workflow", "state")
-    columns = [Column("TRIGGER" if name == "name" else name.upper(), name) for name in names]
-    print_rows(form, columns, rows, names=names, empty="There are no triggers.")
+    db.print(rows, "TRIGGER=name table workflow state", "There are no triggers.", names)
     if any(row["state"] != "installed" for row in rows):
         raise Ended(FAILED)
 

@@ -7,27 +7,24 @@ from __future__ import annotations
 from datetime import datetime
 
 from pgflow import inspect
-from pgflow_cli.look.options import Db, Rows
-from pgflow_cli.look.output import age, print_rows, table
+from pgflow_cli.look.options import Rows
+from pgflow_cli.look.output import age
 from pgflow_cli.look.selection import WorkflowNames
 
 
-def versions(workflow: WorkflowNames = None, *, form: Rows, db: Db) -> None:
+def versions(workflow: WorkflowNames = None, *, db: Rows) -> None:
     """Shows which versions open runs need, and who serves them.
 
     PINNED counts open runs that only workers of this version claim, BEGUN others that its code may
     have worked on. You can retire a version once both are 0.
     """
-    now = db.now()
-    columns = table(
-        "workflow version PINNED=pinned_runs# BEGUN=begun_runs# workers# SERVED MAY_GO",
-        SERVED=lambda row: _served(row, now),
-        MAY_GO=_verdict,
+    columns = "workflow version PINNED=pinned_runs# BEGUN=begun_runs# workers# SERVED MAY_GO"
+    rows, empty = (
+        db.ask(inspect.list_versions(workflow or ())),
+        "No worker has reported its code yet.",
     )
-    rows = db.ask(inspect.list_versions(workflow or ()))
-    print_rows(
-        form, columns, rows, names=inspect.VersionRow, empty="No worker has reported its code yet."
-    )
+    shows = {"SERVED": lambda row: _served(row, db.now), "MAY_GO": _verdict}
+    db.print(rows, columns, empty, inspect.VersionRow, **shows)
 
 
 def _served(row: inspect.VersionRow, now: datetime) -> str:
@@ -44,15 +41,15 @@ def _verdict(row: inspect.VersionRow) -> str:
     return "yes" if row.safe_to_remove else "no: the code must fit these runs"
 
 
-def patches(workflow: WorkflowNames = None, *, form: Rows, db: Db) -> None:
+def patches(workflow: WorkflowNames = None, *, db: Rows) -> None:
     """Shows patches, and whether their old code can be removed.
 
     NEW counts open runs that took the new side, OLD those that may have passed before the change.
     """
-    columns = table("workflow patch NEW=new_side# OLD=old_side# workers# NEXT", NEXT=_next)
-    rows, names = db.ask(inspect.list_patches(workflow or ())), inspect.PatchRow
+    rows = db.ask(inspect.list_patches(workflow or ()))
+    columns = "workflow patch NEW=new_side# OLD=old_side# workers# NEXT"
     empty = "Neither a worker nor an open run knows a patch."
-    print_rows(form, columns, rows, names=names, empty=empty)
+    db.print(rows, columns, empty, inspect.PatchRow, NEXT=_next)
 
 
 def _next(row: inspect.PatchRow) -> str:
@@ -60,8 +57,5 @@ def _next(row: inspect.PatchRow) -> str:
         return "keep: open runs may take the old side"
     if row.safe_to_remove:
         return "may be removed"
-    return (
-        "keep deprecate_patch: open runs hold the marker"
-        if row.deprecated
-        else "may become deprecate_patch"
-    )
+    keep = "keep deprecate_patch: open runs hold the marker"
+    return keep if row.deprecated else "may become deprecate_patch"

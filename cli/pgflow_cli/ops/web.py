@@ -14,7 +14,7 @@ from pgflow_cli.look.consoles import Target, check_roles, open_target
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import operator
 from pgflow_cli.look.output import note
 from pgflow_cli.look.parsing import read_toml
 from pgflow_cli.ops.options import PORT, Logs

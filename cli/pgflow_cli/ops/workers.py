@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pgflow import inspect
+from pgflow_cli.look import nodes
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, opt
-from pgflow_cli.look.options import Db, Rows
-from pgflow_cli.look.output import Form, age, print_rows, table
+from pgflow_cli.look.options import Rows
+from pgflow_cli.look.output import age
 from pgflow_cli.look.parsing import DeadAfter, seconds_option
 from pgflow_cli.ops.options import (
     PORT,
@@ -85,8 +86,7 @@ def workers(
     endpoints: Annotated[Endpoints, Made(_endpoints)],
     logs: Logs,
     only_list: Annotated[bool, opt("--list")] = False,
-    form: Rows,
-    db: Db,
+    db: Rows,
 ) -> None:
     """Works on runs until SIGTERM, or lists the workers.
 
@@ -102,13 +102,11 @@ def workers(
         only_list: List the workers, as without a module.
     """
     if node is not None:
-        from pgflow_cli.look.nodes import dsn_of
-
         with db:
-            db = Database(dsn_of(db, node))
+            db = Database(nodes.dsn_of(db, node), db.form)
     if target is None or only_list:
         with db:
-            _list_workers(db, form)
+            _list_workers(db)
         return
     from pgflow_cli.look.targets import load_app
     from pgflow_cli.ops.serving import Stop, leave, serve, spare_what_is_loaded
@@ -118,10 +116,8 @@ def workers(
     stop = Stop()
     places: list[int] = []
     if all_nodes and node is None:
-        from pgflow_cli.look.nodes import nodes_of
-
         with db:
-            places = [one.node for one in nodes_of(db)] * processes
+            places = [one.node for one in nodes.nodes_of(db)] * processes
     if processes > 1 or places:
         leave(supervise(sys.argv[1:], len(places) or processes, endpoints, stop, places))
     if supervised:
@@ -139,19 +135,17 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _list_workers(db: Database, form: Form) -> None:
-    now = db.now()
-    columns = table(
-        "WORKER=worker_id host pid RUNS> UP=started_at STATE version@100 queues*60",
-        now=now,
-        RUNS=lambda row: f"{row.running}/{row.concurrency}",
-        STATE=lambda row: _state(row, now),
-    )
+def _list_workers(db: Database) -> None:
+    columns = "WORKER=worker_id host pid RUNS> UP=started_at STATE version@100 queues*60"
     empty = (
         "No worker is registered: start one with `pgflow workers MODULE`, "
         "or drain once with `pgflow tick MODULE`."
     )
-    print_rows(form, columns, db.ask(inspect.list_workers()), names=_COLUMNS, empty=empty)
+    shows = {
+        "RUNS": lambda row: f"{row.running}/{row.concurrency}",
+        "STATE": lambda row: _state(row, db.now),
+    }
+    db.print(db.ask(inspect.list_workers()), columns, empty, _COLUMNS, **shows)
 
 
 def _state(row: inspect.WorkerRow, now: datetime) -> str:

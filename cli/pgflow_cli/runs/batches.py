@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pgflow import inspect
-from pgflow_cli.look.options import Db, Rows
-from pgflow_cli.look.output import Limit, as_object, many, print_one, print_rows, table
+from pgflow_cli.look.options import Rows
+from pgflow_cli.look.output import Limit, as_object, many
 
 _NAMES = (
     "key", "workflow", "opened_at", "begun_at", "is_whole", "runs", "passed",
@@ -12,7 +12,7 @@ _NAMES = (
 )  # fmt: skip
 
 
-def batches(form: Rows, database: Db, key: str | None = None, *, limit: Limit = 50) -> None:
+def batches(db: Rows, key: str | None = None, *, limit: Limit = 50) -> None:
     """Lists batches, or counts the runs of one.
 
     PASSED are those before the first that is open, in the order in which they were started.
@@ -21,22 +21,19 @@ def batches(form: Rows, database: Db, key: str | None = None, *, limit: Limit = 
         key: Key of a batch, to count its runs by their ends.
     """
     if key is not None:
-        found = database.client.count_batch(key)
+        found = db.client.count_batch(key)
         text = (
             f"{key} has {many(found.runs, 'run')}: {found.open:,} open, "
             f"{found.completed:,} completed, {found.failed:,} failed, {found.cancelled:,} cancelled"
             f"{'' if found.is_whole else '; more are to come'}."
         )
-        print_one(form, {"key": key, **as_object(found), "open": found.open}, text)
+        db.answer({"key": key, **as_object(found), "open": found.open}, text)
         return
-    rows = database.ask(inspect.list_batches(limit=limit or None))
-    now = database.now()
-    columns = table(
-        "BATCH=key*128 workflow AGE=opened_at runs# passed# STATE FIRST_FAILED=first_failed/60",
-        now=now,
-        STATE=_state,
+    rows = db.ask(inspect.list_batches(limit=limit or None))
+    columns = (
+        "BATCH=key*128 workflow AGE=opened_at runs# passed# STATE FIRST_FAILED=first_failed/60"
     )
-    print_rows(form, columns, rows, names=_NAMES, empty="There are no batches.")
+    db.print(rows, columns, "There are no batches.", _NAMES, STATE=_state)
 
 
 def _state(batch: inspect.BatchRow) -> str:

@@ -19,7 +19,7 @@ from pgflow import inspect
 from pgflow_cli.files.declared import Dialect, ProviderMap, SearchPath, check_search, read_graph
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import USAGE, Mistake
-from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import operator
 from pgflow_cli.look.output import note, shown
 from pgflow_cli.look.parsing import parse_amounts, parse_input, parse_pairs, refuse_no_folder
 from pgflow_cli.look.selection import find_detail
@@ -397,7 +397,7 @@ def _warn(frozen: Frozen, agents: Agents, settings: Settings) -> None:
             note(f"warning: --map {word}: no agent of {shown(frozen.graph.name)} is for {word}")
 
 
-def go_back(database: Database, path: Path, key: str, node: str, effects: str | None) -> None:
+def go_back(db: Database, path: Path, key: str, node: str, effects: str | None) -> None:
     """Take the run of a file back to before a node: what had ended by then is kept.
 
     Raises:
@@ -409,9 +409,9 @@ def go_back(database: Database, path: Path, key: str, node: str, effects: str | 
     graph = read_graph(path, code=USAGE)
     if node not in (ids := [one.id for one in graph.nodes]):
         raise Mistake(f"{shown(graph.name)} has no node {node!r}: it has {', '.join(ids)}")
-    found = find_detail(database, key)
+    found = find_detail(db, key)
     _warn_of_edits(graph, found.input)
-    units = database.ask(inspect.list_units(found.run_id, limit=None))
+    units = db.ask(inspect.list_units(found.run_id, limit=None))
     first = min((unit.seq for unit in units if _is_of(unit.name, node)), default=None)
     if first is None:
         raise Mistake(f"run {key!r} has not come to node {node!r}")
@@ -419,7 +419,7 @@ def go_back(database: Database, path: Path, key: str, node: str, effects: str | 
         effects = "repeat"
     meant: Any = effects
     why = f"from node {node}"
-    database.client.rewind(key, first - 1, effects=meant, why=why, by=operator())
+    db.client.rewind(key, first - 1, effects=meant, why=why, by=operator())
 
 
 def _warn_of_edits(graph: Graph, given: Any) -> None:
@@ -436,7 +436,7 @@ def _is_of(name: str | None, node: str) -> bool:
     )
 
 
-def check_folder(database: Database, arguments: dict[str, Any], key: str | None) -> None:
+def check_folder(db: Database, arguments: dict[str, Any], key: str | None) -> None:
     """Refuse a run that would have to wait for its folder, if it was not to wait.
 
     Raises:
@@ -447,7 +447,7 @@ def check_folder(database: Database, arguments: dict[str, Any], key: str | None)
     settings, graph = arguments["settings"], arguments["frozen"].graph
     if settings.lease != "refuse" or settings.worktree or not is_alone(settings, graph):
         return
-    held = database.ask(inspect.list_locks(lease_key(os.path.realpath(settings.cwd))))
+    held = db.ask(inspect.list_locks(lease_key(os.path.realpath(settings.cwd))))
     if others := [one.holder for one in held if one.holder != key]:
         raise Mistake(
             f"run {others[0]!r} works in {settings.cwd}: wait for it, or work elsewhere with --cwd"

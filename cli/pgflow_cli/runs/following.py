@@ -10,7 +10,7 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.options import Answer, Db
+from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import Form, as_object, dump, shown, when
 from pgflow_cli.look.parsing import seconds_option
 from pgflow_cli.look.selection import ENDED, Key, find_run
@@ -25,8 +25,7 @@ LONGEST = 200
 
 def logs(
     key: Key,
-    form: Answer,
-    database: Db,
+    db: Answer,
     *,
     tail: Annotated[int | None, opt("--tail", "-n", min=0)] = None,
     follow: Annotated[bool, opt("--follow", "-f")] = False,
@@ -42,27 +41,27 @@ def logs(
         follow: Go on until the run has ended, or Ctrl-C.
         every: With --follow: time between looks.
     """
-    run = find_run(database, key)
-    seq = 0 if tail is None else max(0, database.ask(inspect.last_seq(run.run_id)) - tail)
+    run = find_run(db, key)
+    seq = 0 if tail is None else max(0, db.ask(inspect.last_seq(run.run_id)) - tail)
     while True:
-        newest = find_run(database, key)
-        seq = _print_units(database, run.run_id, seq, form)
+        newest = find_run(db, key)
+        seq = _print_units(db, run.run_id, seq)
         if newest.run_id != run.run_id:
             run, seq = newest, 0
             continue
-        if newest.status in ENDED and follow and form is Form.TABLE:
+        if newest.status in ENDED and follow and db.form is Form.TABLE:
             typer.echo(shown(f"{newest.status}{': ' + newest.why if newest.why else ''}"))
         if newest.status in ENDED or not follow:
             return
         time.sleep(every)
 
 
-def _print_units(database: Database, run_id: int, seq: int, form: Form) -> int:
+def _print_units(db: Database, run_id: int, seq: int) -> int:
     """Print the units after one, and return the number of the last."""
     while True:
-        units = database.ask(inspect.list_units(run_id, after=seq))
+        units = db.ask(inspect.list_units(run_id, after=seq))
         for unit in units:
-            typer.echo(dump(as_object(unit, _NAMES)) if form is Form.JSON else _line(unit))
+            typer.echo(dump(as_object(unit, _NAMES)) if db.form is Form.JSON else _line(unit))
             seq = unit.seq
         sys.stdout.flush()
         if units.next is None:

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pgflow import inspect
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Db, OptionalKey, Rows
-from pgflow_cli.look.output import Form, print_one, print_rows, table
+from pgflow_cli.look.options import OptionalKey, Rows, operator
 from pgflow_cli.look.parsing import parse_json
 from pgflow_cli.look.selection import find_run
 
@@ -56,8 +54,7 @@ class Repair:
 
 
 def messages(
-    form: Rows,
-    database: Db,
+    db: Rows,
     repair: Annotated[Repair, Made(Repair)],
     key: OptionalKey = None,
     *,
@@ -75,33 +72,29 @@ def messages(
     """
     chosen = repair.chosen()
     if chosen is None:
-        _list(database, key, form)
+        _list(db, key)
         return
     if key is None:
         raise Mistake("name the run that the message is for: `pgflow messages` lists both")
     value = None if repair.payload is None else parse_json(repair.payload, "the payload")
     past, number = chosen
-    client, message, by, reason = database.client, number, operator(), why or past
+    client, message, by, reason = db.client, number, operator(), why or past
     if past == "dropped":
         client.drop_message(key, number, why=reason, by=by)
     elif past == "replaced":
         client.replace_message(key, number, value, why=reason, by=by)
     else:
         message = client.requeue_message(key, number, to=repair.to, why=reason, by=by)
-    run = find_run(database, repair.to or key)
+    run = find_run(db, repair.to or key)
     row = {"key": run.key, "message": message, "done": past, "status": run.status}
-    print_one(form, row, f"Message {number} was {past}: run {run.key} is {run.status}.")
+    db.answer(row, f"Message {number} was {past}: run {run.key} is {run.status}.")
 
 
-def _list(database: Database, key: str | None, form: Form) -> None:
+def _list(db: Database, key: str | None) -> None:
+    empty = "Every message was taken, or waits to be."
     if key is not None:
-        find_run(database, key)
-    found = database.ask(inspect.list_messages(key, limit=None)).items
-    now = database.now()
-    columns = table("RUN=key message signal state SENT=sent_at payload~/60 why*200", now=now)
-    empty = (
-        "No signals wait, and none was put aside."
-        if key is not None
-        else "Every message was taken, or waits to be."
-    )
-    print_rows(form, columns, found, names=_NAMES, empty=empty)
+        find_run(db, key)
+        empty = "No signals wait, and none was put aside."
+    found = db.ask(inspect.list_messages(key, limit=None)).items
+    columns = "RUN=key message signal state SENT=sent_at payload~/60 why*200"
+    db.print(found, columns, empty, _NAMES)

@@ -14,12 +14,10 @@ from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import (
-    Column,
     Form,
     as_object,
     dump,
     note,
-    print_rows,
     short_json,
     when,
 )
@@ -28,30 +26,29 @@ from pgflow_cli.look.selection import find_detail
 AT_ONCE = 1000
 
 
-def show_at(database: Database, key: str, seq: int, form: Form, limit: int | None) -> None:
+def show_at(db: Database, key: str, seq: int, limit: int | None) -> None:
     """Print a run as it was at a unit.
 
     Args:
-        database: The database.
+        db: The database.
         key: Key of the run.
         seq: Number of the unit.
-        form: Form of the answer.
         limit: At most so many calls, the newest; None for each.
 
     Raises:
         Mistake: The journal has no such unit.
     """
-    run = find_detail(database, key)
-    last = database.ask(inspect.last_seq(run.run_id))
+    run = find_detail(db, key)
+    last = db.ask(inspect.last_seq(run.run_id))
     if seq > last:
         raise Mistake(f"the journal of run {key!r} has {last:,} units: --at is 1 to {last:,}")
     state: dict[str, Any] = {}
     newest: list[inspect.UnitRow] = []
-    entries = inspect.fold(_kept(_units(database, run.run_id, seq), state, newest), run.created_at)
+    entries = inspect.fold(_kept(_units(db, run.run_id, seq), state, newest), run.created_at)
     calls = [entry for entry in entries if entry.call]
     shown = calls if limit is None else calls[-limit:]
     state = inspect.readable(state)
-    if form is Form.JSON:
+    if db.form is Form.JSON:
         answer = {
             "key": run.key,
             "unit": seq,
@@ -62,14 +59,8 @@ def show_at(database: Database, key: str, seq: int, form: Form, limit: int | Non
         }
         typer.echo(dump(answer, indent=2))
         return
-    columns = [
-        Column("CALL", "call"),
-        Column("KIND", "kind"),
-        Column("NAME", "name", takes_rest=True),
-        Column("STATUS", "status"),
-        Column("ATTEMPTS", "attempts"),
-    ]
-    print_rows(form, columns, shown, names=inspect.Entry, empty="It had called nothing yet.")
+    columns = "call kind name*60 status attempts"
+    db.print(shown, columns, "It had called nothing yet.", inspect.Entry)
     for name, value in state.items():
         typer.echo(f"{name} = {short_json(value)}")
     left = len(calls) - len(shown)
@@ -79,11 +70,11 @@ def show_at(database: Database, key: str, seq: int, form: Form, limit: int | Non
     )
 
 
-def _units(database: Database, run_id: int, upto: int) -> Iterator[inspect.UnitRow]:
+def _units(db: Database, run_id: int, upto: int) -> Iterator[inspect.UnitRow]:
     after = 0
     while after < upto:
         limit = min(AT_ONCE, upto - after)
-        yield from database.ask(inspect.list_units(run_id, after=after, limit=limit)).items
+        yield from db.ask(inspect.list_units(run_id, after=after, limit=limit)).items
         after += limit
 
 

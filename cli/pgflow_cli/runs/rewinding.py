@@ -9,19 +9,18 @@ from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import (
     EFFECTS,
     Answer,
     Attempts,
-    Db,
     Effects,
     FromStep,
     OwnLabels,
     Why,
     check_word,
+    operator,
 )
-from pgflow_cli.look.output import Form, as_object, print_one
+from pgflow_cli.look.output import as_object
 from pgflow_cli.look.parsing import parse_json, parse_pairs, parse_span
 from pgflow_cli.look.selection import Key, exists, find_detail, find_run
 
@@ -48,27 +47,25 @@ class Again:
     """The part of a run that is to be done again, and how."""
 
     options: dict[str, Any]
-    form: Form
-    database: Database
+    db: Database
 
     def do(
         self, key: str, send: Callable[..., Any], *given: Any, **options: Any
     ) -> inspect.RunDetail:
         """Call a verb of the client on a run, and return the run that it has made."""
         options = {name: value for name, value in options.items() if value is not None}
-        find_run(self.database, key)
+        find_run(self.db, key)
         made = send(key, *given, **{**self.options, **options})
-        return find_detail(self.database, made or key)
+        return find_detail(self.db, made or key)
 
     def print(self, run: inspect.RunDetail, text: str, *, is_new: bool = True) -> None:
         """Print the run."""
         row = {"key": run.key, "is_new": is_new, **as_object(run, _NAMES)}
-        print_one(self.form, row, text)
+        self.db.answer(row, text)
 
 
 def _again(
-    form: Answer,
-    database: Db,
+    db: Answer,
     *,
     effects: Effects = None,
     attempts: Attempts = None,
@@ -88,7 +85,7 @@ def _again(
         "by": operator(),
     }
     options = {name: value for name, value in given.items() if value is not None}
-    return Again(options, form, database)
+    return Again(options, db)
 
 
 AgainOptions = Annotated[Again, Made(_again)]
@@ -122,11 +119,11 @@ def fork(
         "input": None if text is None else parse_json(text, "--input"),
         "labels": parse_pairs(label, "--label") or None,
     }
-    database = again.database
-    is_new = new_key is None or not exists(database, new_key)
+    db = again.db
+    is_new = new_key is None or not exists(db, new_key)
     run = again.do(
         key,
-        database.client.fork,
+        db.client.fork,
         new_key,
         at=at,
         from_step=from_step,
@@ -158,7 +155,7 @@ def rewind(
     """
     if to is None and from_step is None:
         raise Mistake("where to? Pass --to UNIT or --from-step STEP; `pgflow restart` begins anew")
-    send, children = again.database.client.rewind, _children(cancel=cancel_children)
+    send, children = again.db.client.rewind, _children(cancel=cancel_children)
     run = again.do(key, send, to, from_step=from_step, children=children, **_edited(edit))
     text = f"{key} is rewound to unit {run.origin_seq}, as generation {run.generation}."
     again.print(run, text)
@@ -172,7 +169,7 @@ def restart(
     Its input stays the same unless another is given.
     """
     given = None if text is None else parse_json(text, "--input")
-    send, children = again.database.client.restart, _children(cancel=cancel_children)
+    send, children = again.db.client.restart, _children(cancel=cancel_children)
     run = again.do(key, send, input=given, children=children)
     again.print(run, f"{key} is restarted, as generation {run.generation}.")
 

@@ -10,14 +10,13 @@ from typing import Annotated
 
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import many, print_one
+from pgflow_cli.look.options import Answer
+from pgflow_cli.look.output import many
 
 
 def reset_sessions(
     workflow: Annotated[str, arg(metavar="WORKFLOW")],
-    form: Answer,
-    database: Db,
+    db: Answer,
     conversation: Annotated[str | None, opt(metavar="NAME")] = None,
     node: Annotated[str | None, opt(metavar="NODE")] = None,
     yes: Annotated[bool, opt()] = False,
@@ -41,5 +40,5 @@ def reset_sessions(
     if conversation is None and not yes:
         raise Mistake("every conversation would lose its sessions: pass --conversation, or --yes")
     folder = [name for name in (workflow, conversation, node) if name is not None]
-    count = Documents(database.connection).delete_folder(SESSIONS, folder)
-    print_one(form, {"forgotten": count}, f"{many(count, 'session')} forgotten")
+    count = Documents(db.connection).delete_folder(SESSIONS, folder)
+    db.answer({"forgotten": count}, f"{many(count, 'session')} forgotten")

@@ -12,14 +12,12 @@ from pgflow import inspect
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.nodes import database_with
-from pgflow_cli.look.options import Db
+from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import (
-    AsJson,
     Form,
     age,
     amount,
     as_object,
-    choose_form,
     console,
     dump,
     duration,
@@ -65,13 +63,12 @@ PICTURE_UNITS = 400
 
 def show(
     key: Key,
-    database: Db,
+    db: Answer,
     *,
     limit: Annotated[int | None, opt("--limit", "-n", min=0)] = None,
     all_nodes: bool = False,
     svg: bool = False,
     at: Annotated[int | None, opt(metavar="UNIT", min=1)] = None,
-    as_json: AsJson = None,
 ) -> None:
     """Shows a run: where it is and why, input, result, calls.
 
@@ -84,27 +81,26 @@ def show(
         svg: Print its newest calls on a time axis, as SVG.
         at: As it was at this unit of its journal: calls and state.
     """
-    if svg and (as_json or limit is not None or at is not None):
+    if svg and (db.form is Form.JSON or limit is not None or at is not None):
         raise Mistake("--svg prints a picture: leave out --json, --limit and --at")
-    form = choose_form(as_json=as_json)
-    most = (DEFAULT_LIMIT if form is Form.TABLE else 0) if limit is None else limit
-    with database_with(database, key) if all_nodes else database as there:
+    most = (DEFAULT_LIMIT if db.form is Form.TABLE else 0) if limit is None else limit
+    with database_with(db, key) if all_nodes else db as there:
         if svg:
             typer.echo(_picture(there, key), nl=False)
             return
         if at is not None:
-            show_at(there, key, at, form, most or None)
+            show_at(there, key, at, most or None)
             return
         whole = read_whole(there, key, most or None)
-        if form is Form.JSON:
+        if db.form is Form.JSON:
             typer.echo(dump(whole.as_object(), indent=2))
             return
         out = console()
-        for part in draw(whole, there.now(), out.width):
+        for part in draw(whole, there.now, out.width):
             out.print(part)
 
 
-def _picture(database: Database, key: str) -> str:
+def _picture(db: Database, key: str) -> str:
     """Return the newest calls of a run, as SVG.
 
     Raises:
@@ -113,14 +109,14 @@ def _picture(database: Database, key: str) -> str:
     from pgflow._console.picture import draw_picture
     from pgflow._console.waterfall import draw
 
-    run = find_detail(database, key)
-    after = max(0, database.ask(inspect.last_seq(run.run_id)) - PICTURE_UNITS)
-    units = database.ask(inspect.list_units(run.run_id, after=after, limit=PICTURE_UNITS)).items
+    run = find_detail(db, key)
+    after = max(0, db.ask(inspect.last_seq(run.run_id)) - PICTURE_UNITS)
+    units = db.ask(inspect.list_units(run.run_id, after=after, limit=PICTURE_UNITS)).items
     began_at = units[0].at if units and after else run.created_at
     entries = inspect.fold(units, began_at)
     if not entries:
         raise Mistake(f"run {key!r} has recorded nothing yet: there is nothing to draw")
-    now = None if run.status in ENDED else database.now()
+    now = None if run.status in ENDED else db.now
     return draw_picture(draw(entries, began_at, now), run.key, f"{run.workflow}, {run.status}")
 
 
@@ -150,19 +146,19 @@ class WholeRun:
         }
 
 
-def read_whole(database: Database, key: str, limit: int | None = None) -> WholeRun:
+def read_whole(db: Database, key: str, limit: int | None = None) -> WholeRun:
     """Return all about a run.
 
     Args:
-        database: The database.
+        db: The database.
         key: Of the run.
         limit: At most so many calls, those of one name folded; None for each.
 
     Raises:
         Mistake: No run has the key.
     """
-    ask = database.ask
-    run = find_detail(database, key)
+    ask = db.ask
+    run = find_detail(db, key)
     return WholeRun(
         run,
         None if run.parent_run_id is None else ask(inspect.find_key(run.parent_run_id)),

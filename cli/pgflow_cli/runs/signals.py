@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pgflow import inspect
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import print_one
+from pgflow_cli.look.options import Answer, operator
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 from pgflow_cli.look.selection import Key, find_detail, find_run, see
 from pgflow_cli.runs.stages import check_mail
@@ -25,8 +23,7 @@ AWAITED_SECONDS = 2.0
 def signal(
     key: Key,
     name: str,
-    form: Answer,
-    database: Db,
+    db: Answer,
     payload: str = "null",
     *,
     idempotency_key: Annotated[str | None, opt(metavar="KEY", callback=refuse_empty)] = None,
@@ -44,7 +41,7 @@ def signal(
     from pgflow import Signal
 
     value = parse_json(payload, "the payload")
-    before, client = find_detail(database, key), database.client
+    before, client = find_detail(db, key), db.client
     check_mail(before, name, value)
     with client.transaction():
         sent = client.send(
@@ -55,7 +52,7 @@ def signal(
                 f"run {key!r} is {sent.ended_as}: it takes no more signals; nothing was "
                 f"sent. {see(key)}"
             )
-    after = _look_again(database, before, name)
+    after = _look_again(db, before, name)
     row = {
         "key": key,
         "signal": name,
@@ -66,23 +63,21 @@ def signal(
         **({} if idempotency_key is None else {"new": sent.is_new}),
     }
     if not sent.is_new:
-        text = (
-            f"{name!r} was sent to {key} before, under the same idempotency key: "
-            "nothing was sent now."
-        )
+        text = f"{name!r} was sent to {key} before, under the same idempotency key"
+        text += ": nothing was sent now."
     else:
         text = f"Sent {name!r} to {key}{_effect(before, after)}"
-    print_one(form, row, text)
+    db.answer(row, text)
 
 
-def _look_again(database: Database, before: inspect.RunRow, name: str) -> inspect.RunRow:
+def _look_again(db: Database, before: inspect.RunRow, name: str) -> inspect.RunRow:
     """Return the run as the signal has left it. One that waits for this signal was busy if it still
     does, and soon is not.
     """
     is_awaited = before.status == "waiting" and f"signal {name}" in (before.why or "")
     until = time.monotonic() + AWAITED_SECONDS
     while True:
-        after = find_run(database, before.key)
+        after = find_run(db, before.key)
         has_moved = (after.status, after.why) != (before.status, before.why)
         if has_moved or not is_awaited or time.monotonic() > until:
             return after

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import print_one, shown
+from pgflow_cli.look.options import Answer, operator
+from pgflow_cli.look.output import shown
 from pgflow_cli.look.selection import Key, find_detail
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def _graph_of(detail: inspect.RunDetail) -> Graph | None:
     return Graph.model_validate(inspect.readable(graph))
 
 
-def request(key: Key, stage: str, form: Answer, database: Db) -> None:
+def request(key: Key, stage: str, db: Answer) -> None:
     """Requests a stage that a run would skip.
 
     The run is one of a workspace. It must not have passed the stage yet: exit code 2 if it has, or
@@ -135,13 +134,13 @@ def request(key: Key, stage: str, form: Answer, database: Db) -> None:
     from pgflow import Signal
     from pgflow.declare.durable.stages.mail import REQUEST
 
-    detail, client = find_detail(database, key), database.client
+    detail, client = find_detail(db, key), db.client
     graph = _graph_of(detail)
     if graph is None:
         raise Mistake(f"run {key!r} is not of a workspace, or its input cannot be read here")
     check_requested(graph, (stage,))
     name = f"{REQUEST}{stage}"
-    if _has_passed(database, detail, name):
+    if _has_passed(db, detail, name):
         raise Mistake(f"run {key!r} has passed stage {stage!r}: it was left out")
     with client.transaction():
         sent = client.send(key, Signal(name, object), {}, idempotency_key=name, by=operator())
@@ -152,10 +151,10 @@ def request(key: Key, stage: str, form: Answer, database: Db) -> None:
         if sent.is_new
         else f"Stage {stage} of {key} was already requested."
     )
-    print_one(form, {"key": key, "stage": stage, "new": sent.is_new}, text)
+    db.answer({"key": key, "stage": stage, "new": sent.is_new}, text)
 
 
-def _has_passed(database: Database, detail: inspect.RunDetail, name: str) -> bool:
+def _has_passed(db: Database, detail: inspect.RunDetail, name: str) -> bool:
     """Return True if the run has looked for the request, and found none."""
-    units = database.ask(inspect.list_units(detail.run_id, limit=None))
+    units = db.ask(inspect.list_units(detail.run_id, limit=None))
     return any(unit.name == name and unit.event == "wait_timed_out" for unit in units)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.options import Db, Rows
+from pgflow_cli.look.options import Rows
 from pgflow_cli.look.output import (
     GAP,
     Column,
@@ -17,7 +17,6 @@ from pgflow_cli.look.output import (
     duration,
     make_table,
     plain,
-    print_rows,
     shown,
     styled_status,
     when,
@@ -52,8 +51,7 @@ _NAMED = ("timer", "signal", "child", "lock", "update")
 
 def timeline(
     key: Key,
-    form: Rows,
-    database: Db,
+    db: Rows,
     *,
     generation: Annotated[int | None, opt(min=1)] = None,
     units: bool = False,
@@ -68,15 +66,15 @@ def timeline(
         generation: An earlier one of a run that was continued as new; else the newest.
         units: The units of its journal, as they are numbered for fork and rewind.
     """
-    history = find(database, key, inspect.read_history(key, generation))
+    history = find(db, key, inspect.read_history(key, generation))
     if units:
-        print_rows(form, _UNIT_COLUMNS, history.units, names=_UNIT_NAMES)
-    elif form is Form.TABLE:
+        db.print(history.units, _UNIT_COLUMNS, "nothing found", _UNIT_NAMES)
+    elif db.form is Form.TABLE:
         out = console()
         for part in draw(history, out.width, is_unicode=out.encoding.lower().startswith("utf")):
             out.print(part)
     else:
-        print_rows(form, [], [entry_row(entry) for entry in history.entries], names=_ENTRY_NAMES)
+        db.print([entry_row(entry) for entry in history.entries], [], "", _ENTRY_NAMES)
 
 
 _ENTRY_NAMES = (

@@ -14,9 +14,8 @@ import typer
 from pgflow import inspect
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import FAILED, TIME_LIMIT, Ended, Mistake
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Arguments, Db, Timeout
-from pgflow_cli.look.output import dump, note, print_one
+from pgflow_cli.look.options import Answer, Arguments, Db, Timeout, operator
+from pgflow_cli.look.output import dump, note
 from pgflow_cli.look.parsing import parse_duration, parse_json, refuse_empty
 from pgflow_cli.look.selection import Key, find_run
 
@@ -29,8 +28,7 @@ LONGEST_LOOK_SECONDS = 0.5
 def update(
     key: Key,
     name: str,
-    form: Answer,
-    database: Db,
+    db: Answer,
     args: Arguments = "{}",
     *,
     update_id: Annotated[str | None, opt("--id", metavar="ID", callback=refuse_empty)] = None,
@@ -50,13 +48,13 @@ def update(
         raise Mistake('the arguments of an update are an object of their names: {"sku": "tea"}')
     limit = None if timeout is None else parse_duration(timeout, "--timeout").total_seconds()
     named = update_id or str(uuid.uuid4())
-    find_run(database, key)
-    database.client.send_update(key, name, value, update_id=named, by=operator())
-    reply = _wait(database, key, named, limit)
+    find_run(db, key)
+    db.client.send_update(key, name, value, update_id=named, by=operator())
+    reply = _wait(db, key, named, limit)
     answer, error = _parsed(reply.value), _parsed(reply.error)
     row = {"key": key, "update": name, "id": named, "status": reply.status}
     text = _describe(f"Update {name} of {key}", reply.status, answer, error)
-    print_one(form, {**row, "value": answer, "error": error}, text)
+    db.answer({**row, "value": answer, "error": error}, text)
     if reply.status == "waiting":
         note(f"No answer yet. Ask again with --id {named}.")
         raise Ended(TIME_LIMIT)
@@ -64,12 +62,12 @@ def update(
         raise Ended(FAILED)
 
 
-def _wait(database: Database, key: str, update_id: str, limit: float | None) -> inspect.Reply:
+def _wait(db: Database, key: str, update_id: str, limit: float | None) -> inspect.Reply:
     """Return the answer, or the reply that there is none yet."""
     until = None if limit is None else time.monotonic() + limit
     delay = 0.01
     while True:
-        reply = database.ask(inspect.read_reply(key, update_id))
+        reply = db.ask(inspect.read_reply(key, update_id))
         if reply.status != "waiting" or (until is not None and time.monotonic() >= until):
             return reply
         time.sleep(delay)
@@ -89,7 +87,7 @@ def _describe(update: str, status: str, value: Any, error: Any) -> str:
     return f"{update} is {status}{why}"
 
 
-def query(key: Key, database: Db, name: str | None = None) -> None:
+def query(key: Key, db: Db, name: str | None = None) -> None:
     """Prints what a run has published.
 
     It is JSON: values that its code has given to set_state().
@@ -99,8 +97,8 @@ def query(key: Key, database: Db, name: str | None = None) -> None:
     Args:
         name: Name of the value; all if not given.
     """
-    find_run(database, key)
+    find_run(db, key)
     if name is None:
-        typer.echo(dump(database.ask(inspect.read_state(key))))
+        typer.echo(dump(db.ask(inspect.read_state(key))))
     else:
-        typer.echo(database.ask(inspect.read_published(key, name)))
+        typer.echo(db.ask(inspect.read_published(key, name)))

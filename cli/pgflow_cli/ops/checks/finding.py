@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pgflow import inspect
-from pgflow_cli.look.database import connect_to_any, fetch, fetch_dicts
+from pgflow_cli.look.database import connect_to_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,12 +69,14 @@ class Patient:
     def ask(self, question: inspect.Question[T]) -> T:
         """Return the answer of the database to a reader's question."""
         with self._own_names():
-            return fetch(self.connection, question)
+            return inspect.ask(self.connection, question)
 
     def rows(self, query: str, params: Any = None) -> list[dict[str, Any]]:
         """Rows of a query to the server itself, of its settings, its catalogs and its activity."""
-        with self._own_names():
-            return fetch_dicts(self.connection, query, params)
+        from psycopg.rows import dict_row
+
+        with self._own_names(), self.connection.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(query.encode(), params).fetchall()
 
     def row(self, query: str, params: Any = None) -> dict[str, Any]:
         """Return the only row of such a query."""

@@ -21,7 +21,7 @@ from pgflow.errors import NotStorable
 from pgflow.events import Event, Relay
 from pgflow.webhooks import Endpoint, GitHub, Request, StandardWebhooks, Start, Stripe, Verifier
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import operator
 from pgflow_cli.ops.served.flows import Flows
 from pgflow_cli.ops.served.triggers import Trigger, schedule_of
 
