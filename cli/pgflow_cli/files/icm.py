@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pgflow_cli.files.declared import problem_lines, say_json
+from pgflow_cli.files.declared import say_json, say_problems
 from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import AnswerForm
-from pgflow_cli.look.output import Form, as_object, console, many, note, shown
+from pgflow_cli.look.output import Form, as_object, many, note, say, shown
 
 if TYPE_CHECKING:
     from pgflow.declare.icm import Plan
@@ -40,9 +40,8 @@ def init(
     try:
         plan = plan_missing(directory) if dry_run else write_missing(directory)
     except OSError as error:
-        raise Mistake(
-            f"{error.filename or directory} cannot be written: {error.strerror or error}"
-        ) from error
+        what = error.filename or directory
+        raise Mistake(f"{what} cannot be written: {error.strerror or error}") from error
     if form is Form.JSON:
         say_json(_object(plan, is_written=not dry_run))
     else:
@@ -68,14 +67,10 @@ def _object(plan: Plan, *, is_written: bool) -> dict[str, Any]:
 
 
 def _say(plan: Plan, *, is_written: bool) -> None:
-    from rich.text import Text
-
-    out, err = console(), console(error=True)
-    for line in problem_lines(plan.verdict):
-        err.print(line, soft_wrap=True)
+    say_problems(plan.verdict)
     for file in plan.files:
         what = "frontmatter before the prose" if file.exists else "new"
-        out.print(Text.assemble((shown(file.path), "bold"), f": {what}"), soft_wrap=True)
+        say((shown(file.path), "bold"), f": {what}")
     if not plan.verdict.ok:
         note("nothing was written: fix the errors first")
     elif not plan.files:

@@ -17,7 +17,7 @@ from pgflow_cli.files.watching import again_and_again
 from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.options import AnswerForm
-from pgflow_cli.look.output import Form, as_object, console, many, note, shown
+from pgflow_cli.look.output import Form, as_object, many, note, say, shown
 
 if TYPE_CHECKING:
     from pgflow.declare import Verdict
@@ -44,12 +44,11 @@ def validate(
 def _validate(paths: list[str], search: tuple[Path, ...], form: Form) -> None:
     from pgflow.declare import validate as verdicts_on
 
-    say = _say_object if form is Form.JSON else _Human()
     count = _Count()
     for verdict in count.counted(verdicts_on(*paths, search=search)):
-        say(verdict)
+        _say_object(verdict) if form is Form.JSON else _say(verdict)
         sys.stdout.flush()
-    if say is not _say_object:
+    if form is not Form.JSON:
         note(count.summary())
     if count.bad:
         raise Ended(FAILED)
@@ -78,35 +77,23 @@ class _Count:
             for number, noun in ((self.errors, "error"), (self.warnings, "warning"))
             if number
         )
-        state = (
-            f"{self.bad} of {many(self.files, 'file')} cannot be used"
-            if self.bad
-            else f"{many(self.files, 'file')} ok"
-        )
+        files = many(self.files, "file")
+        state = f"{self.bad} of {files} cannot be used" if self.bad else f"{files} ok"
         return f"{state}: {found}" if found else state
 
 
-class _Human:
-    """Says a verdict to a person."""
-
-    def __init__(self) -> None:
-        self._out = console()
-
-    def __call__(self, verdict: Verdict) -> None:
-        from rich.text import Text
-
-        for line in problem_lines(verdict):
-            self._out.print(line, soft_wrap=True)
-        if verdict.ok:
-            nodes = (
-                many(len(verdict.graph.nodes), "node")
-                if verdict.graph is not None
-                else "but this command has no graph of it"
-            )
-            self._out.print(
-                Text.assemble((shown(verdict.file), "bold"), ": ", ("ok", "green"), f", {nodes}"),
-                soft_wrap=True,
-            )
+def _say(verdict: Verdict) -> None:
+    """Print a verdict for a person."""
+    for line in problem_lines(verdict):
+        say(line)
+    if verdict.ok:
+        graph = verdict.graph
+        has = (
+            "but this command has no graph of it"
+            if graph is None
+            else many(len(graph.nodes), "node")
+        )
+        say((shown(verdict.file), "bold"), ": ", ("ok", "green"), f", {has}")
 
 
 def _say_object(verdict: Verdict) -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any
 
 import typer
 
@@ -18,11 +20,6 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db
 from pgflow_cli.look.output import AsJson, Form, as_object, choose_form, console, dump, plain, when
 from pgflow_cli.look.selection import Key, find
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
-
 
 _RUN = (
     "key", "status", "workflow", "run_id", "generation", "created_at", "finished_at", "output",

@@ -61,10 +61,7 @@ def set_pool(
     from pgflow.authority import Pool
 
     limits: dict[str, Any] = {**_amounts(amounts)}
-    try:
-        made = Pool(pool, parent=parent, per=per, tz=tz, soft=soft, hard=hard, **limits)
-    except ValueError as error:
-        raise Mistake(str(error)) from None
+    made = Pool(pool, parent=parent, per=per, tz=tz, soft=soft, hard=hard, **limits)
     db.client.set_pool(made, why=why, by=operator())
     _print(db, pool, 0)
 
@@ -75,11 +72,7 @@ def grant(pool: Name, amounts: Amounts, db: Answer, *, why: Why = None) -> None:
 
     The next period has its limits again. An overrun is covered first.
     """
-    given = _amounts(amounts)
-    try:
-        db.client.grant_budget(pool, given, why=why, by=operator())
-    except ValueError as error:
-        raise Mistake(str(error)) from None
+    db.client.grant_budget(pool, _amounts(amounts), why=why, by=operator())
     _print(db, pool, 0)
 
 

@@ -4,9 +4,10 @@ obligations, and a person's verdict on one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
@@ -15,10 +16,6 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, LedgerWhy, Rows, operator
 from pgflow_cli.look.output import duration, either, table
 from pgflow_cli.look.parsing import parse_json, refuse_empty
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 STATES = ("intended", "unknown", "absent", "accepted", "uncompensated", "open", "breached")
 _NAMES = (

@@ -5,6 +5,7 @@ and a value taken out of it.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from pgflow import inspect
 from pgflow_cli.ledgers import auditing
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
-from pgflow_cli.look.failures import FAILED, Ended, Mistake
+from pgflow_cli.look.failures import FAILED, Ended, Mistake, opening
 from pgflow_cli.look.help import Group, make_group
 from pgflow_cli.look.options import Answer, Db, operator
 from pgflow_cli.look.output import Form, as_object, dump, note
@@ -192,11 +193,10 @@ def _read(path: Path, what: str) -> dict[str, Any]:
     Raises:
         Mistake: The file cannot be read, or has no object.
     """
+    with opening(path):
+        text = sys.stdin.read() if str(path) == "-" else path.read_text()
     try:
-        text = typer.get_text_stream("stdin").read() if str(path) == "-" else path.read_text()
         found = json.loads(text)
-    except OSError as error:
-        raise Mistake(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise Mistake(f"{path} is not {what}: {error}") from error
     if not isinstance(found, dict) or f"pgflow_{what.split()[1]}" not in found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -15,8 +16,6 @@ from pgflow_cli.look.output import Column, Form, print_one, print_rows, table
 from pgflow_cli.look.parsing import refuse_empty
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     import psycopg
     from rich.console import RenderableType
 

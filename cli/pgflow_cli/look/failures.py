@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 DONE = 0
 FAILED = 1
@@ -34,6 +36,31 @@ class Mistake(Exception):
     """Misuse of a command. The message names the fix."""
 
 
+@contextmanager
+def mistaken(*kinds: type[Exception]) -> Iterator[None]:
+    """Make mistakes of errors of these kinds, with the same messages."""
+    try:
+        yield
+    except kinds as error:
+        raise Mistake(str(error)) from error
+
+
+@contextmanager
+def opening(what: object, verb: str = "read") -> Iterator[None]:
+    """Make mistakes of errors of a file that the command line names.
+
+    Args:
+        what: Words for it.
+        verb: What becomes of it: it is read, or written.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:  # no such file, no name of one, or no text in it
+        is_named = isinstance(error, OSError) and str(error.filename) in str(what)
+        why = error.strerror if is_named and isinstance(error, OSError) else error
+        raise Mistake(f"{what} cannot be {verb}: {why}") from error
+
+
 class Ended(Exception):
     """End of a command with this exit code. Its output is already printed."""
 
@@ -55,7 +82,7 @@ def explain(error: BaseException) -> tuple[int, str | None]:
         return USAGE, f"a text that was given is not UTF-8: it holds {what}"
     if isinstance(error, ImportError) and (extra := EXTRAS.get((error.name or "").split(".")[0])):
         return USAGE, f'this needs {error.name}: pip install "pgflow-engine[{extra}]"'
-    if "psycopg" not in sys.modules:
+    if not {"psycopg", "pgflow.errors"} & sys.modules.keys():
         return FAILED, None
     return _explain_known(error)
 

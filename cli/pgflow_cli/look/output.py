@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,8 +27,6 @@ from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 
 if TYPE_CHECKING:
-    from decimal import Decimal
-
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
     from rich.table import Table
     from rich.text import Text
@@ -194,6 +193,13 @@ def console(*, error: bool = False) -> Console:
     if not out.is_terminal and not os.environ.get("COLUMNS"):
         out.width = LOG_WIDTH  # a log and a mail have no width of their own
     return out
+
+
+def say(*parts: str | tuple[str, str] | Text, error: bool = False) -> None:
+    """Print parts, each perhaps with its style, as text that the terminal wraps."""
+    from rich.text import Text
+
+    console(error=error).print(Text.assemble(*parts), soft_wrap=True)
 
 
 def note(text: str) -> None:

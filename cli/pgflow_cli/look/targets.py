@@ -7,15 +7,14 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pgflow_cli.look.failures import Mistake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import ModuleType
-
     from pgflow import Workflow
     from pgflow.app import AppBase, AsyncApp
 

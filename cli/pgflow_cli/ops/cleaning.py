@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,9 +26,6 @@ from pgflow_cli.look.selection import OPEN
 from pgflow_cli.runs.declared import WORKFLOW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
-
     from pgflow.declare.durable.leftovers import Leftover, Leftovers
 
 _NOUNS = {"folders": "folder", "worktrees": "worktree", "branches": "branch"}

@@ -17,17 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
 from pgflow.errors import WorkerFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-    from decimal import Decimal
-
     from pgflow.app import AsyncApp, Worker
     from pgflow_cli.ops.serving import Stop
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any, Literal, NamedTuple
 
 from pgflow_cli.look.declaring import Made, arg, opt
-from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.failures import opening
 from pgflow_cli.look.output import LogFormat, LogLevel, shown
 from pgflow_cli.look.parsing import seconds_option
 
@@ -81,9 +81,5 @@ def open_file(path: Path, mode: Literal["r", "w", "a"]) -> IO[str]:
     Raises:
         Mistake: It cannot be opened.
     """
-    try:
+    with opening(shown(str(path)), "read" if mode == "r" else "written"):
         return path.open(mode, encoding="utf-8")
-    except (OSError, ValueError) as error:  # a path with NUL is a ValueError
-        verb = "read" if mode == "r" else "written"
-        why = getattr(error, "strerror", None) or error
-        raise Mistake(f"{shown(str(path))} cannot be {verb}: {why}") from error

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from pgflow_cli.look.failures import Mistake
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from pgflow.app import Worker
 
 REQUEST_SECONDS = 5.0

@@ -19,7 +19,7 @@ from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Answer, Chosen
-from pgflow_cli.look.output import Form, console, dump, many, note
+from pgflow_cli.look.output import Form, dump, many, note, say
 from pgflow_cli.look.selection import Filters
 from pgflow_cli.look.targets import load_app
 from pgflow_cli.ops.transfer import choose_chains
@@ -141,16 +141,12 @@ def _word(verdict: Verdict) -> str:
 
 
 def _show(verdict: Verdict) -> None:
-    from rich.text import Text
-
     assert verdict.divergence is not None
-    out = console()
-    out.print(Text.assemble(("diverges ", "bold red"), verdict.divergence.message), soft_wrap=True)
+    say(("diverges ", "bold red"), verdict.divergence.message)
     for line in verdict.divergence.diff:
-        style = {"-": "red", "+": "green"}.get(line[0], "bright_black")
-        out.print(Text(f"    {line}", style=style), soft_wrap=True)
+        say((f"    {line}", {"-": "red", "+": "green"}.get(line[0], "bright_black")))
     for line in verdict.divergence.where:
-        out.print(Text(f"    at {line}"), soft_wrap=True)
+        say(f"    at {line}")
 
 
 def _sum_up(replayed: Replayed) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pgflow_cli.look.database import connect, find_dsn
-from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.failures import Mistake, opening
 from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import Form, as_object, many, note
 from pgflow_cli.look.parsing import seconds_option
@@ -94,11 +94,9 @@ def init(folder: Path = Path(), *, no_migrate: bool = False, db: Answer) -> None
         with connect(find_dsn(db.given, migrate=False)) as connection:
             report["migrated"] = _migrate(connection)
         words += f" {_in_words(report['migrated']).capitalize()}."
-    try:
+    with opening(target, "written"):
         folder.mkdir(parents=True, exist_ok=True)
         target.write_text(resources.files(__package__).joinpath(STARTER).read_text())
-    except OSError as error:
-        raise Mistake(f"{target} cannot be written: {error}") from error
     db.answer(report, words)
     if db.form is Form.TABLE:
         where = "" if folder == Path() else f"cd {folder}\n  "

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,6 @@ from pgflow_cli.ops.options import Endpoints
 from pgflow_cli.ops.probes import Probes, answering
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pgflow.app import AsyncApp
     from pgflow.meter import Meter
 

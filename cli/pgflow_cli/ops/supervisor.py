@@ -15,14 +15,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pgflow_cli.look.failures import FAILED, USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pgflow_cli.ops.options import Endpoints
     from pgflow_cli.ops.serving import Stop
 

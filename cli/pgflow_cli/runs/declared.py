@@ -11,14 +11,24 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow import inspect
-from pgflow_cli.files.declared import Dialect, ProviderMap, SearchPath, check_search, read_graph
+from pgflow_cli.files.declared import (
+    Dialect,
+    ProviderMap,
+    SearchPath,
+    check_search,
+    read_graph,
+    refuse_unknown,
+)
+from pgflow_cli.files.dryrun import read_stubs
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
-from pgflow_cli.look.failures import USAGE, Mistake
+from pgflow_cli.look.failures import USAGE, Mistake, opening
 from pgflow_cli.look.options import operator
 from pgflow_cli.look.output import note, shown
 from pgflow_cli.look.parsing import parse_amounts, parse_input, parse_pairs, refuse_no_folder
@@ -26,12 +36,9 @@ from pgflow_cli.look.selection import find_detail
 from pgflow_cli.runs import stages
 
 if TYPE_CHECKING:
-    from decimal import Decimal
-
     from pgflow.declare import Graph
     from pgflow.declare.durable import Frozen, Settings
     from pgflow.declare.durable.agents import Agents
-    from pgflow_cli.look.database import Database
 
 WORKFLOW = "pgflow.declared"
 """Workflow of the runs of files."""
@@ -200,11 +207,11 @@ def prepare(path: Path, given: FileOptions, ask: Ask | None = None) -> dict[str,
         Mistake: It cannot be run like this.
         Ended: The file has errors; they are already printed.
     """
-    from pgflow.declare.durable import freeze
+    from pgflow.declare.durable import freeze, missing_inputs, refuse_unbuilt
     from pgflow.declare.durable.config import with_tiers
 
     graph = read_graph(path, tells=True, search=given.folders, code=USAGE)
-    _refuse_unbuilt(graph)
+    refuse_unbuilt(graph)
     folder = stages.folder_of(graph, path)
     inputs = _inputs(graph, given.inputs or [])
     settings = with_tiers(_settings(given, folder), graph)
@@ -216,7 +223,8 @@ def prepare(path: Path, given: FileOptions, ask: Ask | None = None) -> dict[str,
         stages.check_message(graph, settings.cwd, name, inputs[name])
     if ask is not None:
         inputs |= ask(graph, inputs)
-    _check_missing(frozen, inputs)
+    if missing := missing_inputs(frozen, inputs):
+        raise Mistake(f"{shown(missing)}: pass --input NAME=TEXT")
     _warn(frozen, agents, settings)
     message = " ".join(given.words or ())
     recorded = {
@@ -232,27 +240,13 @@ def prepare(path: Path, given: FileOptions, ask: Ask | None = None) -> dict[str,
     return {"frozen": frozen, "settings": settings, "message": message, "inputs": inputs}
 
 
-def _refuse_unbuilt(graph: Graph) -> None:
-    """Refuse what is only drawn and dry-run so far."""
-    from pgflow.declare.durable import refuse_unbuilt
-    from pgflow.errors import InvalidWorkflow
-
-    try:
-        refuse_unbuilt(graph)
-    except InvalidWorkflow as error:
-        raise Mistake(str(error)) from error
-
-
 def _inputs(graph: Graph, words: list[str]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for word in words:
         is_object = word.startswith(("{", "@")) or word == "-"
         given |= parse_input(None, word) if is_object else parse_input([word], None)
     names = [declared.name for declared in graph.inputs] + stages.signals_of(graph)
-    for name in given:
-        if name not in names:
-            has = f"it has {', '.join(names)}" if names else "it has none"
-            raise Mistake(f"{shown(graph.name)} has no input {name!r}: {has}")
+    refuse_unknown("input", given, names, graph)
     return given
 
 
@@ -270,14 +264,9 @@ def _check_worktree(graph: Graph, settings: Settings) -> None:
         raise Mistake(f"no worktree: {why}")
 
 
-def _check_missing(frozen: Frozen, inputs: dict[str, Any]) -> None:
-    from pgflow.declare.durable import missing_inputs
-
-    if missing := missing_inputs(frozen, inputs):
-        raise Mistake(f"{shown(missing)}: pass --input NAME=TEXT")
-
-
 def _settings(given: FileOptions, folder: Path | None = None) -> Settings:
+    from pgflow.declare.durable.config import configured
+
     cwd = (given.cwd or folder or Path()).absolute()
     refuse_no_folder("--cwd", cwd)
     for option, names in (("--env", given.env), ("--secret", given.secret)):
@@ -285,7 +274,11 @@ def _settings(given: FileOptions, folder: Path | None = None) -> Settings:
             _check_variable(option, name, is_elsewhere=given.detach)
     provider, stubs = given.provider, {}
     if provider is not None and provider.startswith("stub:"):
-        provider, stubs = "stub:", _stubs(provider.removeprefix("stub:"))
+        provider, stubs = "stub:", read_stubs(provider.removeprefix("stub:") or None)
+    context = ""
+    if given.context is not None:
+        with opening(f"--context {given.context}"):
+            context = given.context.read_text(encoding="utf-8")
     changes: dict[str, Any] = {
         "providers": parse_pairs(given.providers, "--map"),
         "stubs": stubs,
@@ -294,7 +287,7 @@ def _settings(given: FileOptions, folder: Path | None = None) -> Settings:
         "ignored": tuple(given.ignore or ()),
         "has_budget": given.pool is not None,
         "parallel": given.parallel,
-        "context": "" if given.context is None else _read(given.context),
+        "context": context,
         "dialect": given.dialect.value,
         "requested": tuple(given.requested or ()),
         "chain": given.chain,
@@ -303,18 +296,7 @@ def _settings(given: FileOptions, folder: Path | None = None) -> Settings:
         "conversation": given.conversation,
         **({"base_branch": given.base} if given.base else {}),
     }
-    return _configured(cwd, provider).model_copy(update=changes)
-
-
-def _configured(cwd: Path, provider: str | None) -> Settings:
-    """Return the settings that the config of the working folder has."""
-    from pgflow.declare.durable.config import configured
-    from pgflow.errors import InvalidWorkflow
-
-    try:
-        return configured(cwd, provider)
-    except InvalidWorkflow as error:
-        raise Mistake(shown(str(error))) from error
+    return configured(cwd, provider).model_copy(update=changes)
 
 
 def _check_variable(option: str, name: str, *, is_elsewhere: bool) -> None:
@@ -337,20 +319,6 @@ def _refuse_secrets(names: tuple[str, ...], where: str, value: Any) -> None:
             raise Mistake(f"--secret {name}: {where} says its value, which would be recorded")
 
 
-def _stubs(file: str) -> dict[str, Any]:
-    from pgflow_cli.files.dryrun import read_stubs
-
-    return read_stubs(file) if file else {}
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise Mistake(f"--context {path} cannot be read: {why}") from error
-
-
 def _check_agents(graph: Graph, settings: Settings, *, is_here: bool) -> Agents:
     """Refuse a run whose agents have no provider, or one that ignores their limits.
 
@@ -359,7 +327,6 @@ def _check_agents(graph: Graph, settings: Settings, *, is_here: bool) -> Agents:
     """
     from pgflow.declare.durable import limits, providers
     from pgflow.declare.durable.agents import Agents
-    from pgflow.errors import InvalidArgument
 
     agents = Agents(graph, settings)
     if needed := agents.unserved():
@@ -368,15 +335,12 @@ def _check_agents(graph: Graph, settings: Settings, *, is_here: bool) -> Agents:
             "--provider, such as 'cmd:claude -p' or stub:FILE"
         )
     sys.path.insert(0, str(Path.cwd()))
-    try:
-        for spec in (settings.provider, *settings.providers.values()):
-            if spec is not None:
-                provider = providers.make_provider(spec)
-                if is_here and isinstance(provider, providers.CommandProvider):
-                    provider.check(settings.cwd)
-        broken = limits.refused(graph, agents, settings.ignored)
-    except InvalidArgument as error:
-        raise Mistake(str(error)) from error
+    for spec in (settings.provider, *settings.providers.values()):
+        if spec is not None:
+            provider = providers.make_provider(spec)
+            if is_here and isinstance(provider, providers.CommandProvider):
+                provider.check(settings.cwd)
+    broken = limits.refused(graph, agents, settings.ignored)
     if broken:
         raise Mistake(
             f"{'; '.join(map(shown, broken[:5]))}: run it elsewhere, or pass --ignore with the "
@@ -407,8 +371,7 @@ def go_back(db: Database, path: Path, key: str, node: str, effects: str | None) 
     from pgflow.declare.graph import every_node
 
     graph = read_graph(path, code=USAGE)
-    if node not in (ids := [one.id for one in graph.nodes]):
-        raise Mistake(f"{shown(graph.name)} has no node {node!r}: it has {', '.join(ids)}")
+    refuse_unknown("node", [node], [one.id for one in graph.nodes], graph)
     found = find_detail(db, key)
     _warn_of_edits(graph, found.input)
     units = db.ask(inspect.list_units(found.run_id, limit=None))

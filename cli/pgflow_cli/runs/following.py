@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import Form, as_object, dump, shown, when
 from pgflow_cli.look.parsing import seconds_option
 from pgflow_cli.look.selection import ENDED, Key, find_run
-
-if TYPE_CHECKING:
-    from pgflow_cli.look.database import Database
 
 _NAMES = ("seq", "call", "event", "name", "at", "payload")
 LONGEST = 200

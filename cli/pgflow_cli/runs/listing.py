@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,8 +36,6 @@ from pgflow_cli.look.parsing import seconds_option
 from pgflow_cli.look.selection import Filters
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from rich.console import RenderableType
 
 _NAMES = (

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pgflow import inspect
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import OptionalKey, Rows, operator
 from pgflow_cli.look.parsing import parse_json
 from pgflow_cli.look.selection import find_run
-
-if TYPE_CHECKING:
-    from pgflow_cli.look.database import Database
 
 _NAMES = ("key", "message", "signal", "state", "payload", "sent_at", "sent_by", "why")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
@@ -23,10 +24,6 @@ from pgflow_cli.look.options import (
 from pgflow_cli.look.output import as_object
 from pgflow_cli.look.parsing import parse_json, parse_pairs, parse_span
 from pgflow_cli.look.selection import Key, exists, find_detail, find_run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 Edit = Annotated[
     str | None,

@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
@@ -17,8 +18,6 @@ from pgflow_cli.look.output import console, note, printable, shown
 from pgflow_cli.runs import declared, stages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pgflow import AsyncApp, AsyncRun, Workflow
 
 

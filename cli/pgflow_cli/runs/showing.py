@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.nodes import database_with
@@ -36,14 +40,8 @@ from pgflow_cli.runs.calls import CALL_COLUMNS
 from pgflow_cli.runs.moment import show_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
-    from decimal import Decimal
-
     from rich.console import RenderableType
     from rich.text import Text
-
-    from pgflow_cli.look.database import Database
 
 _RUN = (
     "key", "status", "workflow", "queue", "version", "priority", "labels", "why", "reason_code",

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pgflow import inspect
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, operator
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 from pgflow_cli.look.selection import Key, find_detail, find_run, see
 from pgflow_cli.runs.stages import check_mail
-
-if TYPE_CHECKING:
-    from pgflow_cli.look.database import Database
 
 AWAITED_SECONDS = 2.0
 """Longest time for which a run that waits for the signal is looked at again: it may be busy."""

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
+from pgflow_cli.files.declared import refuse_unknown
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, operator
 from pgflow_cli.look.output import shown
@@ -15,7 +17,6 @@ from pgflow_cli.look.selection import Key, find_detail
 
 if TYPE_CHECKING:
     from pgflow.declare import Graph
-    from pgflow_cli.look.database import Database
 
 
 def folder_of(graph: Graph, path: Path) -> Path | None:
@@ -34,24 +35,15 @@ def folder_of(graph: Graph, path: Path) -> Path | None:
     return folder
 
 
-def on_request(graph: Graph) -> list[str]:
-    """Return the stages that run only on request."""
-    return [node.id for node in graph.nodes if any(gate.kind == "request" for gate in node.gates)]
-
-
 def check_requested(graph: Graph, stages: tuple[str, ...]) -> None:
     """Refuse requests for stages that do not wait for one.
 
     Raises:
         Mistake: One of them does not.
     """
-    known = on_request(graph)
-    for stage in stages:
-        if stage not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise Mistake(
-                f"{shown(graph.name)} has no stage {stage!r} that runs on request only: {has}"
-            )
+    which = " that runs on request only"
+    known = [node.id for node in graph.nodes if any(gate.kind == "request" for gate in node.gates)]
+    refuse_unknown("stage", stages, known, graph, which)
 
 
 def signals_of(graph: Graph) -> list[str]:

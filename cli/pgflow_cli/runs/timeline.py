@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow import inspect
@@ -24,9 +26,6 @@ from pgflow_cli.look.output import (
 from pgflow_cli.look.selection import ENDED, Key, find
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
     from rich.console import RenderableType
     from rich.text import Text
 

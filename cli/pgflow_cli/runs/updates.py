@@ -7,20 +7,18 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import FAILED, TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.options import Answer, Arguments, Db, Timeout, operator
 from pgflow_cli.look.output import dump, note
 from pgflow_cli.look.parsing import parse_duration, parse_json, refuse_empty
 from pgflow_cli.look.selection import Key, find_run
-
-if TYPE_CHECKING:
-    from pgflow_cli.look.database import Database
 
 LONGEST_LOOK_SECONDS = 0.5
 

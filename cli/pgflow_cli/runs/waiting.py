@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.options import Db, Rows, Timeout
@@ -15,11 +17,6 @@ from pgflow_cli.look.output import dump, note, shown
 from pgflow_cli.look.parsing import parse_span
 from pgflow_cli.look.selection import ENDED, Key, complete_key, find_detail
 from pgflow_cli.runs.listing import run_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pgflow_cli.look.database import Database
 
 Keys = Annotated[list[str], arg("Keys of the runs.", metavar="KEY...", autocompletion=complete_key)]
 _NAMES = ("key", "status", "workflow", "since", "why")

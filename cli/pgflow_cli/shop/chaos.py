@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pgflow_cli.shop.proof import Proof
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
     import psycopg
 
     from pgflow_cli.shop.processes import Workers

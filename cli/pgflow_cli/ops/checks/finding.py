@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -11,8 +11,6 @@ from pgflow import inspect
 from pgflow_cli.look.database import connect_to_any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import psycopg
 
 

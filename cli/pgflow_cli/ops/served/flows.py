@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pgflow.errors import PgflowError
 from pgflow_cli.files.watching import Sign, root_of, signatures
 from pgflow_cli.look.failures import Ended, Mistake
 from pgflow_cli.look.output import shown
@@ -66,7 +67,7 @@ class Flows:
     def _freeze_again(self, trigger: Trigger) -> None:
         try:
             self._arguments[trigger.name] = self._prepare(trigger)
-        except (Mistake, Ended) as error:
+        except (Mistake, PgflowError, Ended) as error:
             why = "its file has errors" if isinstance(error, Ended) else shown(str(error))
             log.warning("trigger %s goes on with the text of before: %s", trigger.name, why)
 
@@ -81,7 +82,7 @@ class Flows:
         )
         try:
             return prepare(find_flow(self._folder, trigger.run), options)
-        except Mistake as error:
+        except (Mistake, PgflowError) as error:
             raise Mistake(f"[{trigger.name}] {error}") from None
 
     def _look(self) -> frozenset[Sign]:

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,6 @@ from pgflow_cli.ops.served.flows import Flows
 from pgflow_cli.ops.served.triggers import Trigger, schedule_of
 
 if TYPE_CHECKING:
-    from decimal import Decimal
-
     from pgflow import AsyncApp, Workflow
 
 log = logging.getLogger("pgflow")
