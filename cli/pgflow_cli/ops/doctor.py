@@ -10,7 +10,7 @@ from pgflow_cli.look.database import connect_to_any
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.options import Rows
 from pgflow_cli.look.output import Form, console, note, plain
-from pgflow_cli.ops.checks import citus, cluster, events, schema, server, work
+from pgflow_cli.ops.checks import cluster, schema, server, work
 from pgflow_cli.ops.checks.finding import Finding, Findings, Patient, fail, findings_of, warn
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ WITH_SCHEMA: dict[str, Check] = {
     "journal": work.check_journal,
     "seals": work.check_seals,
     "schedules": work.check_schedules,
-    "relays": events.check_relays,
-    "triggers": events.check_triggers,
+    "relays": work.check_relays,
+    "triggers": work.check_triggers,
     "compiling": server.check_compiling,
-    "citus": citus.check_citus,
+    "citus": cluster.check_citus,
     "cluster": cluster.check_cluster,
 }
 

@@ -1,7 +1,9 @@
-"""``pgflow retention`` and ``pgflow forget``: which runs are kept for how long, or removed."""
+"""``pgflow retention``, ``prune`` and ``forget``: which runs are kept for how long, or removed."""
 
 from __future__ import annotations
 
+import sys
+from datetime import datetime
 from typing import Annotated, Any
 
 from pgflow import inspect
@@ -9,7 +11,7 @@ from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer, DryRun, Rows, Yes, confirm, operator
-from pgflow_cli.look.output import duration, many
+from pgflow_cli.look.output import duration, many, note, when
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
 
 retention = make_group("retention", invoke_without_command=True)
@@ -132,3 +134,51 @@ def forget(
     text = f"{many(found.removed, 'run')} {'would be ' if dry_run else ''}removed"
     text += "".join(f"; left as {reason}: {number}" for reason, number in left.items() if number)
     db.answer({**found._asdict(), "is_removed": not dry_run}, f"{text}.")
+
+
+def prune(
+    *,
+    older_than: Annotated[str, opt(metavar="DURATION")],
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    batch: Annotated[int, opt(min=1, max=100_000)] = 1000,
+    move_at_most: Annotated[int, opt(min=1)] = 10_000,
+    db: Answer,
+) -> None:
+    """Removes runs that ended long ago.
+
+    A run goes with all its data, and together with the runs that it started and continued as, once
+    all of these have ended. pgflow.dropped_history records what was removed. A partition of the
+    journal that only a few rows keep is shrunk to them, after the next vacuum.
+
+    Args:
+        older_than: How long ago they must have ended, like 90d.
+        batch: So many runs in one transaction.
+        move_at_most: Shrink partitions of the journal that so many rows keep, or fewer.
+    """
+    ended_before = db.now - parse_duration(older_than, "--older-than")
+    runs = db.ask(inspect.count_ended(ended_before)) if dry_run or not yes else 0
+    partitions = shrunk = 0
+    if not dry_run:
+        if runs:
+            confirm(f"Remove {many(runs, 'run')} that ended before {when(ended_before)}?")
+        gone = db.client.drop_history(ended_before, batch=batch, progress=_tell_progress)
+        runs, partitions = gone.runs, gone.partitions
+        shrunk = len(db.client.shrink_journal(move_at_most))
+    pruned = {"runs": runs, "partitions": partitions, "shrunk": shrunk}
+    text = _in_words(runs, partitions, shrunk, ended_before if dry_run else None)
+    db.answer({**pruned, "ended_before": ended_before, "removed": not dry_run}, text)
+
+
+def _tell_progress(runs: int) -> None:
+    if sys.stderr.isatty():
+        note(f"{many(runs, 'run')} removed so far")
+
+
+def _in_words(runs: int, partitions: int, shrunk: int, only_counted_before: datetime | None) -> str:
+    if only_counted_before is not None:
+        return f"{many(runs, 'run')} ended before {when(only_counted_before)}; nothing was removed"
+    text = f"{many(runs, 'run')} removed"
+    for number, verb in ((partitions, "dropped"), (shrunk, "shrunk")):
+        text += f", and {many(number, 'partition')} of the journal {verb}" if number else ""
+    return text

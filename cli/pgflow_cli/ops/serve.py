@@ -58,9 +58,8 @@ def serve(
     from pgflow import AsyncApp
     from pgflow.declare.durable import declared
     from pgflow_cli.ops import serving
-    from pgflow_cli.ops.served.arrivals import Arrivals
+    from pgflow_cli.ops.served.arrivals import Arrivals, Going
     from pgflow_cli.ops.served.flows import Flows
-    from pgflow_cli.ops.served.going import Going
     from pgflow_cli.ops.served.starts import Starts
     from pgflow_cli.ops.served.triggers import NAME, read_triggers
 

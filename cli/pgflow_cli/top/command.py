@@ -7,11 +7,11 @@ import sys
 import typer
 
 from pgflow import inspect
-from pgflow_cli.look.consoles import Roles, Target, check_roles, open_target
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import operator
 from pgflow_cli.look.output import AsJson, Form, choose_form, console, dump
+from pgflow_cli.look.targets import Roles, Target, check_roles, open_target
 
 
 def top(

@@ -16,8 +16,7 @@ from pgflow import inspect
 from pgflow_cli.look.output import column_widths
 from pgflow_cli.top.live import Live, Station
 from pgflow_cli.top.page import Page
-from pgflow_cli.top.pulse import draw_pulse, read_pulse
-from pgflow_cli.top.views import VIEWS, Place, Rows, View
+from pgflow_cli.top.views import VIEWS, Place, Rows, View, draw_pulse, read_pulse
 
 PADDING = 4
 PULSE_TICKS = 5

@@ -1,4 +1,5 @@
-"""Files that appear: a run for each content of each path, once.
+"""Files that appear: a run for each content of each path, once; and the tasks beside the worker,
+which look for them and take webhooks.
 
 Folders are polled, since no notification works on every file system. A file is taken once two looks
 found it the same, so one that is still being written waits. The key of its run has its path and
@@ -14,14 +15,17 @@ import hashlib
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from socket import socket
 from typing import NamedTuple
 
 import psycopg
 
 from pgflow.documents import AsyncDocuments, Put
 from pgflow.errors import NotStorable, PgflowError
+from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import shown
 from pgflow_cli.ops.served.starts import Starts, key_of_file
 from pgflow_cli.ops.served.triggers import Trigger
@@ -144,3 +148,61 @@ def digest_of(path: str, look: Look) -> str | None:
         return None
     is_same = look == Look(found.st_ino, found.st_size, found.st_mtime_ns)
     return digest.hexdigest() if is_same else None
+
+
+class Going:
+    """Tasks beside the worker: looks at the files, and webhooks that come in.
+
+    Raises:
+        Mistake: Webhooks cannot come in.
+    """
+
+    def __init__(
+        self, starts: Starts, arrivals: Arrivals, folder: Path, host: str, port: int
+    ) -> None:
+        self._starts = starts
+        self._arrivals = arrivals
+        self._folder = folder
+        self._endpoints = starts.endpoints()
+        self._listening = _listen(host, port) if self._endpoints else None
+
+    @asynccontextmanager
+    async def go_on(self) -> AsyncIterator[None]:
+        """Go on until the context is left."""
+        await self._starts.remove_schedules(self._folder)
+        await self._starts.set_schedules()
+        tasks = [asyncio.create_task(self._arrivals.watch())]
+        if self._listening is not None:
+            tasks.append(asyncio.create_task(self._take_webhooks(self._listening)))
+        log.info("%s: %d triggers", self._folder, len(self._starts.triggers))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _take_webhooks(self, listening: socket) -> None:
+        from pgflow.webhooks import asgi
+        from pgflow_cli.ops.web import make_server
+
+        server = make_server(asgi(self._starts.app, self._endpoints))
+        host, port = listening.getsockname()[:2]
+        for endpoint in self._endpoints:
+            log.info("webhook %s: http://%s:%s/%s", endpoint.name, host, port, endpoint.name)
+        await server.serve(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket:
+    """Return a socket at which webhooks come in.
+
+    Raises:
+        Mistake: Nothing can listen there, or not without another package.
+    """
+    try:
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise Mistake('webhooks need a server: pip install "pgflow-engine[web]"') from None
+    from pgflow_cli.ops.web import listen_at
+
+    return listen_at(host, port)
