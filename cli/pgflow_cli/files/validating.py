@@ -6,8 +6,6 @@ Each verdict is printed as soon as it is known. With JSON that is one object a l
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,42 +42,20 @@ def validate(
 def _validate(paths: list[str], search: tuple[Path, ...], form: Form) -> None:
     from pgflow.declare import validate as verdicts_on
 
-    count = _Count()
-    for verdict in count.counted(verdicts_on(*paths, search=search)):
+    files = bad = errors = warnings = 0
+    for verdict in verdicts_on(*paths, search=search):
+        files, bad = files + 1, bad + (not verdict.ok)
+        errors, warnings = errors + len(verdict.errors), warnings + len(verdict.warnings)
         _say_object(verdict) if form is Form.JSON else _say(verdict)
         sys.stdout.flush()
     if form is not Form.JSON:
-        note(count.summary())
-    if count.bad:
+        numbers = {"error": errors, "warning": warnings}
+        found = ", ".join(many(number, noun) for noun, number in numbers.items() if number)
+        of_files = many(files, "file")
+        state = f"{bad} of {of_files} cannot be used" if bad else f"{of_files} ok"
+        note(f"{state}: {found}" if found else state)
+    if bad:
         raise Ended(FAILED)
-
-
-@dataclass
-class _Count:
-    """Count of files, and of their errors and warnings."""
-
-    files: int = 0
-    bad: int = 0
-    errors: int = 0
-    warnings: int = 0
-
-    def counted(self, verdicts: Iterator[Verdict]) -> Iterator[Verdict]:
-        for verdict in verdicts:
-            self.files += 1
-            self.bad += not verdict.ok
-            self.errors += len(verdict.errors)
-            self.warnings += len(verdict.warnings)
-            yield verdict
-
-    def summary(self) -> str:
-        found = ", ".join(
-            many(number, noun)
-            for number, noun in ((self.errors, "error"), (self.warnings, "warning"))
-            if number
-        )
-        files = many(self.files, "file")
-        state = f"{self.bad} of {files} cannot be used" if self.bad else f"{files} ok"
-        return f"{state}: {found}" if found else state
 
 
 def _say(verdict: Verdict) -> None:

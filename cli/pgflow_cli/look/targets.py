@@ -90,7 +90,10 @@ def load_app(target: str, dsn: str | None, *, without_session: bool = False) -> 
         Mistake: The module cannot be imported, or there is nothing in it to work on.
     """
     name, _, attribute = target.partition(":")
-    return _as_async(_pick_app(load_module(name), attribute), dsn, without_session=without_session)
+    from pgflow.app import twin_of
+
+    app = _pick_app(load_module(name), attribute)
+    return twin_of(app, dsn, without_session=without_session)
 
 
 def _pick_app(module: ModuleType, attribute: str) -> AppBase:
@@ -123,6 +126,8 @@ def load_workflow(target: str, dsn: str | None) -> tuple[AsyncApp, Workflow[...,
     Raises:
         Mistake: The module cannot be imported, or it does not say which workflow.
     """
+    from pgflow.app import AsyncApp, twin_of
+
     name, _, wanted = target.partition(":")
     module = load_module(name)
     known = _workflows(module)
@@ -141,14 +146,8 @@ def load_workflow(target: str, dsn: str | None) -> tuple[AsyncApp, Workflow[...,
         raise Mistake(
             f"module {module.__name__} has no workflow {wanted!r}{did_you_mean(wanted, known)}"
         )
-    return _as_async(_app_of(module, workflow), dsn), workflow
-
-
-def _app_of(module: ModuleType, workflow: Workflow[..., Any]) -> AppBase:
-    from pgflow.app import AsyncApp
-
     holding = [app for app in _apps(module).values() if workflow.name in app.definitions.workflows]
-    return holding[0] if holding else AsyncApp(include=[module])
+    return twin_of(holding[0] if holding else AsyncApp(include=[module]), dsn), workflow
 
 
 def _apps(module: ModuleType) -> dict[str, AppBase]:
@@ -180,12 +179,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if close:
         return f": did you mean {close[0]}?"
     return f": it has {', '.join(known)}" if known else ""
-
-
-def _as_async(app: AppBase, dsn: str | None, *, without_session: bool = False) -> AsyncApp:
-    from pgflow.app import twin_of
-
-    return twin_of(app, dsn, without_session=without_session)
 
 
 Target = Annotated[

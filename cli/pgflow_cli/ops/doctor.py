@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pgflow_cli.look.database import connect_to_any
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.options import Rows
 from pgflow_cli.look.output import Form, console, note, plain
 from pgflow_cli.ops.checks import cluster, schema, server, work
-from pgflow_cli.ops.checks.finding import Finding, Findings, Patient, fail, findings_of, warn
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-Check = Callable[[Patient], Findings]
+from pgflow_cli.ops.checks.finding import Check, Finding, Patient, fail, findings_of, warn
 
 
 class FailOn(StrEnum):
@@ -91,7 +85,7 @@ def examine(patient: Patient, *, deep: bool = False) -> list[dict[str, Any]]:
 
 def _run(patient: Patient, checks: dict[str, Check]) -> list[dict[str, Any]]:
     return [
-        {"check": name, "level": f.level, "found": f.found, "do": f.do}
+        {"check": name, **f._asdict()}
         for name, check in checks.items()
         for f in _findings(check, patient)
     ]
@@ -132,13 +126,9 @@ def _print(rows: list[dict[str, Any]]) -> None:
     table.add_column(overflow="fold")
     last = ""
     for row in rows:
-        sign, style = _SIGNS[row["level"]]
-        cell: RenderableType = plain(row["found"])
-        if row["do"]:
-            cell = Text.assemble(row["found"], "\n→ ", (row["do"], "cyan"))
-        table.add_row(
-            Text(sign, style=style), plain(row["check"] if row["check"] != last else ""), cell
-        )
+        do = ("\n→ ", (row["do"], "cyan")) if row["do"] else ()
+        name = plain(row["check"] if row["check"] != last else "")
+        table.add_row(Text(*_SIGNS[row["level"]]), name, Text.assemble(row["found"], *do))
         last = row["check"]
     console().print(table)
     wrong = sum(row["level"] != "ok" for row in rows)

@@ -53,6 +53,7 @@ class Silence:
         return any(holder.worker_id not in self.alive for holder in holders)
 
 
+@dataclass
 class Drain:
     """Drains the queues of an app with a worker of it.
 
@@ -60,12 +61,11 @@ class Drain:
         worker: The worker that does it.
     """
 
-    def __init__(self, app: AsyncApp, worker: Worker, limits: Limits) -> None:
-        self.worker = worker
-        self._app = app
-        self._limits = limits
-        self._silence = Silence()
-        self._counted_at = time.monotonic()
+    app: AsyncApp
+    worker: Worker
+    limits: Limits
+    _silence: Silence = field(default_factory=Silence)
+    _counted_at: float = field(default_factory=time.monotonic)
 
     async def until_idle(self) -> str:
         """Works until there is nothing to do, or as many runs were taken or as much was spent as
@@ -79,13 +79,13 @@ class Drain:
 
     async def _bound_spending(self) -> None:
         """Takes no further run once those that were taken have spent the budget."""
-        tally, limits = self.worker.options.tally, self._limits
+        tally, limits = self.worker.options.tally, self.limits
         is_due = time.monotonic() - self._counted_at >= SPENDING_LOOK_SECONDS
         if not limits.budget or tally is None or tally.is_full or not tally.chains or not is_due:
             return
         self._counted_at = time.monotonic()
         spent = await inspect.ask_async(
-            self._app, inspect.sum_taken(sorted(tally.chains), limits.began_at)
+            self.app, inspect.sum_taken(sorted(tally.chains), limits.began_at)
         )
         if any(spent.get(unit, 0) >= most for unit, most in limits.budget.items()):
             tally.most = len(tally.chains)
@@ -105,7 +105,7 @@ class Drain:
             return None
         return (
             None
-            if swept.next_due_seconds is not None and swept.next_due_seconds <= self._limits.linger
+            if swept.next_due_seconds is not None and swept.next_due_seconds <= self.limits.linger
             else "idle"
         )
 
@@ -115,7 +115,7 @@ class Drain:
         mine = list(options.queues), list(self.worker.definitions.workflows)
         return self._silence.look(
             await inspect.ask_async(
-                self._app, inspect.list_holders(*mine, but=self.worker.worker_id)
+                self.app, inspect.list_holders(*mine, but=self.worker.worker_id)
             )
         )
 
@@ -161,7 +161,9 @@ class Drained:
     next_wake_at: datetime | None
 
 
-def drain_once(app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop: Stop) -> Drained:
+async def drain_once(
+    app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop: Stop
+) -> Drained:
     """Drains the queues of an app until there is nothing to do, or a limit or a signal ends it.
 
     Args:
@@ -170,10 +172,6 @@ def drain_once(app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop:
         limits: The limits.
         stop: Receives the signal.
     """
-    return asyncio.run(_drain(app, settings, limits, stop))
-
-
-async def _drain(app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop: Stop) -> Drained:
     began = time.monotonic()
     asked = stop.event()
     outcome = ""

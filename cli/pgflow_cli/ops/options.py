@@ -16,7 +16,12 @@ ChangeWhy = Annotated[str | None, opt("The reason, kept with the change.", "--wh
 Concurrency = Annotated[int, opt("Runs to work on at once; waiting runs do not count.", min=1)]
 QueueNames = Annotated[
     list[str] | None,
-    opt("Queue to serve; may be given again. Else those of the workflows.", "--queue", "-q"),
+    opt(
+        "Queue to serve; may be given again. Else those of the workflows.",
+        "--queue",
+        "-q",
+        metavar="QUEUE",
+    ),
 ]
 WorkerTarget = Annotated[
     str | None,

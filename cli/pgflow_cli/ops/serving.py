@@ -16,6 +16,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pgflow_cli.look.failures import FAILED, Mistake
@@ -92,7 +93,7 @@ class Stop:
         return self._event
 
 
-def serve(
+async def serve(
     app: AsyncApp,
     settings: Mapping[str, Any],
     stop: Stop,
@@ -112,12 +113,6 @@ def serve(
     Raises:
         Mistake: The address cannot serve metrics or probes, or a package for that is missing.
     """
-    return asyncio.run(_serve(app, settings, stop, endpoints, beside))
-
-
-async def _serve(
-    app: AsyncApp, settings: Mapping[str, Any], stop: Stop, endpoints: Endpoints, beside: Beside
-) -> int:
     from pgflow.errors import WorkerFailed
 
     asked = stop.event()
@@ -170,6 +165,7 @@ REQUEST_SECONDS = 5.0
 """Longest wait for a request: a probe sends it at once."""
 
 
+@dataclass
 class Probes:
     """Answers the probes of a worker, on its own event loop: one that is blocked answers nothing.
 
@@ -181,10 +177,9 @@ class Probes:
         worker: The worker, once it has started.
     """
 
-    def __init__(self, ready_seconds: float, asked: asyncio.Event) -> None:
-        self.worker: Worker | None = None
-        self._ready_seconds = ready_seconds
-        self._asked = asked
+    ready_seconds: float
+    asked: asyncio.Event
+    worker: Worker | None = None
 
     def judge(self, path: str) -> tuple[int, str]:
         """Status and text of the answer to a request."""
@@ -197,10 +192,10 @@ class Probes:
             return 200, "live"
         if self.worker is None:
             return 503, "starting"
-        if self._asked.is_set():
+        if self.asked.is_set():
             return 503, "stopping"
         silence = self.worker.beat_age_seconds
-        if silence > self._ready_seconds:
+        if silence > self.ready_seconds:
             return 503, f"the database has not heard from it for {silence:.0f} s"
         return 200, f"worker {self.worker.worker_id} is ready"
 

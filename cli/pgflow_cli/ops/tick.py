@@ -91,6 +91,8 @@ def tick(
         target: Module or file with the workflows.
         exclusive: Do nothing if another exclusive tick of these queues is at work.
     """
+    import asyncio
+
     from pgflow_cli.look.targets import load_app
     from pgflow_cli.ops.drain import Limits, drain_once
     from pgflow_cli.ops.serving import Stop, leave, spare_what_is_loaded
@@ -108,7 +110,7 @@ def tick(
         if not is_alone:
             note("Another exclusive tick of these queues is at work: nothing was done.")
             return
-        drained = drain_once(app, settings, limits, stop)
+        drained = asyncio.run(drain_once(app, settings, limits, stop))
     with Database(found) as again:
         runs = _outcomes(again, queues, list(app.definitions.workflows), drained, limits.began_at)
     summary = _sum_up(drained, runs)

@@ -27,31 +27,24 @@ from pgflow_cli.ops.options import (
 def _settings(
     *,
     concurrency: Concurrency = 100,
-    queue: QueueNames = None,
-    grace: Annotated[float, grace_option("steps")] = 10.0,
-    poll: Annotated[float, seconds_option("--poll", shown="1s", least=0.01)] = 1.0,
-    transaction_idle: Annotated[
+    queues: QueueNames = None,
+    grace_seconds: Annotated[float, grace_option("steps")] = 10.0,
+    poll_seconds: Annotated[float, seconds_option("--poll", shown="1s", least=0.01)] = 1.0,
+    transaction_idle_seconds: Annotated[
         float, seconds_option("--transaction-idle", shown="5m", least=0.001)
     ] = 300.0,
-    transactions: Annotated[int, opt(min=1, metavar="COUNT")] = 4,
+    transaction_connections: Annotated[int, opt("--transactions", min=1, metavar="COUNT")] = 4,
     dead_after: DeadAfter = 10.0,
 ) -> dict[str, Any]:
     """Return the options of the worker, as `AsyncApp.worker` takes them.
 
     Args:
-        transactions: Most @transactions that are open at once, on as many connections.
-        poll: Time between sweeps where nothing is notified.
-        transaction_idle: Time for which a @transaction may be idle before the server ends it.
+        transaction_connections: Most @transactions that are open at once, on as many connections.
+        poll_seconds: Time between sweeps where nothing is notified.
+        transaction_idle_seconds: Time for which a @transaction may be idle before the server ends
+            it.
     """
-    return {
-        "concurrency": concurrency,
-        "queues": queue or None,
-        "grace_seconds": grace,
-        "poll_seconds": poll,
-        "transaction_idle_seconds": transaction_idle,
-        "transaction_connections": transactions,
-        "dead_after": dead_after,
-    }
+    return {**locals(), "queues": queues or None}
 
 
 def _endpoints(
@@ -108,9 +101,11 @@ def workers(
         with db:
             _list_workers(db)
         return
+    import asyncio
+
     from pgflow_cli.look.targets import load_app
     from pgflow_cli.ops.serving import Stop, leave, serve, spare_what_is_loaded
-    from pgflow_cli.ops.supervisor import follow_supervisor, supervise
+    from pgflow_cli.ops.supervisor import Supervisor, follow_supervisor
 
     logs.set_up()
     stop = Stop()
@@ -119,12 +114,13 @@ def workers(
         with db:
             places = [one.node for one in nodes.nodes_of(db)] * processes
     if processes > 1 or places:
-        leave(supervise(sys.argv[1:], len(places) or processes, endpoints, stop, places))
+        supervisor = Supervisor(sys.argv[1:], endpoints, places)
+        leave(asyncio.run(supervisor.run(len(places) or processes, stop)))
     if supervised:
         follow_supervisor(stop)
     app = load_app(target, db.given)
     spare_what_is_loaded()
-    leave(serve(app, settings, stop, endpoints))
+    leave(asyncio.run(serve(app, settings, stop, endpoints)))
 
 
 # ---------------------------------------------------------------- the list

@@ -314,8 +314,10 @@ def run(
         watch: FILE: print each node as it begins and ends.
         log_level: debug, info, warning or error.
     """
+    import asyncio
+
     from pgflow_cli.look.logs import set_up_logging
-    from pgflow_cli.runs.running import RunHere
+    from pgflow_cli.runs.running import RunHere, Watch
 
     set_up_logging(log_level, tells_failures=True)
     limit, timeout = (
@@ -339,11 +341,11 @@ def run(
         None if limit is None else limit.total_seconds(),
         partial(_how_to_go_on, called.find_root().obj, more, found.module),
         shows_progress=db.form is Form.TABLE and sys.stderr.isatty(),
-        watch=watch,
-        as_json=db.form is Form.JSON,
+        watch=Watch(as_json=db.form is Form.JSON) if watch else None,
         stops_at_gates=found.file is not None,
     )
-    key, output = here.run(workflow, found.arguments, attach=given.key if goes_back else None)
+    attach = given.key if goes_back else None
+    key, output = asyncio.run(here.run(workflow, found.arguments, attach))
     result = dump(output) if found.file is None else shown(output["output"])
     row = {"key": key, "status": "completed", "output": output}
     db.answer(row, f"{key} completed: {result}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import ClassVar, cast
@@ -121,17 +122,7 @@ class Live(Screen[None]):
         self.is_asked = True
         self._wanted.set()
 
-    def on_screen_resume(self) -> None:
-        """Read it once it is seen again."""
-        self.look_soon()
-
-    def on_resize(self) -> None:
-        """Draw it for its new size."""
-        self.look_soon()
-
-    def action_again(self) -> None:
-        """Read it now."""
-        self.look_soon()
+    on_screen_resume = on_resize = action_again = look_soon
 
     def action_back(self) -> None:
         """Leave."""
@@ -141,20 +132,13 @@ class Live(Screen[None]):
         while True:
             self._wanted.clear()
             if self.is_current:
-                await self._look()
-            try:
+                with suppress(NoMatches):  # it is being left
+                    await self._look()
+            with suppress(TimeoutError):
                 async with asyncio.timeout(self.top.tick_seconds):
                     await self._wanted.wait()
-            except TimeoutError:
-                continue
 
     async def _look(self) -> None:
-        try:
-            await self._look_once()
-        except NoMatches:
-            return  # it is being left
-
-    async def _look_once(self) -> None:
         try:
             await self.show()
         except EXPECTED as error:

@@ -29,6 +29,7 @@ from pgflow_cli.look.output import (
     styled_status,
     table,
 )
+from pgflow_cli.look.selection import ENDED
 from pgflow_cli.runs.timeline import Bars, Marks
 from pgflow_cli.top.orders import Order, Person, orders_of_debt, orders_of_gate, orders_of_run
 from pgflow_cli.top.views import Place
@@ -36,7 +37,6 @@ from pgflow_cli.top.views import Place
 WINDOW_UNITS = 200
 MOST_ROWS = 30
 BAR_ROOM = 20
-ENDED = ("completed", "failed", "cancelled")
 
 
 @dataclass
@@ -135,7 +135,9 @@ class StoryReader:
         entries = inspect.fold(units, begin)
         columns = [
             Column("WHAT", _what, most=40, takes_rest=True),
-            Column("AT", lambda row: _offset(row, begin), right=True),
+            Column(
+                "AT", lambda row: "+" + duration((row.began_at - begin).total_seconds()), right=True
+            ),
             Column("TOOK", _took, right=True),
             Column("STATUS", _status),
             Column("", lambda row: bars.draw(row, BAR_ROOM, until), 70, most=BAR_ROOM),
@@ -304,10 +306,6 @@ def _red(text: str) -> Text:
 def _what(entry: inspect.Entry) -> str:
     kind = "" if entry.kind in ("step", "mark") else f"{entry.kind}: "
     return f"{kind}{entry.name}"
-
-
-def _offset(entry: inspect.Entry, begin: datetime) -> str:
-    return "+" + duration((entry.began_at - begin).total_seconds())
 
 
 def _took(entry: inspect.Entry) -> str:

@@ -19,6 +19,7 @@ from pgflow._console.alerts import SILENT_SECONDS, find_alerts
 from pgflow._console.backend import Backend
 from pgflow._console.plots import bars
 from pgflow_cli.look.output import STYLES, Column, age, as_object, duration, make_table, many, table
+from pgflow_cli.look.selection import OPEN
 
 MOST_ROWS = 100
 """Rows of a view; there may be millions."""
@@ -270,7 +271,6 @@ def draw(picture: Picture, width: int) -> Iterator[RenderableType]:
         yield Text("")
 
 
-STATES = ("queued", "running", "waiting", "paused", "stuck")
 LATE_MINUTES = 5
 """Whole minutes over which runs a minute are averaged: the one that goes on is not whole."""
 MINUTES = 60
@@ -283,7 +283,7 @@ async def read_pulse(backend: Backend) -> dict[str, Any]:
     rates = await backend.ask(inspect.read_rates(MINUTES))
     late = rates.bins[-1 - LATE_MINUTES : -1]
     return {
-        **{state: sum(getattr(queue, state) for queue in queues) for state in STATES},
+        **{state: sum(getattr(queue, state) for queue in queues) for state in OPEN},
         "started_a_minute": sum(minute.started for minute in late) / LATE_MINUTES,
         "ended_a_minute": sum(minute.ended for minute in late) / LATE_MINUTES,
         "failed_in_an_hour": sum(minute.failed for minute in rates.bins),
@@ -310,7 +310,7 @@ def _parts(pulse: dict[str, Any]) -> list[Text]:
     """The parts of the line, the first ones for the narrowest terminal."""
     found = [
         Text(f"{pulse[state]:,} {state}", style=STYLES[state] if pulse[state] else "dim")
-        for state in STATES
+        for state in OPEN
         if pulse[state] or state in ("queued", "running", "waiting")
     ]
     failed = pulse["failed_in_an_hour"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
 from pgflow_cli.look.output import duration, many
-from pgflow_cli.ops.checks.finding import Findings, Patient, fail, warn
+from pgflow_cli.ops.checks.finding import Findings, Patient, each, fail, warn
 
 if TYPE_CHECKING:
     import psycopg
@@ -225,20 +225,19 @@ def check_autovacuum(patient: Patient) -> Findings:
     return "autovacuum is on, hot tables are clean"
 
 
-def check_long_transactions(patient: Patient) -> Findings:
-    """Yield old snapshots, which keep every dead row alive. Claims read on past those rows, but
-    everything else slows down.
-    """
-    rows = patient.ask(inspect.list_snapshots(LONG_SECONDS))
-    for row in rows:
-        since = f" for {duration(row.seconds)}" if row.seconds is not None else ""
-        whose = f" of {row.role} ({row.application or '?'})" if row.role else ""
-        yield warn(
-            f"{row.who}{whose}, {row.state}, has kept a snapshot{since}: "
-            "dead rows cannot be removed",
-            f"end it: {row.remedy}",
-        )
-    return f"no transaction is older than {duration(LONG_SECONDS)}"
+def _old(row: inspect.SnapshotRow) -> tuple[str, str]:
+    since = f" for {duration(row.seconds)}" if row.seconds is not None else ""
+    whose = f" of {row.role} ({row.application or '?'})" if row.role else ""
+    kept = f"{row.who}{whose}, {row.state}, has kept a snapshot{since}"
+    return f"{kept}: dead rows cannot be removed", f"end it: {row.remedy}"
+
+
+# Claims read on past the dead rows that an old snapshot keeps, but everything else slows down.
+check_long_transactions = each(
+    lambda: inspect.list_snapshots(LONG_SECONDS),
+    f"no transaction is older than {duration(LONG_SECONDS)}",
+    _old,
+)
 
 
 _ROOM = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pgflow import inspect
 from pgflow_cli.look.output import duration, many
-from pgflow_cli.ops.checks.finding import Findings, Patient, fail, warn
+from pgflow_cli.ops.checks.finding import Findings, Patient, each, warn
 
 SILENT_SECONDS = 15
 LATE_SECONDS = 60
@@ -15,31 +15,30 @@ def check_workers(patient: Patient) -> Findings:
     leased to workers that are gone.
     """
     workers = patient.ask(inspect.health.check_workers())
-    alive = [worker for worker in workers if worker.silent_seconds <= SILENT_SECONDS]
-    lost = [worker for worker in workers if worker.silent_seconds > SILENT_SECONDS]
     remedy = "any live worker, or `pgflow tick MODULE`, finds it dead and goes on with its runs"
-    for worker in lost:
-        silence, held = duration(worker.silent_seconds), many(worker.running, "run")
-        yield warn(f"{_who(worker)} is silent for {silence} and holds {held}", remedy)
+    alive = [worker for worker in workers if worker.silent_seconds <= SILENT_SECONDS]
+    for worker in workers:
+        if worker not in alive:
+            silence, held = duration(worker.silent_seconds), many(worker.running, "run")
+            yield warn(f"{_who(worker)} is silent for {silence} and holds {held}", remedy)
     for stray in patient.ask(inspect.health.list_stray_leases()):
-        yield warn(
-            f"{many(stray.runs, 'run')} leased to worker {stray.worker_id}, which is gone", remedy
-        )
-    left_behind = [worker for worker in alive if worker.is_outdated]
-    for worker in left_behind:
-        yield warn(
-            f"{_who(worker)} has the code of an older schema ({worker.version})",
-            "it goes on; start a worker of the version that migrated, then stop it with SIGTERM",
-        )
-    hung = [worker for worker in alive if worker.lost_threads]
-    for worker in hung:
-        threads = many(worker.lost_threads, "thread")
-        yield warn(
-            f"{_who(worker)} has {threads} in bodies of steps that run "
-            "on after their runs gave up on them",
-            "its log names the steps: set a time-out on the calls they wait for; it hands its "
-            "runs back when it has lost too many",
-        )
+        runs = many(stray.runs, "run")
+        yield warn(f"{runs} leased to worker {stray.worker_id}, which is gone", remedy)
+    for worker in alive:
+        if worker.is_outdated:
+            yield warn(
+                f"{_who(worker)} has the code of an older schema ({worker.version})",
+                "it goes on; start a worker of the version that migrated, then stop it with "
+                "SIGTERM",
+            )
+    for worker in alive:
+        if worker.lost_threads:
+            yield warn(
+                f"{_who(worker)} has {many(worker.lost_threads, 'thread')} in bodies of steps that "
+                "run on after their runs gave up on them",
+                "its log names the steps: set a time-out on the calls they wait for; it hands its "
+                "runs back when it has lost too many",
+            )
     return f"{many(len(alive), 'worker')} alive, none lost"
 
 
@@ -70,15 +69,14 @@ def check_queues(patient: Patient) -> Findings:
     return "every queue with work is served"
 
 
-def check_stuck(patient: Patient) -> Findings:
-    """Runs that need a person."""
-    found = patient.ask(inspect.health.count_stuck())
-    for stuck in found:
-        yield warn(
-            f"{many(stuck.runs, 'run')} stuck: {stuck.reason}",
-            f"pgflow show {stuck.example}; fix the cause, then pgflow retry --status stuck",
-        )
-    return "no run is stuck"
+check_stuck = each(
+    inspect.health.count_stuck,
+    "no run is stuck",
+    lambda stuck: (
+        f"{many(stuck.runs, 'run')} stuck: {stuck.reason}",
+        f"pgflow show {stuck.example}; fix the cause, then pgflow retry --status stuck",
+    ),
+)
 
 
 _WAITS = {
@@ -111,71 +109,69 @@ _LEFT = {
 }
 
 
-def check_messages(patient: Patient) -> Findings:
-    """Yield signals that runs could not take, or that came after their end."""
-    found = patient.ask(inspect.health.count_left_messages())
-    for left in found:
-        what, verbs = _LEFT[left.state]
-        yield warn(
-            f"{many(left.messages, 'signal')} {what}",
-            f"pgflow messages {left.example}; then {verbs} it",
-        )
-    return "every signal was taken, or waits to be"
+def _left(left: inspect.health.LeftMessages) -> tuple[str, str]:
+    what, verbs = _LEFT[left.state]
+    remedy = f"pgflow messages {left.example}; then {verbs} it"
+    return f"{many(left.messages, 'signal')} {what}", remedy
 
 
-def check_losses(patient: Patient) -> Findings:
-    """Yield fail-overs that lost units acknowledged to workers as durable."""
-    losses = patient.ask(inspect.health.list_losses())
-    for loss in losses:
-        runs = "no run that it remembers lacks anything"
-        if loss.run_count:
-            runs = (
-                f"something of {many(loss.run_count, 'run')} is lost: "
-                f"{loss.keys}{', ...' if loss.run_count > 5 else ''}"
-            )
-        piece = f", {loss.bytes:,} bytes of the log" if loss.bytes > 0 else ""
-        yield fail(
-            f"loss {loss.loss_id}: a fail-over lost what was acknowledged to worker "
-            f"{loss.host}/{loss.pid}{piece}; {runs}",
-            "compare what was done outside with what is left, then: select "
-            f"pgflow.close_loss({loss.loss_id}, 'why')",
-        )
-    return "no fail-over has lost anything that workers know of"
+check_messages = each(
+    inspect.health.count_left_messages, "every signal was taken, or waits to be", _left
+)
 
 
-def check_journal(patient: Patient) -> Findings:
-    """Partitions of the journal that stay large though history was removed from them."""
-    partitions = patient.ask(inspect.health.list_large_partitions())
-    for partition in partitions:
-        name, rows = partition.partition, partition.units or 0
-        why, remedy = {
-            "busy": (
-                f"its lock was not to be had in {partition.tries} tries",
-                (
-                    "workers try again; look for a transaction that reads the journal for long "
-                    "(pg_stat_activity)"
-                ),
+def _lost(loss: inspect.health.LossRow) -> tuple[str, str]:
+    runs = "no run that it remembers lacks anything"
+    if loss.run_count:
+        keys = f"{loss.keys}{', ...' if loss.run_count > 5 else ''}"
+        runs = f"something of {many(loss.run_count, 'run')} is lost: {keys}"
+    piece = f", {loss.bytes:,} bytes of the log" if loss.bytes > 0 else ""
+    lost = f"a fail-over lost what was acknowledged to worker {loss.host}/{loss.pid}{piece}"
+    close = f"select pgflow.close_loss({loss.loss_id}, 'why')"
+    remedy = f"compare what was done outside with what is left, then: {close}"
+    return f"loss {loss.loss_id}: {lost}; {runs}", remedy
+
+
+check_losses = each(
+    inspect.health.list_losses,
+    "no fail-over has lost anything that workers know of",
+    _lost,
+    "fail",
+)
+
+
+def _large(partition: inspect.health.LargePartition) -> tuple[str, str]:
+    name, rows = partition.partition, partition.units or 0
+    call = f"pgflow.shrink_journal(max_units => {max(rows, 1)}, max_bytes => null)"
+    why, remedy = {
+        "busy": (
+            f"its lock was not to be had in {partition.tries} tries",
+            (
+                "workers try again; look for a transaction that reads the journal for long "
+                "(pg_stat_activity)"
             ),
-            "units": (
-                "too many to be moved while everybody waits",
-                (
-                    f"when it is quiet, call pgflow.shrink_journal(max_units => {max(rows, 1)}, "
-                    "max_bytes => null)"
-                ),
+        ),
+        "units": (
+            "too many to be moved while everybody waits",
+            f"when it is quiet, call {call}",
+        ),
+        "vacuum": (
+            "rows that were removed are still in its file",
+            (
+                f"vacuum pgflow.{name}, and look for a transaction that is held open; workers shrink "
+                "it then"
             ),
-            "vacuum": (
-                "rows that were removed are still in its file",
-                (
-                    f"vacuum pgflow.{name}, and look for a transaction that is held open; "
-                    "workers shrink it then"
-                ),
-            ),
-        }[partition.kept_large]
-        yield warn(
-            f"partition {name} of the journal has {partition.size} for {many(rows, 'unit')}: {why}",
-            remedy,
-        )
-    return "no partition of the journal is larger than what it holds"
+        ),
+    }[partition.kept_large]
+    held = f"partition {name} of the journal has {partition.size} for {many(rows, 'unit')}"
+    return f"{held}: {why}", remedy
+
+
+check_journal = each(
+    inspect.health.list_large_partitions,
+    "no partition of the journal is larger than what it holds",
+    _large,
+)
 
 
 def check_seals(patient: Patient) -> Findings:
@@ -205,9 +201,8 @@ def check_schedules(patient: Patient) -> Findings:
                 f"too. If no code has it any more: `pgflow schedules remove {one.name}`",
             )
         else:
-            what = (
-                "cannot be evaluated" if one.state == "broken" else "could not start its last run"
-            )
+            is_broken = one.state == "broken"
+            what = "cannot be evaluated" if is_broken else "could not start its last run"
             yield warn(
                 f"schedule {one.name} {what}: {one.error}",
                 f"`pgflow schedules show {one.name}`; set it anew, or mend its code",
@@ -223,18 +218,15 @@ def check_schedules(patient: Patient) -> Findings:
     return f"{many(len(found), 'schedule')}, none late"
 
 
-def check_books(patient: Patient) -> Findings:
-    """Yield violations that the engine's own audit finds. It reads everything, so it runs only on
-    request.
-    """
-    violations = patient.ask(inspect.health.check_books())
-    for violation in violations:
-        found = f"{violation.invariant}: {violation.detail}"
-        yield fail(
-            found,
-            "this is a bug, or another program wrote to pgflow's tables: keep a dump and report it",
-        )
-    return "every invariant holds"
+check_books = each(  # which reads everything, so it is made only on request
+    inspect.health.check_books,
+    "every invariant holds",
+    lambda violation: (
+        f"{violation.invariant}: {violation.detail}",
+        "this is a bug, or another program wrote to pgflow's tables: keep a dump and report it",
+    ),
+    "fail",
+)
 
 
 def check_relays(patient: Patient) -> Findings:

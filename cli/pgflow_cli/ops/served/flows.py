@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from pgflow_cli.runs.declared import FileOptions, prepare
 log = logging.getLogger("pgflow")
 
 
+@dataclass
 class Flows:
     """The workflows of triggers.
 
@@ -39,13 +40,15 @@ class Flows:
         Ended: The file of one has errors; they are already printed.
     """
 
-    def __init__(self, folder: Path, triggers: list[Trigger], given: FileOptions) -> None:
-        self._folder = folder
-        self._triggers = triggers
-        self._given = given
+    folder: Path
+    triggers: list[Trigger]
+    given: FileOptions
+
+    def __post_init__(self) -> None:
+        """Freeze the files."""
         self._lock = threading.Lock()
         self._seen = self._look()
-        self._arguments = {one.name: self._prepare(one) for one in triggers}
+        self._arguments = {one.name: self._prepare(one) for one in self.triggers}
 
     def arguments(self, trigger: Trigger) -> Mapping[str, Any]:
         """Return the arguments of a run of a trigger, with the texts that the files have now."""
@@ -60,7 +63,7 @@ class Flows:
                 return False
             self._seen = seen
             before = dict(self._arguments)
-            for trigger in self._triggers:
+            for trigger in self.triggers:
                 self._freeze_again(trigger)
             return self._arguments != before
 
@@ -75,19 +78,19 @@ class Flows:
         """Return the arguments of a run. Fields of an event are filled in later."""
         given = {**dict.fromkeys(trigger.take, ""), **trigger.inputs}
         options = replace(
-            self._given,
+            self.given,
             inputs=[json.dumps(given)] if given else [],
-            provider=trigger.provider or self._given.provider,
+            provider=trigger.provider or self.given.provider,
             conversation=trigger.conversation,
         )
         try:
-            return prepare(find_flow(self._folder, trigger.run), options)
+            return prepare(find_flow(self.folder, trigger.run), options)
         except (Mistake, PgflowError) as error:
             raise Mistake(f"[{trigger.name}] {error}") from None
 
     def _look(self) -> frozenset[Sign]:
         """Signs of each file, by which a change of it is noticed."""
-        roots = map(root_of, (self._folder, *self._given.folders))
+        roots = map(root_of, (self.folder, *self.given.folders))
         return frozenset(sign for root in roots for sign in signatures(root))
 
 

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ _VERIFIERS: dict[str, Callable[..., Verifier]] = {
 _LONGEST_KEY = 128
 
 
+@dataclass
 class Starts:
     """Starts of runs.
 
@@ -49,17 +51,10 @@ class Starts:
         budget: Most that each run may spend.
     """
 
-    def __init__(
-        self,
-        app: AsyncApp,
-        flows: Flows,
-        triggers: list[Trigger],
-        budget: Mapping[str, Decimal] | None,
-    ) -> None:
-        self.app = app
-        self.flows = flows
-        self.triggers = triggers
-        self._budget = budget
+    app: AsyncApp
+    flows: Flows
+    triggers: list[Trigger]
+    budget: Mapping[str, Decimal] | None
 
     async def start(self, trigger: Trigger, key: str, event: Any) -> None:
         """Start the run of an event, unless it has one.
@@ -88,7 +83,7 @@ class Starts:
 
     def _labelled(self, trigger: Trigger, found: Mapping[str, Any]) -> Workflow[..., Any]:
         labels = {"file": found["frozen"].graph.name[:255], "trigger": trigger.name}
-        return declared.options(labels=labels, budget=self._budget)
+        return declared.options(labels=labels, budget=self.budget)
 
     # Schedules -----------------------------------------------------------------------------------
 
