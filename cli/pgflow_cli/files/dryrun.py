@@ -323,11 +323,6 @@ def _cell(value: Any) -> Text:
     return plain("" if value is None else shown(str(value)[:2_000]))
 
 
-def _node(entry: Entry) -> Text:
-    number = "" if entry.iteration is None else f" #{entry.iteration}"
-    return _cell(f"{entry.id}{number}")
-
-
 def _state(entry: Entry) -> Text:
     from rich.text import Text
 
@@ -336,7 +331,9 @@ def _state(entry: Entry) -> Text:
 
 _COLUMNS = table(
     "NODE/36 MODE=type STATE OUTPUT/60@70 WHY*200",
-    NODE=_node,
+    NODE=lambda entry: _cell(
+        entry.id if entry.iteration is None else f"{entry.id} #{entry.iteration}"
+    ),
     STATE=_state,
     OUTPUT=lambda entry: _cell(entry.output),
     WHY=lambda entry: _cell(entry.reason),

@@ -371,6 +371,16 @@ def many(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def progress(noun: str, words: str) -> Callable[[int], None]:
+    """Return a function that tells a person at a terminal how many things are done."""
+
+    def tell(number: int) -> None:
+        if sys.stderr.isatty():
+            note(f"{many(number, noun)} {words}")
+
+    return tell
+
+
 def labelled(labels: Mapping[str, str] | None) -> str:
     """Return labels as they are typed."""
     return " ".join(f"{name}={value}" for name, value in (labels or {}).items())

@@ -1,7 +1,11 @@
-"""``pgflow cleanup``: removing what runs of files that have ended left in a folder.
+"""``pgflow cleanup``: removing what runs of files that have ended left in a folder; and ``pgflow
+reset-sessions``: forgetting the sessions of agents in a conversation.
 
 Whether a run has ended is read from the database. A run that it does not know, or that worked in
 another folder, may be one of another database, so it is left alone unless that is asked for.
+
+Nodes with ``persist_session`` keep sessions (`pgflow.declare.durable.conversations`). To reset all
+conversations of a workflow you must confirm.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from pgflow_cli.runs.declared import WORKFLOW
 
 if TYPE_CHECKING:
     from pgflow.declare.durable.leftovers import Leftover, Leftovers
+
 
 _NOUNS = {"folders": "folder", "worktrees": "worktree", "branches": "branch"}
 _GOES = ("", "commits")
@@ -253,3 +258,33 @@ def _print_kept(kept: list[Item]) -> None:
             continue
         named = ", ".join(keys[:5]) + (f" and {len(keys) - 5:,} more" if len(keys) > 5 else "")
         note(f"kept: {named} {text}")
+
+
+def reset_sessions(
+    workflow: Annotated[str, arg(metavar="WORKFLOW")],
+    db: Answer,
+    conversation: Annotated[str | None, opt(metavar="NAME")] = None,
+    node: Annotated[str | None, opt(metavar="NODE")] = None,
+    yes: Annotated[bool, opt()] = False,
+) -> None:
+    """Forgets the sessions that agents keep between runs.
+
+    The next run of the conversation begins anew. What agents keep of a session on their own disk
+    stays.
+
+    Args:
+        workflow: Name of the workflow.
+        conversation: Of this conversation only.
+        node: Of this node of the conversation only.
+        yes: Without --conversation: of all conversations.
+    """
+    from pgflow.declare.durable.conversations import SESSIONS
+    from pgflow.documents import Documents
+
+    if conversation is None and node is not None:
+        raise Mistake("--node requires --conversation NAME")
+    if conversation is None and not yes:
+        raise Mistake("every conversation would lose its sessions: pass --conversation, or --yes")
+    folder = [name for name in (workflow, conversation, node) if name is not None]
+    count = Documents(db.connection).delete_folder(SESSIONS, folder)
+    db.answer({"forgotten": count}, f"{many(count, 'session')} forgotten")

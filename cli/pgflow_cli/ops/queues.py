@@ -245,13 +245,14 @@ def _print(db: Database, queue: str | None) -> None:
         "queue queued# running# waiting# paused# stuck# OLDEST=oldest_queued_at workers# "
         "LIMIT=max_running RULES@100 STATE"
     )
-    shows = {"RULES": _other_rules, "STATE": lambda row: _state(row, db.now)}
+    shows = {
+        "RULES": lambda row: _in_words(
+            {n: it for n, it in row.rules.items() if n != "concurrency"}
+        ),
+        "STATE": lambda row: _state(row, db.now),
+    }
     rows, empty = db.ask(inspect.list_queues(queue)), "There are no queues yet."
     db.print(rows, columns, empty, inspect.QueueRow, **shows)
-
-
-def _other_rules(row: inspect.QueueRow) -> str:
-    return _in_words({name: rule for name, rule in row.rules.items() if name != "concurrency"})
 
 
 def _state(row: inspect.QueueRow, now: datetime) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer, DryRun, Rows, Yes, confirm, operator
-from pgflow_cli.look.output import duration, many, note, when
+from pgflow_cli.look.output import duration, many, progress, when
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
 
 retention = make_group("retention", invoke_without_command=True)
@@ -162,17 +161,14 @@ def prune(
     if not dry_run:
         if runs:
             confirm(f"Remove {many(runs, 'run')} that ended before {when(ended_before)}?")
-        gone = db.client.drop_history(ended_before, batch=batch, progress=_tell_progress)
+        gone = db.client.drop_history(
+            ended_before, batch=batch, progress=progress("run", "removed so far")
+        )
         runs, partitions = gone.runs, gone.partitions
         shrunk = len(db.client.shrink_journal(move_at_most))
     pruned = {"runs": runs, "partitions": partitions, "shrunk": shrunk}
     text = _in_words(runs, partitions, shrunk, ended_before if dry_run else None)
     db.answer({**pruned, "ended_before": ended_before, "removed": not dry_run}, text)
-
-
-def _tell_progress(runs: int) -> None:
-    if sys.stderr.isatty():
-        note(f"{many(runs, 'run')} removed so far")
 
 
 def _in_words(runs: int, partitions: int, shrunk: int, only_counted_before: datetime | None) -> str:

@@ -209,22 +209,16 @@ def _schedule(
         start_at: No slots before: 2026-01-01T02:30, in --tz.
         end_at: None after.
     """
+    given = dict(locals())
     import pgflow
 
-    return pgflow.schedule(
-        cron or None,
-        every=parse_span(every, "--every"),
-        offset=parse_span(offset, "--offset"),
-        tz=tz,
-        overlap=overlap,  # type: ignore[arg-type]
-        catch_up=catch_up,  # type: ignore[arg-type]
-        max_catch_up=max_catch_up,
-        jitter=parse_span(jitter, "--jitter"),
-        not_on=not_on or (),
-        only_on=only_on or (),
-        start_at=None if start_at is None else inspect.parse_moment(start_at, "--start-at", tz),
-        end_at=None if end_at is None else inspect.parse_moment(end_at, "--end-at", tz),
-    )
+    for name in ("every", "offset", "jitter"):
+        given[name] = parse_span(given[name], f"--{name}")
+    for name in ("start_at", "end_at"):
+        if (at := given[name]) is not None:
+            given[name] = inspect.parse_moment(at, f"--{name.replace('_', '-')}", tz)
+    days = {name: given[name] or () for name in ("not_on", "only_on")}
+    return pgflow.schedule(given.pop("cron") or None, **{**given, **days})
 
 
 @schedules.command("set")

@@ -1,4 +1,9 @@
-"""``pgflow init`` and ``pgflow migrate``: from nothing to a project with a database."""
+"""``pgflow init``, ``migrate`` and ``health``: from nothing to a project with a database, and one
+line with an exit code for probes.
+
+A probe runs every few seconds, on a machine that has other work: it imports the driver and the
+judge of the schema, and asks one query of catalogs.
+"""
 
 from __future__ import annotations
 
@@ -102,3 +107,18 @@ def init(folder: Path = Path(), *, no_migrate: bool = False, db: Answer) -> None
         where = "" if folder == Path() else f"cd {folder}\n  "
         note(f"\nNow:\n  {where}pgflow run flows.py:greet name=Ada     # runs it here")
         note("  pgflow workers flows.py               # works on runs that others start")
+
+
+def health(db: Answer) -> None:
+    """Checks that the database answers and its schema fits.
+
+    Exit code 0 if so, 69 if the database cannot be reached, 2 if its schema does not fit. It needs
+    no more rights than a login has.
+    """
+    from pgflow.schema import own_assets, require_schema
+
+    with connect(find_dsn(db.given, migrate=False)) as connection:
+        require_schema(connection)
+    stamp = own_assets().stamp
+    row = {"healthy": True, "version": stamp.version, "schema": stamp.schema}
+    db.answer(row, f"healthy: schema {stamp.schema} fits pgflow {stamp.version}")

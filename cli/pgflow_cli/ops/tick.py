@@ -112,7 +112,12 @@ def tick(
             return
         drained = asyncio.run(drain_once(app, settings, limits, stop))
     with Database(found) as again:
-        runs = _outcomes(again, queues, list(app.definitions.workflows), drained, limits.began_at)
+        workflows, since = list(app.definitions.workflows), limits.began_at
+        taken = sorted(drained.taken)
+        # Those that a dead worker has made stuck meanwhile too.
+        runs = again.ask(
+            inspect.list_outcomes(taken, stuck_since=since, queues=queues, workflows=workflows)
+        )
     summary = _sum_up(drained, runs)
     db.answer(summary, _in_words(summary))
     failed = [run for run in runs if run.status in ("failed", "stuck")]
@@ -135,18 +140,6 @@ def _alone(dsn: str, queues: Sequence[str]) -> Iterator[bool]:
 
 _COUNTED = ("completed", "failed", "cancelled", "waiting", "queued", "running", "paused", "stuck")
 _OUTCOME = ("key", "status", "workflow", "why")
-
-
-def _outcomes(
-    db: Database, queues: Sequence[str], workflows: list[str], drained: Drained, began_at: Any
-) -> list[inspect.RunRow]:
-    """Return the runs that were taken, and those that a dead worker has made stuck meanwhile, with
-    their status.
-    """
-    taken = sorted(drained.taken)
-    return db.ask(
-        inspect.list_outcomes(taken, stuck_since=began_at, queues=queues, workflows=workflows)
-    )
 
 
 def _sum_up(drained: Drained, runs: list[inspect.RunRow]) -> dict[str, Any]:

@@ -135,6 +135,7 @@ _FILE_ONLY = {
     "worktree": "worktree", "conversation": "conversation", "search": "path",
 }  # fmt: skip
 """Options that only files have, by their names here."""
+_AS_GIVEN = ("parallel", "chain", "worktree", "conversation")
 
 
 def find_file(target: str, search: tuple[Path, ...] = ()) -> Path | None:
@@ -286,14 +287,11 @@ def _settings(given: FileOptions, folder: Path | None = None) -> Settings:
         "secrets": tuple(given.secret or ()),
         "ignored": tuple(given.ignore or ()),
         "has_budget": given.pool is not None,
-        "parallel": given.parallel,
         "context": context,
         "dialect": given.dialect.value,
         "requested": tuple(given.requested or ()),
-        "chain": given.chain,
         "lease": given.lease.value,
-        "worktree": given.worktree,
-        "conversation": given.conversation,
+        **{name: getattr(given, name) for name in _AS_GIVEN},
         **({"base_branch": given.base} if given.base else {}),
     }
     return configured(cwd, provider).model_copy(update=changes)
@@ -373,23 +371,17 @@ def go_back(db: Database, path: Path, key: str, node: str, effects: str | None) 
     graph = read_graph(path, code=USAGE)
     refuse_unknown("node", [node], [one.id for one in graph.nodes], graph)
     found = find_detail(db, key)
-    _warn_of_edits(graph, found.input)
+    frozen = found.input.get("frozen") if isinstance(found.input, dict) else None
+    if isinstance(frozen, dict) and frozen.get("graph") != graph.model_dump(mode="json"):
+        note("warning: the file was edited since: the run goes on with what it was at its start")
     units = db.ask(inspect.list_units(found.run_id, limit=None))
     first = min((unit.seq for unit in units if _is_of(unit.name, node)), default=None)
     if first is None:
         raise Mistake(f"run {key!r} has not come to node {node!r}")
     if effects is None and not any(one.effects for one in every_node(graph.nodes)):
         effects = "repeat"
-    meant: Any = effects
-    why = f"from node {node}"
-    db.client.rewind(key, first - 1, effects=meant, why=why, by=operator())
-
-
-def _warn_of_edits(graph: Graph, given: Any) -> None:
-    """Print that a run goes on with the file as it was at its start."""
-    frozen = given.get("frozen") if isinstance(given, dict) else None
-    if isinstance(frozen, dict) and frozen.get("graph") != graph.model_dump(mode="json"):
-        note("warning: the file was edited since: the run goes on with what it was at its start")
+    send: Any = db.client.rewind
+    send(key, first - 1, effects=effects, why=f"from node {node}", by=operator())
 
 
 def _is_of(name: str | None, node: str) -> bool:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
 from pgflow_cli.files.declared import refuse_unknown
-from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, operator
 from pgflow_cli.look.output import shown
@@ -132,7 +131,8 @@ def request(key: Key, stage: str, db: Answer) -> None:
         raise Mistake(f"run {key!r} is not of a workspace, or its input cannot be read here")
     check_requested(graph, (stage,))
     name = f"{REQUEST}{stage}"
-    if _has_passed(db, detail, name):
+    units = db.ask(inspect.list_units(detail.run_id, limit=None))
+    if any(unit.name == name and unit.event == "wait_timed_out" for unit in units):
         raise Mistake(f"run {key!r} has passed stage {stage!r}: it was left out")
     with client.transaction():
         sent = client.send(key, Signal(name, object), {}, idempotency_key=name, by=operator())
@@ -144,9 +144,3 @@ def request(key: Key, stage: str, db: Answer) -> None:
         else f"Stage {stage} of {key} was already requested."
     )
     db.answer({"key": key, "stage": stage, "new": sent.is_new}, text)
-
-
-def _has_passed(db: Database, detail: inspect.RunDetail, name: str) -> bool:
-    """Return True if the run has looked for the request, and found none."""
-    units = db.ask(inspect.list_units(detail.run_id, limit=None))
-    return any(unit.name == name and unit.event == "wait_timed_out" for unit in units)

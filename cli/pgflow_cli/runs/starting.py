@@ -127,8 +127,7 @@ def start(
     from pgflow import StartOptions
 
     value, parsed = parse_input(words, text), given.parsed()
-    workflow = _load(target, db) if ":" in target or target.endswith(".py") else None
-    if workflow is None:
+    if ":" not in target and not target.endswith(".py"):
         name, defaults = target, None
         queue, version = _find_queue(db, name, given.queue, new=new), given.version or ""
     else:
@@ -137,6 +136,9 @@ def start(
                 f"--version requires the name of a workflow: the code of {target} decides whether "
                 "its runs are pinned"
             )
+        from pgflow_cli.look.targets import load_workflow
+
+        workflow = load_workflow(target, db.given)[1]
         check_input(workflow, value)
         name, defaults, own = workflow.name, workflow.defaults_text, workflow.start_options
         queue, version = own.queue, own.version
@@ -174,12 +176,6 @@ def _note_unserved(db: Database, name: str, options: StartOptions) -> None:
         )
     elif why:
         note(f"It is not taken now: {why}.")
-
-
-def _load(target: str, db: Database) -> Workflow[..., Any]:
-    from pgflow_cli.look.targets import load_workflow
-
-    return load_workflow(target, db.given)[1]
 
 
 def check_input(workflow: Workflow[..., Any], value: dict[str, Any]) -> dict[str, Any]:

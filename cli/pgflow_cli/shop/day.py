@@ -130,7 +130,9 @@ def run_day(
         folder = options.folder or Path(tempfile.mkdtemp(prefix="pgflow-shop-"))
         folder.mkdir(parents=True, exist_ok=True)
         name = open_day(conn, book := (folder / "provider.db").resolve())
-        provider = stack.enter_context(closing(_start_provider(book, options)))
+        words = (str(book), str(options.latency_ms), str(options.seed))
+        server = Server("pgflow_cli.shop.provider", *words, log=book.with_name("provider.log"))
+        provider = stack.enter_context(closing(server))
         say(f"provider pid {provider.pid} at {provider.address}, its book is {book}")
         environment = {"PGFLOW_DSN": dsn, ADDRESS: provider.address}
         workers = stack.enter_context(
@@ -144,11 +146,6 @@ def run_day(
         day.watch(options.orders, workers, looked)
         proofs = [*chaos.proofs(), *prove(conn, name, book)]
         return Report(name, folder, chaos.kills, read_counts(book), proofs)
-
-
-def _start_provider(book: Path, options: Options) -> Server:
-    words = (str(book), str(options.latency_ms), str(options.seed))
-    return Server("pgflow_cli.shop.provider", *words, log=book.with_name("provider.log"))
 
 
 def be_alone(conn: psycopg.Connection[Any]) -> None:

@@ -17,8 +17,8 @@ from textual.widgets import Button, Input, Label, Static, TextArea
 
 from pgflow._console.backend import Backend
 from pgflow_cli.look.output import printable
+from pgflow_cli.top.live import EXPECTED, ORDER_SECONDS, explain_order
 from pgflow_cli.top.orders import Field, Order, check
-from pgflow_cli.top.troubles import EXPECTED, ORDER_SECONDS, explain_order
 
 
 class Ask(ModalScreen[str]):

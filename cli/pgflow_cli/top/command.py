@@ -66,9 +66,9 @@ async def _tell_once(target: str | None, dsn: str | None, form: Form) -> None:
 async def _show(
     target: str | None, dsn: str | None, roles: tuple[str, ...], *, read_only: bool
 ) -> None:
+    from pgflow_cli.top.live import ImpatientBackend
     from pgflow_cli.top.orders import Person
     from pgflow_cli.top.screen import Top
-    from pgflow_cli.top.troubles import ImpatientBackend
 
     person = None if read_only else Person(operator(), roles)
     async with open_target(target, dsn, listen=False) as app:

@@ -77,8 +77,9 @@ async def _needs(backend: Backend, _: str) -> Rows:
     )
 
 
-def _with_status(backend: Backend, status: str) -> inspect.RunFilter:
-    return inspect.RunFilter(status=[status] if status else [], tenant=backend.tenant)
+async def _runs(backend: Backend, status: str) -> Rows:
+    chosen = inspect.RunFilter(status=[status] if status else [], tenant=backend.tenant)
+    return (await backend.ask(inspect.list_runs(chosen, limit=MOST_ROWS))).items
 
 
 async def _debts(backend: Backend, _: str) -> Rows:
@@ -172,9 +173,7 @@ VIEWS = (
     View(
         "runs",
         "Runs",
-        lambda backend, status: backend.ask(
-            inspect.list_runs(_with_status(backend, status), limit=MOST_ROWS)
-        ),
+        _runs,
         lambda now: table("key/36 status workflow/24@60 queue@120 FOR=since why*200", now),
         "No runs match.",
         lambda row: ("run", row.key),

@@ -143,6 +143,7 @@ check_losses = each(
 def _large(partition: inspect.health.LargePartition) -> tuple[str, str]:
     name, rows = partition.partition, partition.units or 0
     call = f"pgflow.shrink_journal(max_units => {max(rows, 1)}, max_bytes => null)"
+    then = "workers shrink it then"
     why, remedy = {
         "busy": (
             f"its lock was not to be had in {partition.tries} tries",
@@ -157,10 +158,7 @@ def _large(partition: inspect.health.LargePartition) -> tuple[str, str]:
         ),
         "vacuum": (
             "rows that were removed are still in its file",
-            (
-                f"vacuum pgflow.{name}, and look for a transaction that is held open; workers shrink "
-                "it then"
-            ),
+            f"vacuum pgflow.{name}, and look for a transaction that is held open; {then}",
         ),
     }[partition.kept_large]
     held = f"partition {name} of the journal has {partition.size} for {many(rows, 'unit')}"

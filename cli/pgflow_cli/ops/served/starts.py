@@ -79,11 +79,9 @@ class Starts:
             raise NotStorable(f"trigger {trigger.name}: {error.args[0]}") from None
         found = self.flows.arguments(trigger)
         settings = found["settings"].model_copy(update={"conversation": conversation})
-        return self._labelled(trigger, found), (found["frozen"], settings, message, inputs)
-
-    def _labelled(self, trigger: Trigger, found: Mapping[str, Any]) -> Workflow[..., Any]:
         labels = {"file": found["frozen"].graph.name[:255], "trigger": trigger.name}
-        return declared.options(labels=labels, budget=self.budget)
+        workflow = declared.options(labels=labels, budget=self.budget)
+        return workflow, (found["frozen"], settings, message, inputs)
 
     # Schedules -----------------------------------------------------------------------------------
 
