@@ -150,9 +150,8 @@ class Commands(Mapping[str, Any]):
     """The commands by name, each made when it is first asked for."""
 
     def __init__(self) -> None:
-        self._places = {
-            name: place for section in SECTIONS.values() for name, (place, _) in section.items()
-        }
+        sections = SECTIONS.values()
+        self._places = {name: at for section in sections for name, (at, _) in section.items()}
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -187,10 +186,9 @@ class Pgflow(Group):
         del ctx
         widest = max(len(name) for section in SECTIONS.values() for name in section)
         for title, section in SECTIONS.items():
+            rows = [(name.ljust(widest), text) for name, (_, text) in section.items()]
             with formatter.section(title):
-                formatter.write_dl(
-                    [(name.ljust(widest), text) for name, (_, text) in section.items()]
-                )
+                formatter.write_dl(rows)
 
 
 def ours(args: list[str]) -> list[str]:
@@ -262,9 +260,8 @@ def needs_target(arguments: list[str]) -> bool:
     if name not in ("workers", "tick"):
         return False
     given = Commands()[name].make_context(name, rest, resilient_parsing=True).params
-    lists = name == "workers" and (
-        given.get("only_list") or given.get("as_csv") or given.get("as_json") is not None
-    )
+    forms = given.get("only_list") or given.get("as_csv") or given.get("as_json") is not None
+    lists = name == "workers" and forms
     return given["target"] is None and not lists
 
 
@@ -327,10 +324,8 @@ def _unread() -> int:
     """End without complaint when the reader of our output has had enough: Python must not write to
     it at its end.
     """
-    os.dup2(
-        os.open(os.devnull, os.O_WRONLY),
-        sys.__stdout__.fileno() if sys.__stdout__ is not None else 1,
-    )
+    out = sys.__stdout__.fileno() if sys.__stdout__ is not None else 1
+    os.dup2(os.open(os.devnull, os.O_WRONLY), out)
     return failures.DONE
 
 
@@ -343,11 +338,8 @@ def _fail(error: Exception) -> int:
     if line is None or os.environ.get("PGFLOW_TRACEBACK"):
         from pgflow.texts import without_secrets
 
-        print(
-            printable(without_secrets("".join(traceback.format_exception(error)))),
-            end="",
-            file=sys.stderr,
-        )
+        text = printable(without_secrets("".join(traceback.format_exception(error))))
+        print(text, end="", file=sys.stderr)
     if line is not None:
         print_mistake(line)
     return code
@@ -360,10 +352,8 @@ def _misused(error: Any) -> int:
         print(error.ctx.get_help())
     else:
         message = " ".join(error.format_message().split())
-        print(
-            f"{path}: {message}{'' if message.endswith(('.', '?')) else '.'} See `{path} --help`",
-            file=sys.stderr,
-        )
+        end = "" if message.endswith((".", "?")) else "."
+        print(f"{path}: {message}{end} See `{path} --help`", file=sys.stderr)
     return failures.USAGE
 
 
@@ -371,6 +361,5 @@ def print_mistake(line: str, *, below: bool = False) -> None:
     """Print what went wrong; below the ^C that a terminal shows."""
     from pgflow_cli.look.output import shown
 
-    print(
-        f"{chr(10) if below and sys.stderr.isatty() else ''}pgflow: {shown(line)}", file=sys.stderr
-    )
+    start = "\n" if below and sys.stderr.isatty() else ""
+    print(f"{start}pgflow: {shown(line)}", file=sys.stderr)

@@ -221,9 +221,8 @@ def read_stubs(source: str | None) -> dict[str, Any]:
     parse = _parse_yaml if source.endswith((".yaml", ".yml")) else _parse_json
     value = parse(text, source)
     if not isinstance(value, dict):
-        raise Mistake(
-            f'{source} holds no stubs: they are an object, as in {{"plan": "what it says"}}'
-        )
+        text = 'they are an object, as in {"plan": "what it says"}'
+        raise Mistake(f"{source} holds no stubs: {text}")
     return value
 
 
@@ -303,9 +302,8 @@ def _draw(played: DryRun) -> None:
     if played.trace:
         out.print(make_table(_COLUMNS, played.trace, out.width))
         out.print("")
-    out.print(
-        Text.assemble("The run would end as ", (played.outcome, STYLES.get(played.outcome, "bold")))
-    )
+    style = STYLES.get(played.outcome, "bold")
+    out.print(Text.assemble("The run would end as ", (played.outcome, style)))
     if played.summary:
         line = Text.assemble("It would say: ", _cell(played.summary))
         out.print(line, overflow="ellipsis", no_wrap=True)

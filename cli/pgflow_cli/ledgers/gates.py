@@ -224,10 +224,8 @@ def refuse_ended(db: Database, word: str) -> None:
     except RunNotFound:
         return
     if found.status in ENDED:
-        raise Mistake(
-            f"run {word!r} is {found.status} and waits at no gate; nothing was answered. "
-            f"{see(word)}"
-        )
+        text = f"run {word!r} is {found.status} and waits at no gate; nothing was answered"
+        raise Mistake(f"{text}. {see(word)}")
 
 
 def _is_of(gate: str, name: str | None) -> bool:
@@ -237,9 +235,8 @@ def _is_of(gate: str, name: str | None) -> bool:
 
 
 def _listed(several: list[inspect.GateRow]) -> str:
-    return "name the node, or the gate by its key: " + ", ".join(
-        f"{one.name} ({one.gate})" for one in several
-    )
+    named = ", ".join(f"{one.name} ({one.gate})" for one in several)
+    return f"name the node, or the gate by its key: {named}"
 
 
 def _approvals(gate: inspect.GateRow) -> list[str]:

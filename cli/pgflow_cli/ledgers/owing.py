@@ -94,19 +94,12 @@ def settle(
         stands: It is uncompensated: it need not be taken back.
         why: Evidence for it, kept in the ledger.
     """
-    given = {
-        "confirmed": confirmed is not None,
-        "failed": failed,
-        "absent": absent,
-        "taken_back": taken_back,
-        "stands": stands,
-    }
+    flags = {"failed": failed, "absent": absent, "taken_back": taken_back, "stands": stands}
+    given = {"confirmed": confirmed is not None, **flags}
     verdicts = [name for name, is_given in given.items() if is_given]
     if len(verdicts) != 1:
-        raise Mistake(
-            "name the outcome: pass one of --confirmed JSON, --failed, "
-            "--absent, --taken-back and --stands"
-        )
+        options = "--confirmed JSON, --failed, --absent, --taken-back and --stands"
+        raise Mistake(f"name the outcome: pass one of {options}")
     verdict: Any = verdicts[0]
     value = parse_json(confirmed, "the result") if confirmed is not None else None
     client, by = db.client, operator()

@@ -77,11 +77,8 @@ class _Words:
         for param in params:
             param.metavar = param.metavar or param.name.upper()
             param.get_runtime_param = Coercion
-            if (
-                getattr(param, "is_flag", False)
-                and param.default is None
-                and not param.secondary_opts
-            ):
+            is_flag = getattr(param, "is_flag", False) and not param.secondary_opts
+            if is_flag and param.default is None:
                 param.default = False
         return params
 
@@ -94,13 +91,12 @@ class _Words:
         for title, kind in (("Arguments", "argument"), ("Options", "option")):
             params = [param for param in self.get_params(ctx) if param.param_type_name == kind]
             records = [
-                record for param in params if (record := param.get_help_record(ctx)) is not None
+                found for param in params if (found := param.get_help_record(ctx)) is not None
             ]
-            if records:
+            rows = [(re.sub(r" <.*>$", "", name), text) for name, text in records]
+            if rows:
                 with formatter.section(title):
-                    formatter.write_dl(
-                        [(re.sub(r" <.*>$", "", name), text) for name, text in records]
-                    )
+                    formatter.write_dl(rows)
         if hasattr(self, "format_commands"):
             self.format_commands(ctx, formatter)
 

@@ -103,10 +103,8 @@ def _pick_app(module: ModuleType, attribute: str) -> AppBase:
         found = getattr(module, attribute, None)
         if isinstance(found, AppBase):
             return found
-        raise Mistake(
-            f"{module.__name__}:{attribute} is not an App or "
-            f"AsyncApp{did_you_mean(attribute, _apps(module))}"
-        )
+        hint = did_you_mean(attribute, _apps(module))
+        raise Mistake(f"{module.__name__}:{attribute} is not an App or AsyncApp{hint}")
     apps = _apps(module)
     if len(apps) == 1:
         return next(iter(apps.values()))
@@ -138,14 +136,11 @@ def load_workflow(target: str, dsn: str | None) -> tuple[AsyncApp, Workflow[...,
     elif not known:
         raise Mistake(f"module {module.__name__} holds no @workflow")
     elif not wanted:
-        raise Mistake(
-            f"which workflow? {module.__name__} has {', '.join(known)}: say "
-            f"{name}:{next(iter(known))}"
-        )
+        has = f"{module.__name__} has {', '.join(known)}"
+        raise Mistake(f"which workflow? {has}: say {name}:{next(iter(known))}")
     else:
-        raise Mistake(
-            f"module {module.__name__} has no workflow {wanted!r}{did_you_mean(wanted, known)}"
-        )
+        hint = did_you_mean(wanted, known)
+        raise Mistake(f"module {module.__name__} has no workflow {wanted!r}{hint}")
     holding = [app for app in _apps(module).values() if workflow.name in app.definitions.workflows]
     return twin_of(holding[0] if holding else AsyncApp(include=[module]), dsn), workflow
 
@@ -165,11 +160,8 @@ def _workflows(module: ModuleType) -> dict[str, Workflow[..., Any]]:
         name: w for app in _apps(module).values() for name, w in app.definitions.workflows.items()
     }
     named = {w.name: w for w in here.values()}
-    return (
-        {**of_apps, **named, **here}
-        if len({id(w) for w in (*of_apps.values(), *here.values())}) > 1
-        else here or of_apps
-    )
+    has_several = len({id(w) for w in (*of_apps.values(), *here.values())}) > 1
+    return {**of_apps, **named, **here} if has_several else here or of_apps
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -181,9 +181,8 @@ class Look:
         here = [run for run in runs if run.workflow == WORKFLOW and self._was_here(run)]
         if not here and not self.orphans:
             return "unknown"
-        if here and any(
-            run.finished_at is None or run.finished_at >= self.ended_before for run in here
-        ):
+        ends = [run.finished_at for run in here]
+        if any(at is None or at >= self.ended_before for at in ends):
             return "recent"
         if not here and self.left.touched(left) > time.time() - self.age.total_seconds():
             return "recent"

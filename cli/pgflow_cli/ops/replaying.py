@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look import github
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Answer, Chosen
-from pgflow_cli.look.output import Form, dump, many, note, say
+from pgflow_cli.look.output import Form, as_object, dump, many, note, say
 from pgflow_cli.look.selection import Filters
 from pgflow_cli.look.targets import load_app
 from pgflow_cli.ops.transfer import choose_chains
 
 if TYPE_CHECKING:
     from pgflow.replay.histories import Replayed, Verdict
-
-MAX_ANNOTATIONS = 10
-"""GitHub shows no more of a kind for one step."""
 
 
 def replay(
@@ -92,9 +90,8 @@ def _from_database(
     db.connection.read_only = True
     if sample is not None:
         of_each = replace(filters, workflow=None).chosen()
-        yield from read_database(
-            db.connection, db.ask(inspect.sample_chains(names, of_each, sample))
-        )
+        chains = db.ask(inspect.sample_chains(names, of_each, sample))
+        yield from read_database(db.connection, chains)
         return
     with db.connection.transaction():
         chosen = choose_chains(db, replace(filters, workflow=names or [""]))
@@ -112,7 +109,7 @@ def _replay(histories: Iterator[Any], definitions: Any, form: Form) -> Replayed:
             typer.echo(dump(_as_row(verdict)))
         elif verdict.divergence is not None:
             _show(verdict)
-        is_annotated = is_on_github and replayed.diverged <= MAX_ANNOTATIONS
+        is_annotated = is_on_github and replayed.diverged <= github.MAX_ANNOTATIONS
         if verdict.divergence is not None and is_annotated:
             print(annotation(verdict), file=sys.stderr, flush=True)
     return replayed
@@ -120,16 +117,11 @@ def _replay(histories: Iterator[Any], definitions: Any, form: Form) -> Replayed:
 
 def _as_row(verdict: Verdict) -> dict[str, Any]:
     found = verdict.divergence
-    return {
-        "key": verdict.key,
-        "workflow": verdict.workflow,
-        "generation": verdict.generation,
-        "units": verdict.units,
-        "verdict": _word(verdict),
-        "message": None if found is None else found.message,
-        "diff": [] if found is None else found.diff,
-        "where": [] if found is None else found.where,
-    }
+    told: dict[str, Any] = {"message": None, "diff": [], "where": []}
+    if found is not None:
+        told = as_object(found, told)
+    row = as_object(verdict, ("key", "workflow", "generation", "units"))
+    return {**row, "verdict": _word(verdict), **told}
 
 
 def _word(verdict: Verdict) -> str:
@@ -156,10 +148,9 @@ def _sum_up(replayed: Replayed) -> None:
     if replayed.redacted:
         parts.append(f"{replayed.redacted:,} left out, since a value of theirs was redacted")
     if replayed.unknown:
-        parts.append(
-            f"{many(sum(replayed.unknown.values()), 'run')} of other workflows left out "
-            f"({', '.join(sorted(replayed.unknown))})"
-        )
+        others = many(sum(replayed.unknown.values()), "run")
+        names = ", ".join(sorted(replayed.unknown))
+        parts.append(f"{others} of other workflows left out ({names})")
     note("; ".join(parts))
 
 
@@ -170,17 +161,13 @@ def annotation(verdict: Verdict) -> str:
     """Return the annotation that GitHub Actions shows at the source
     line where the code left the record.
     """
-    from pgflow_cli.look.github import command
-
     found = verdict.divergence
     assert found is not None
     at = _LINE.fullmatch(found.where[-1]) if found.where else None
-    place = {}
+    place: dict[str, Any] = {}
     if at is not None:
-        path = Path(at[1])
-        place = {
-            "file": path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path,
-            "line": at[2],
-        }
+        path, here = Path(at[1]), Path.cwd()
+        file = path.relative_to(here) if path.is_relative_to(here) else path
+        place = {"file": file, "line": at[2]}
     title = f"run {verdict.key} of {verdict.workflow} diverges"
-    return command("error", "\n".join([found.message, *found.diff]), **place, title=title)
+    return github.command("error", "\n".join([found.message, *found.diff]), **place, title=title)

@@ -98,9 +98,8 @@ class Batch:
         refused = self._send(order, chosen)
         self._report(order, chosen)
         if refused:
-            raise Mistake(
-                f"{len(refused)} of {len(chosen)} runs could not be {order.past}: {refused[0]}"
-            )
+            few = f"{len(refused)} of {len(chosen)} runs could not be {order.past}"
+            raise Mistake(f"{few}: {refused[0]}")
 
     def _check(self, order: Order) -> None:
         keys = self.filters.keys
@@ -117,9 +116,8 @@ class Batch:
         fitting status.
         """
         if not self.filters.keys:
-            question = inspect.list_runs(
-                self.filters.chosen(tenant=""), limit=None, oldest_first=True
-            )
+            chosen = self.filters.chosen(tenant="")
+            question = inspect.list_runs(chosen, limit=None, oldest_first=True)
             named = split_words(self.filters.status)
             fits = (*order.fits, *(status for status in order.asked if status in named))
             return [run for run in self.db.ask(question) if run.status in fits]
@@ -127,10 +125,8 @@ class Batch:
         runs = [find_run(self.db, key) for key in keys]
         for run in runs:
             if run.status not in (*order.fits, *order.asked):
-                raise Mistake(
-                    f"run {run.key!r} is {run.status}: {_why_not(order, run.status)}; "
-                    "nothing was done"
-                )
+                why = _why_not(order, run.status)
+                raise Mistake(f"run {run.key!r} is {run.status}: {why}; nothing was done")
         return runs
 
     def _confirm(self, order: Order, chosen: list[inspect.RunRow]) -> None:
@@ -173,10 +169,8 @@ class Batch:
         held = sum(row["before"] == row["status"] == "running" for row in rows)
         cleaning = sum(order.verb == "cancel" and row["status"] in OPEN for row in rows)
         if cleaning:
-            note(
-                f"{cleaning} to be cancelled as soon as {'its' if cleaning == 1 else 'their'} "
-                "code has cleaned up, on a worker."
-            )
+            their = "its" if cleaning == 1 else "their"
+            note(f"{cleaning} to be cancelled as soon as {their} code has cleaned up, on a worker.")
         elif held:
             note(f"{held} {'is' if held == 1 else 'are'} being worked on: the worker was notified.")
         ended = [row["key"] for row in rows if row["status"] == "cancelled"]
@@ -235,11 +229,8 @@ def retry(
     not run now.
     """
     check_word("--effects", effects, EFFECTS)
-    if (
-        from_step is None
-        and (attempts is not None or effects is not None)
-        and not runs.filters.keys
-    ):
+    is_for_keys = attempts is not None or effects is not None
+    if from_step is None and is_for_keys and not runs.filters.keys:
         raise Mistake("--attempts and --effects require run keys or --from-step")
     options = {"from_step": from_step, "attempts": attempts, "effects": effects}
     order = RETRY if from_step is None else replace(RETRY, fits=(*OPEN, *ENDED), asked=())

@@ -170,10 +170,8 @@ def _note_unserved(db: Database, name: str, options: StartOptions) -> None:
     except InsufficientPrivilege:  # a login of a tenant
         return
     if not is_served:
-        note(
-            f"No worker serves the queue {options.queue!r} now: it begins once one does (`pgflow "
-            "workers MODULE`)."
-        )
+        text = f"No worker serves the queue {options.queue!r} now: it begins once one does"
+        note(f"{text} (`pgflow workers MODULE`).")
     elif why:
         note(f"It is not taken now: {why}.")
 
@@ -232,9 +230,8 @@ def _find_queue(db: Database, name: str, queue: str | None, *, new: bool) -> str
     if new:
         return queue or "default"
     close = difflib.get_close_matches(name, db.ask(inspect.list_workflows()), 1)
-    hint = (
-        f"did you mean {close[0]}?" if close else "name it MODULE:WORKFLOW to take it from its code"
-    )
+    hint = "name it MODULE:WORKFLOW to take it from its code"
+    hint = f"did you mean {close[0]}?" if close else hint
     raise Mistake(
         f"no run and no worker has named a workflow {name!r}: {hint} (--new starts it all the same)"
     )
@@ -316,10 +313,8 @@ def run(
     from pgflow_cli.runs.running import RunHere, Watch
 
     set_up_logging(log_level, tells_failures=True)
-    limit, timeout = (
-        parse_span(given.max_runtime, "--max-runtime"),
-        parse_span(given.deadline, "--deadline"),
-    )
+    limit = parse_span(given.max_runtime, "--max-runtime")
+    timeout = parse_span(given.deadline, "--deadline")
     labels, pool = parse_pairs(given.label, "--label"), options.pool
     found = _prepare(db, target, options, given)
     if found.label:
@@ -417,9 +412,8 @@ def _go_back(
         raise Mistake("--from requires a file and the --key of its run")
     own = ("words", "inputs", "provider", "providers", "cwd", "secret", "env", "budget", "detach")
     if any(getattr(options, name) for name in own):
-        raise Mistake(
-            "--from reuses the options that the run began with: pass --key and --from alone"
-        )
+        text = "--from reuses the options that the run began with"
+        raise Mistake(f"{text}: pass --key and --from alone")
     check_word("--effects", effects, EFFECTS)
     declared.go_back(db, file, key, node, effects)
 

@@ -50,21 +50,18 @@ def check_queues(patient: Patient) -> Findings:
     """Yield queued runs that no worker will take."""
     for queue in patient.ask(inspect.health.list_waiting_queues()):
         if queue.is_paused:
-            yield warn(
-                f"queue {queue.queue} is paused with {many(queue.queued, 'run')} queued",
-                f"pgflow queues resume {queue.queue}",
-            )
+            text = f"queue {queue.queue} is paused with {many(queue.queued, 'run')} queued"
+            yield warn(text, f"pgflow queues resume {queue.queue}")
         elif not queue.is_served and queue.seconds > SILENT_SECONDS:
-            yield warn(
-                f"queue {queue.queue} has {many(queue.queued, 'run')} queued for up to "
-                f"{duration(queue.seconds)}, and no worker",
-                "pgflow workers MODULE, or pgflow tick MODULE from cron",
-            )
+            held = f"{many(queue.queued, 'run')} queued for up to {duration(queue.seconds)}"
+            remedy = "pgflow workers MODULE, or pgflow tick MODULE from cron"
+            yield warn(f"queue {queue.queue} has {held}, and no worker", remedy)
     for lane in patient.ask(inspect.health.list_unserved_lanes(SILENT_SECONDS)):
+        held = f"{many(lane.queued, 'run')} queued for up to {duration(lane.seconds)}"
         yield warn(
-            f"{lane.why}: {many(lane.queued, 'run')} queued for up to {duration(lane.seconds)}",
+            f"{lane.why}: {held}",
             "start a worker that has it, or, if the name is wrong, "
-            "pgflow cancel --status queued --workflow " + lane.workflow,
+            f"pgflow cancel --status queued --workflow {lane.workflow}",
         )
     return "every queue with work is served"
 
@@ -232,16 +229,12 @@ def check_relays(patient: Patient) -> Findings:
     relays = patient.ask(inspect.list_relays())
     for relay in relays:
         if relay.dead:
-            yield warn(
-                f"relay {relay.name} has {many(relay.dead, 'dead event')}",
-                f"`pgflow outbox show {relay.name}` says why; then `pgflow outbox redeliver`",
-            )
+            remedy = f"`pgflow outbox show {relay.name}` says why; then `pgflow outbox redeliver`"
+            yield warn(f"relay {relay.name} has {many(relay.dead, 'dead event')}", remedy)
         if relay.state == "open":
-            yield warn(
-                f"the target of relay {relay.name} has failed {relay.failures} times in a row: "
-                f"{relay.error}",
-                f"fix {relay.target}, then `pgflow outbox resume {relay.name}`",
-            )
+            failures = f"has failed {relay.failures} times in a row: {relay.error}"
+            remedy = f"fix {relay.target}, then `pgflow outbox resume {relay.name}`"
+            yield warn(f"the target of relay {relay.name} {failures}", remedy)
         elif relay.state == "paused" or (relay.state == "idle" and relay.lag >= 10_000):
             yield warn(
                 f"relay {relay.name} is {relay.state} with {relay.lag} events to take",
