@@ -59,7 +59,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "schedules": ("ops.schedules", "Shows schedules, or changes one."),
         "locks": ("ops.entities", "Shows locks and their holders, or releases one."),
         "outbox": ("ops.outbox", "Shows relays and their lag, or replays or repairs one."),
-        "triggers": ("ops.triggers", "Lists triggers that start runs, or prints their statements."),
+        "triggers": ("ops.versions", "Lists triggers that start runs, or prints their statements."),
         "tick": ("ops.tick", "Drains queues once, for cron: ends when nothing is ready."),
     },
     "Ledgers": {
@@ -85,10 +85,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "validate": ("files.validating", "Lists all errors in workflow files."),
         "dry-run": ("files.dryrun", "Shows what a run would do, without running it."),
         "compile": (
-            "files.compiling:compile_workflow",
+            "files.validating:compile_workflow",
             "Prints the graph of a workflow, or draws it.",
         ),
-        "icm": ("files.icm", "Makes the prose of an ICM workspace executable."),
+        "icm": ("files.validating", "Makes the prose of an ICM workspace executable."),
         "serve": ("ops.serve", "Runs workflow files by schedule, webhook, topic or new file."),
         "reset-sessions": ("ops.cleaning", "Forgets the sessions that agents keep between runs."),
         "apply": ("files.sqlflows", "Runs files that create workflows in SQL: all, or none."),

@@ -62,8 +62,7 @@ def serve(
     from pgflow.declare.durable import declared
     from pgflow_cli.ops import serving
     from pgflow_cli.ops.served.arrivals import Arrivals, go_on, listen
-    from pgflow_cli.ops.served.flows import Flows
-    from pgflow_cli.ops.served.starts import Starts
+    from pgflow_cli.ops.served.starts import Flows, Starts
     from pgflow_cli.ops.served.triggers import NAME, read_triggers
 
     logs.set_up()

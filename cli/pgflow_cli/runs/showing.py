@@ -36,7 +36,7 @@ from pgflow_cli.look.output import (
 )
 from pgflow_cli.look.selection import ENDED, Key, find_detail
 from pgflow_cli.runs import declared
-from pgflow_cli.runs.moment import show_at
+from pgflow_cli.runs.following import show_at
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
