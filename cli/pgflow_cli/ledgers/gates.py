@@ -128,11 +128,9 @@ class AskedGate:
             raise Mistake(f"the history of the run of gate {key} was removed meanwhile") from None
         row = {"gate": key, "verdict": verdict, "by": by, "key": run.key, "status": run.status}
         what = key if asked is None else f"{asked.name} of {run.key}"
-        text = (
-            f"Answered {what}: {verdict}. Run {run.key} is {run.status}."
-            if still is None
-            else f"Approved by {len(_approvals(still))} of {still.quorum}: {what}"
-        )
+        text = f"Answered {what}: {verdict}. Run {run.key} is {run.status}."
+        if still is not None:
+            text = f"Approved by {len(_approvals(still))} of {still.quorum}: {what}"
         self.db.answer({**row, "open": still is not None}, text)
 
     def _find(self, words: tuple[str, ...]) -> tuple[inspect.GateRow | None, tuple[str, ...]]:

@@ -45,10 +45,8 @@ class Silence:
     def look(self, holders: list[inspect.Holder]) -> bool:
         """Return True if one of these workers may be dead."""
         for holder in holders:
-            if (
-                holder.beat is not None
-                and self.first.setdefault(holder.worker_id, holder.beat) != holder.beat
-            ):
+            beat = holder.beat
+            if beat is not None and self.first.setdefault(holder.worker_id, beat) != beat:
                 self.alive.add(holder.worker_id)
         return any(holder.worker_id not in self.alive for holder in holders)
 
@@ -84,9 +82,8 @@ class Drain:
         if not limits.budget or tally is None or tally.is_full or not tally.chains or not is_due:
             return
         self._counted_at = time.monotonic()
-        spent = await inspect.ask_async(
-            self.app, inspect.sum_taken(sorted(tally.chains), limits.began_at)
-        )
+        question = inspect.sum_taken(sorted(tally.chains), limits.began_at)
+        spent = await inspect.ask_async(self.app, question)
         if any(spent.get(unit, 0) >= most for unit, most in limits.budget.items()):
             tally.most = len(tally.chains)
 
@@ -103,21 +100,15 @@ class Drain:
         if may_be_dead:
             await asyncio.sleep(SILENCE_LOOK_SECONDS)
             return None
-        return (
-            None
-            if swept.next_due_seconds is not None and swept.next_due_seconds <= self.limits.linger
-            else "idle"
-        )
+        due = swept.next_due_seconds
+        return None if due is not None and due <= self.limits.linger else "idle"
 
     async def _someone_may_be_dead(self) -> bool:
         """Return True if a worker that has runs of ours may be dead."""
         options = self.worker.options
         mine = list(options.queues), list(self.worker.definitions.workflows)
-        return self._silence.look(
-            await inspect.ask_async(
-                self.app, inspect.list_holders(*mine, but=self.worker.worker_id)
-            )
-        )
+        holders = inspect.list_holders(*mine, but=self.worker.worker_id)
+        return self._silence.look(await inspect.ask_async(self.app, holders))
 
 
 # ---------------------------------------------------------------- once

@@ -39,13 +39,9 @@ def _limits(
         grace: Time for which running steps may go on at the end.
         linger: Also wait for timers that are due so soon.
     """
-    grace_seconds = min(grace, max_runtime / 2)
-    return {
-        "runtime": max_runtime,
-        "grace": grace_seconds,
-        "linger": linger,
-        "budget": parse_amounts(budget),
-    }
+    grace = min(grace, max_runtime / 2)
+    budgets = parse_amounts(budget)
+    return {"runtime": max_runtime, "grace": grace, "linger": linger, "budget": budgets}
 
 
 def _settings(

@@ -25,7 +25,6 @@ from pgflow_cli.files.declared import (
     read_graph,
     refuse_unknown,
 )
-from pgflow_cli.files.dryrun import read_stubs
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import USAGE, Mistake, opening
@@ -275,6 +274,8 @@ def _settings(given: FileOptions, folder: Path | None = None) -> Settings:
             _check_variable(option, name, is_elsewhere=given.detach)
     provider, stubs = given.provider, {}
     if provider is not None and provider.startswith("stub:"):
+        from pgflow_cli.files.dryrun import read_stubs
+
         provider, stubs = "stub:", read_stubs(provider.removeprefix("stub:") or None)
     context = ""
     if given.context is not None:
@@ -328,10 +329,9 @@ def _check_agents(graph: Graph, settings: Settings, *, is_here: bool) -> Agents:
 
     agents = Agents(graph, settings)
     if needed := agents.unserved():
-        raise Mistake(
-            f"{', '.join(map(shown, needed[:5]))}: no provider for these agents: pass "
-            "--provider, such as 'cmd:claude -p' or stub:FILE"
-        )
+        agents_of = ", ".join(map(shown, needed[:5]))
+        remedy = "pass --provider, such as 'cmd:claude -p' or stub:FILE"
+        raise Mistake(f"{agents_of}: no provider for these agents: {remedy}")
     sys.path.insert(0, str(Path.cwd()))
     for spec in (settings.provider, *settings.providers.values()):
         if spec is not None:
@@ -340,10 +340,8 @@ def _check_agents(graph: Graph, settings: Settings, *, is_here: bool) -> Agents:
                 provider.check(settings.cwd)
     broken = limits.refused(graph, agents, settings.ignored)
     if broken:
-        raise Mistake(
-            f"{'; '.join(map(shown, broken[:5]))}: run it elsewhere, or pass --ignore with the "
-            "field's name"
-        )
+        remedy = "run it elsewhere, or pass --ignore with the field's name"
+        raise Mistake(f"{'; '.join(map(shown, broken[:5]))}: {remedy}")
     return agents
 
 

@@ -137,17 +137,11 @@ class Chaos:
         held = sum(len(kill.held) for kill in self.kills)
         resumed = sum(map(self._count_resumed, self.kills))
         lost = [f"{held - resumed} did not complete under another lease"] if resumed < held else []
+        killed = f"kills {len(self.kills)}, runs held {counts or 'none'}"
+        went_on = f"resumed {resumed} of {held}"
         return [
-            Proof(
-                "workers were killed while they held runs",
-                f"kills {len(self.kills)}, runs held {counts or 'none'}",
-                faults,
-            ),
-            Proof(
-                "every run held at a kill was resumed and completed",
-                f"resumed {resumed} of {held}",
-                lost,
-            ),
+            Proof("workers were killed while they held runs", killed, faults),
+            Proof("every run held at a kill was resumed and completed", went_on, lost),
         ]
 
     def _count_resumed(self, kill: Kill) -> int:

@@ -25,10 +25,8 @@ def check_cluster(patient: Patient) -> Findings:
         if isinstance(asked.answer, inspect.NodeStanding):
             yield from _check_node(asked.node, asked.answer, version)
         else:
-            yield warn(
-                f"{_name(asked.node)} is silent: {asked.silence}",
-                "start its server; runs of other nodes go on, and letters to it wait",
-            )
+            remedy = "start its server; runs of other nodes go on, and letters to it wait"
+            yield warn(f"{_name(asked.node)} is silent: {asked.silence}", remedy)
 
 
 def _name(node: inspect.NodeRow) -> str:
@@ -49,16 +47,12 @@ def _check_node(node: inspect.NodeRow, found: inspect.NodeStanding, version: str
 def _check_versions(found: inspect.NodeStanding, version: str) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with the versions of a node, and the remedy."""
     if found.version != version:
-        yield (
-            f"has the schema of {found.version}, and this database that of {version}",
-            "pgflow migrate, with the newer version, on the other",
-        )
+        both = f"has the schema of {found.version}, and this database that of {version}"
+        yield both, "pgflow migrate, with the newer version, on the other"
     if found.layer != found.version:
         layer = found.layer or "an older version"
-        yield (
-            f"has the cluster layer of {layer}, and the schema of {found.version}",
-            "pgflow cluster init or pgflow cluster join again, with that version",
-        )
+        both = f"has the cluster layer of {layer}, and the schema of {found.version}"
+        yield both, "pgflow cluster init or pgflow cluster join again, with that version"
 
 
 def _check_letters(node: inspect.NodeRow, found: inspect.NodeStanding) -> Iterator[tuple[str, str]]:
@@ -66,20 +60,15 @@ def _check_letters(node: inspect.NodeRow, found: inspect.NodeStanding) -> Iterat
     waiting = many(found.letters, "letter")
     late = (found.read_at - (found.oldest_at or found.read_at)).total_seconds()
     if found.letters and not found.couriers:
-        yield (
-            f"has no courier, and {waiting} to other nodes",
-            f"pgflow workers MODULE --node {node.node}, with an app of the cluster",
-        )
+        remedy = f"pgflow workers MODULE --node {node.node}, with an app of the cluster"
+        yield f"has no courier, and {waiting} to other nodes", remedy
     elif late > LATE_SECONDS:
-        yield (
-            f"has had {waiting} for up to {duration(late)}",
-            "the column error of pgflow_cluster.outbox there has the reasons",
-        )
+        remedy = "the column error of pgflow_cluster.outbox there has the reasons"
+        yield f"has had {waiting} for up to {duration(late)}", remedy
     if found.dead:
-        yield (
-            f"has {many(found.dead, 'letter')} that no node will take",
-            "pgflow_cluster.dead there has the reasons; delete its rows when you have seen to them",
-        )
+        reasons = "pgflow_cluster.dead there has the reasons"
+        remedy = f"{reasons}; delete its rows when you have seen to them"
+        yield f"has {many(found.dead, 'letter')} that no node will take", remedy
 
 
 RECOVERY_SECONDS = 5.0
@@ -118,10 +107,10 @@ def check_citus(patient: Patient) -> Findings:
         )
     seconds = row["recovery_seconds"]
     if seconds is not None and not 0 < seconds <= RECOVERY_SECONDS:
+        interval = duration(seconds) if seconds > 0 else "off"
+        text = "after the death of a node, the next step may not see committed rows for as long"
         yield warn(
-            "citus.recover_2pc_interval is "
-            + (duration(seconds) if seconds > 0 else "off")
-            + ": after the death of a node, the next step may not see committed rows for as long",
+            f"citus.recover_2pc_interval is {interval}: {text}",
             "alter system set citus.recover_2pc_interval = '5s'; select pg_reload_conf()",
         )
     if not row["unguarded"] and row["prepared"]:
