@@ -24,7 +24,7 @@ import psycopg
 import servers
 from chromium import Chromium, chromium
 from graphkit import begin_graphs
-from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import operator
 from schedulekit import setting
 from sqlkit import one
 from test_console_forms import pay_back

@@ -30,7 +30,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "list": ("runs.listing:list_runs", "Lists runs, the newest first."),
         "show": ("runs.showing", "Shows a run: where it is and why, input, result, calls."),
         "logs": ("runs.following", "Prints the history of a run, line by line."),
-        "signal": ("runs.signals", "Sends a signal to a run."),
+        "signal": ("runs.messages", "Sends a signal to a run."),
         "gates": ("ledgers.gates", "Lists the gates that wait for an answer."),
         "approve": ("ledgers.gates", "Approves what a gate asks."),
         "cancel": ("runs.orders", "Cancels runs: their code may clean up first."),
@@ -41,9 +41,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Runs": {
         "wait": ("runs.waiting", "Waits until runs end or get stuck."),
         "result": ("runs.waiting", "Waits for a run, and prints its result as JSON."),
-        "query": ("runs.updates", "Prints what a run has published."),
+        "query": ("runs.messages", "Prints what a run has published."),
         "timeline": ("runs.timeline", "Draws what a run did and waited for."),
-        "update": ("runs.updates", "Sends an update to a run, and waits for the answer."),
+        "update": ("runs.messages", "Sends an update to a run, and waits for the answer."),
         "request": ("runs.stages", "Requests a stage that a run would skip."),
         "messages": ("runs.messages", "Lists undelivered signals, or repairs one."),
         "pause": ("runs.orders", "Holds runs until they are resumed."),
@@ -51,15 +51,15 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "rewind": ("runs.rewinding", "Takes a run back to an earlier point."),
         "restart": ("runs.rewinding", "Restarts a run from the beginning, with the same key."),
         "fork": ("runs.rewinding", "Starts a run from a copy of another's journal."),
-        "batches": ("runs.batches", "Lists batches, or counts the runs of one."),
+        "batches": ("runs.listing", "Lists batches, or counts the runs of one."),
         "entities": ("ops.entities", "Lists entities, or the updates of one."),
     },
     "Queues": {
         "queues": ("ops.queues", "Shows queues, or pauses, resumes or configures one."),
         "schedules": ("ops.schedules", "Shows schedules, or changes one."),
-        "locks": ("ops.locks", "Shows locks and their holders, or releases one."),
+        "locks": ("ops.entities", "Shows locks and their holders, or releases one."),
         "outbox": ("ops.outbox", "Shows relays and their lag, or replays or repairs one."),
-        "triggers": ("ops.triggers", "Lists triggers that start runs, or prints their statements."),
+        "triggers": ("ops.versions", "Lists triggers that start runs, or prints their statements."),
         "tick": ("ops.tick", "Drains queues once, for cron: ends when nothing is ready."),
     },
     "Ledgers": {
@@ -85,26 +85,26 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "validate": ("files.validating", "Lists all errors in workflow files."),
         "dry-run": ("files.dryrun", "Shows what a run would do, without running it."),
         "compile": (
-            "files.compiling:compile_workflow",
+            "files.validating:compile_workflow",
             "Prints the graph of a workflow, or draws it.",
         ),
-        "icm": ("files.icm", "Makes the prose of an ICM workspace executable."),
+        "icm": ("files.validating", "Makes the prose of an ICM workspace executable."),
         "serve": ("ops.serve", "Runs workflow files by schedule, webhook, topic or new file."),
-        "reset-sessions": ("runs.sessions", "Forgets the sessions that agents keep between runs."),
+        "reset-sessions": ("ops.cleaning", "Forgets the sessions that agents keep between runs."),
         "apply": ("files.sqlflows", "Runs files that create workflows in SQL: all, or none."),
-        "flow": ("files.flow", "Lists workflows in SQL, or shows one."),
+        "flow": ("files.sqlflows", "Lists workflows in SQL, or shows one."),
         "replay": ("ops.replaying", "Replays recorded runs against the current code."),
         "versions": ("ops.versions", "Shows which versions open runs need, and who serves them."),
         "patches": ("ops.versions", "Shows patches, and whether their old code can be removed."),
     },
     "Operations": {
         "cluster": ("ops.cluster", "Databases that are the nodes of one cluster."),
-        "health": ("ops.health", "Checks that the database answers and its schema fits."),
+        "health": ("ops.schema", "Checks that the database answers and its schema fits."),
         "top": ("top.command", "Opens the live console in the terminal."),
         "sql": ("ops.reading", "Runs a read-only query against the database."),
         "export": ("ops.transfer", "Writes runs with their journals as JSON Lines."),
         "import": ("ops.transfer:import_runs", "Imports exported runs as read-only history."),
-        "prune": ("ops.pruning", "Removes runs that ended long ago."),
+        "prune": ("ops.retaining", "Removes runs that ended long ago."),
         "retention": ("ops.retaining", "Shows how long runs are kept, or changes that."),
         "forget": ("ops.retaining", "Removes all runs of a subject, permanently."),
         "rotate": ("ops.rotating", "Wraps the keys of stored values with an app's present key."),
@@ -150,9 +150,8 @@ class Commands(Mapping[str, Any]):
     """The commands by name, each made when it is first asked for."""
 
     def __init__(self) -> None:
-        self._places = {
-            name: place for section in SECTIONS.values() for name, (place, _) in section.items()
-        }
+        sections = SECTIONS.values()
+        self._places = {name: at for section in sections for name, (at, _) in section.items()}
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -187,10 +186,9 @@ class Pgflow(Group):
         del ctx
         widest = max(len(name) for section in SECTIONS.values() for name in section)
         for title, section in SECTIONS.items():
+            rows = [(name.ljust(widest), text) for name, (_, text) in section.items()]
             with formatter.section(title):
-                formatter.write_dl(
-                    [(name.ljust(widest), text) for name, (_, text) in section.items()]
-                )
+                formatter.write_dl(rows)
 
 
 def ours(args: list[str]) -> list[str]:
@@ -262,9 +260,8 @@ def needs_target(arguments: list[str]) -> bool:
     if name not in ("workers", "tick"):
         return False
     given = Commands()[name].make_context(name, rest, resilient_parsing=True).params
-    lists = name == "workers" and (
-        given.get("only_list") or given.get("as_csv") or given.get("as_json") is not None
-    )
+    forms = given.get("only_list") or given.get("as_csv") or given.get("as_json") is not None
+    lists = name == "workers" and forms
     return given["target"] is None and not lists
 
 
@@ -327,10 +324,8 @@ def _unread() -> int:
     """End without complaint when the reader of our output has had enough: Python must not write to
     it at its end.
     """
-    os.dup2(
-        os.open(os.devnull, os.O_WRONLY),
-        sys.__stdout__.fileno() if sys.__stdout__ is not None else 1,
-    )
+    out = sys.__stdout__.fileno() if sys.__stdout__ is not None else 1
+    os.dup2(os.open(os.devnull, os.O_WRONLY), out)
     return failures.DONE
 
 
@@ -343,11 +338,8 @@ def _fail(error: Exception) -> int:
     if line is None or os.environ.get("PGFLOW_TRACEBACK"):
         from pgflow.texts import without_secrets
 
-        print(
-            printable(without_secrets("".join(traceback.format_exception(error)))),
-            end="",
-            file=sys.stderr,
-        )
+        text = printable(without_secrets("".join(traceback.format_exception(error))))
+        print(text, end="", file=sys.stderr)
     if line is not None:
         print_mistake(line)
     return code
@@ -360,10 +352,8 @@ def _misused(error: Any) -> int:
         print(error.ctx.get_help())
     else:
         message = " ".join(error.format_message().split())
-        print(
-            f"{path}: {message}{'' if message.endswith(('.', '?')) else '.'} See `{path} --help`",
-            file=sys.stderr,
-        )
+        end = "" if message.endswith((".", "?")) else "."
+        print(f"{path}: {message}{end} See `{path} --help`", file=sys.stderr)
     return failures.USAGE
 
 
@@ -371,6 +361,5 @@ def print_mistake(line: str, *, below: bool = False) -> None:
     """Print what went wrong; below the ^C that a terminal shows."""
     from pgflow_cli.look.output import shown
 
-    print(
-        f"{chr(10) if below and sys.stderr.isatty() else ''}pgflow: {shown(line)}", file=sys.stderr
-    )
+    start = "\n" if below and sys.stderr.isatty() else ""
+    print(f"{start}pgflow: {shown(line)}", file=sys.stderr)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 from pgflow import inspect
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.output import console
+from pgflow_cli.look.failures import FAILED, Ended, mistaken
+from pgflow_cli.look.output import console, say
 
 if TYPE_CHECKING:
     from pgflow_cli.shop.day import Options, Report
@@ -66,10 +66,8 @@ def demo(
         folder=folder,
         latency_ms=50.0 if fast else Options.latency_ms,
     )
-    try:
+    with mistaken(ShopError, sqlite3.Error):
         proofs = prove_last(dsn, _say_plainly) if prove else _run(dsn, options)
-    except (ShopError, sqlite3.Error) as error:
-        raise Mistake(str(error)) from error
     if prove:
         _show_proofs(proofs)
     if not all(proof.holds for proof in proofs):
@@ -90,7 +88,7 @@ def _run(dsn: str | None, options: Options) -> Sequence[Proof]:
             report = run_day(found, options, _say_plainly)
         _show_proofs(report.proofs)
         counts = report.counts
-        console().print(
+        say(
             f"The provider lost {counts.lost} answers and was asked again {counts.again} times; it "
             "knew each order by its key."
         )
@@ -108,32 +106,22 @@ def _say_plainly(line: str) -> None:
 
 def _show_proofs(proofs: Sequence[Proof]) -> None:
     """Print each proof on a line: that nothing was lost and nothing done twice."""
-    from rich.text import Text
-
-    out = console()
-    out.print()
-    out.print(Text("The shop's book against the provider's", style="bold"))
+    say("\n", ("The shop's book against the provider's", "bold"))
     width = max(len(proof.name) for proof in proofs)
     for proof in proofs:
         sign = ("PASS", "green") if proof.holds else ("FAIL", "bold red")
-        line = Text.assemble(sign, f" {proof.name:{width}}  ", (proof.figure, "bright_black"))
-        for fault in proof.faults[:3]:
-            line.append(f"\n     - {fault}", style="red")
-        out.print(line, soft_wrap=True)
-    failed = sum(not proof.holds for proof in proofs)
-    verdict = (
-        f"{failed} of {len(proofs)} proofs FAILED"
-        if failed
-        else f"All {len(proofs)} proofs hold: every order was fulfilled exactly once."
-    )
-    out.print(Text(verdict, style="bold red" if failed else "bold green"))
+        faults = [(f"\n     - {fault}", "red") for fault in proof.faults[:3]]
+        say(sign, f" {proof.name:{width}}  ", (proof.figure, "bright_black"), *faults)
+    if failed := sum(not proof.holds for proof in proofs):
+        say((f"{failed} of {len(proofs)} proofs FAILED", "bold red"))
+    else:
+        verdict = f"All {len(proofs)} proofs hold: every order was fulfilled exactly once."
+        say((verdict, "bold green"))
 
 
 def _show_killed_run(dsn: str, report: Report) -> None:
     """Print the timeline of a run whose worker was killed."""
-    from rich.text import Text
-
-    from pgflow_cli.look.database import connect, fetch
+    from pgflow_cli.look.database import connect
     from pgflow_cli.runs.timeline import draw
 
     held = [key for kill in report.kills for key in kill.held]
@@ -141,18 +129,11 @@ def _show_killed_run(dsn: str, report: Report) -> None:
         return
     out = console()
     with connect(dsn) as connection:
-        histories = [fetch(connection, inspect.read_history(key)) for key in held[:20]]
+        histories = [inspect.ask(connection, inspect.read_history(key)) for key in held[:20]]
     found = (h for h in histories if any(entry.name == "recovered" for entry in h.entries))
     history = next(found, histories[0])
-    out.print()
-    out.print(
-        Text.assemble(
-            ("One of the runs whose worker was killed", "bold"),
-            "   (",
-            (f"pgflow timeline {history.run.key}", "cyan"),
-            ")",
-        )
-    )
+    command = (f"pgflow timeline {history.run.key}", "cyan")
+    say("\n", ("One of the runs whose worker was killed", "bold"), "   (", command, ")")
     for part in draw(history, out.width, is_unicode=out.encoding.lower().startswith("utf")):
         out.print(part)
 
@@ -175,23 +156,14 @@ _FURTHER = (
 
 def _show_further(report: Report, orders: int, seconds: float) -> None:
     """Print commands that look further, and name what is left."""
-    from rich.text import Text
-
-    out = console()
-    out.print()
-    out.print(Text("Look further", style="bold"))
+    say("\n", ("Look further", "bold"))
     for what, command in _FURTHER:
-        text = command.format(name=report.name)
-        out.print(
-            Text.assemble(("# " + what + "\n", "bright_black"), (text, "cyan")), soft_wrap=True
-        )
-    out.print()
-    out.print(
-        f"{orders} orders, {len(report.kills)} workers killed, {seconds:.1f} s. Everything that "
+        say((f"# {what}\n", "bright_black"), (command.format(name=report.name), "cyan"))
+    say(
+        f"\n{orders} orders, {len(report.kills)} workers killed, {seconds:.1f} s. Everything that "
         "was started is stopped."
     )
-    out.print(
+    say(
         f"Left behind: runs with the label shop={report.name}, which `pgflow prune` removes; the "
-        f"schema shop; the provider's book and the logs in {report.folder}.",
-        soft_wrap=True,
+        f"schema shop; the provider's book and the logs in {report.folder}."
     )

@@ -9,7 +9,7 @@ import urllib.request
 
 import cli_jobs
 from clikit import finish, pgflow, process
-from pgflow_cli.ops.probes import Probes
+from pgflow_cli.ops.serving import Probes
 from psycopg.conninfo import make_conninfo
 from servers import HANG_SECONDS
 

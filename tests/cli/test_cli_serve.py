@@ -23,8 +23,7 @@ import pytest
 from clikit import pgflow
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.ops.served.arrivals import Arrivals
-from pgflow_cli.ops.served.flows import Flows
-from pgflow_cli.ops.served.starts import Starts
+from pgflow_cli.ops.served.starts import Flows, Starts
 from pgflow_cli.ops.served.triggers import read_triggers
 from pgflow_cli.runs.declared import FileOptions
 from servers import HANG_SECONDS, wait_until
@@ -266,7 +265,7 @@ def served(aflow: AsyncHarness, folder: Path, triggers: str = TRIGGERS) -> Arriv
 async def test_an_event_that_comes_again_has_the_run_that_it_has(
     aflow: AsyncHarness, conn: psycopg.Connection[Any], folder: Path
 ) -> None:
-    starts = served(aflow, folder)._starts
+    starts = served(aflow, folder).starts
     for text in (ECHO, ECHO.replace("first", "second")):
         (folder / "echo.yaml").write_text(text)
         await starts.start(starts.triggers[2], "orders/7", {"n": 7})
@@ -278,7 +277,7 @@ async def test_the_event_names_the_conversation_of_its_run(
     aflow: AsyncHarness, folder: Path
 ) -> None:
     more = '[prs]\nrun = "echo.yaml"\ntopic = "prs"\nconversation = "pr-{pull.number}-{by}"\n'
-    starts = served(aflow, folder, f"{TRIGGERS}{more}")._starts
+    starts = served(aflow, folder, f"{TRIGGERS}{more}").starts
     trigger = next(one for one in starts.triggers if one.name == "prs")
     _, (_, settings, *_) = starts.prepare(trigger, {"pull": {"number": 7}, "by": "ada"})
     assert settings.conversation == "pr-7-ada"
@@ -323,7 +322,7 @@ async def test_an_edit_that_breaks_a_file_leaves_the_last_sound_text(
     aflow: AsyncHarness, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     arrivals = served(aflow, folder)
-    flows, trigger = arrivals._starts.flows, arrivals._starts.triggers[0]
+    flows, trigger = arrivals.starts.flows, arrivals.starts.triggers[0]
     sound = flows.arguments(trigger)["frozen"]
     (folder / "echo.yaml").write_text("name: echo")
     assert flows.arguments(trigger)["frozen"] == sound
@@ -353,10 +352,10 @@ async def test_a_workflow_of_another_folder_is_found_and_watched(
 async def test_a_schedule_that_no_trigger_has_any_more_is_removed(
     aflow: AsyncHarness, folder: Path
 ) -> None:
-    starts = served(aflow, folder)._starts
+    starts = served(aflow, folder).starts
     await starts.set_schedules()
     assert [row.name for row in await ask_async(aflow.app, list_schedules())] == ["tick"]
-    starts = served(aflow, folder, TRIGGERS.replace("[tick]", "[tock]"))._starts
+    starts = served(aflow, folder, TRIGGERS.replace("[tick]", "[tock]")).starts
     await starts.remove_schedules(folder / "elsewhere")
     assert len(list(await ask_async(aflow.app, list_schedules()))) == 1
     await starts.remove_schedules(folder)

@@ -101,7 +101,7 @@ def test_a_limit_of_nothing_shows_each_call(worked):
 
 
 def test_a_run_is_shown_as_it_was_at_a_unit(dsn, conn, monkeypatch):
-    monkeypatch.setattr("pgflow_cli.runs.moment.AT_ONCE", 2)
+    monkeypatch.setattr("pgflow_cli.runs.following.AT_ONCE", 2)
     claim = begin(conn, key="told")
     units = [
         unit("v", 0, None, '{"at": 1}'),

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from pgflow_cli.look.database import fetch
 from records import SOON
 
 import pgflow
 from pgflow import workflow
-from pgflow.inspect import list_obligations
+from pgflow.inspect import ask, list_obligations
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -99,7 +98,7 @@ def test_a_reader_gives_what_the_view_has(flow: Harness, conn: Conn) -> None:
     flow.include(promises)
     flow.start(promises)
     flow.until_idle()
-    found = fetch(conn, list_obligations(state="open"))
+    found = ask(conn, list_obligations(state="open"))
     assert [(o.name, o.owed_to, o.outlives, o.detail) for o in found.items] == [
         ("refund", "ada", False, {"eur": 30}),
         ("call", "ada", False, None),

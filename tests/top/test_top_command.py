@@ -12,8 +12,7 @@ import cli_jobs
 import psycopg
 import pytest
 from clikit import make_stuck, pgflow
-from pgflow_cli.top.pulse import draw_pulse, read_pulse
-from pgflow_cli.top.views import VIEWS
+from pgflow_cli.top.views import VIEWS, draw_pulse, read_pulse
 
 from pgflow import AsyncApp
 from pgflow._console.backend import Backend

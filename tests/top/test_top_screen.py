@@ -13,11 +13,10 @@ import psycopg
 import pytest
 from clikit import make_stuck
 from pgflow_cli.top.asking import Ask
+from pgflow_cli.top.live import ImpatientBackend
 from pgflow_cli.top.orders import Person, orders_of_gate
-from pgflow_cli.top.page import Page
-from pgflow_cli.top.screen import Board, Find, Top
+from pgflow_cli.top.screen import Board, Find, Page, Top
 from pgflow_cli.top.stories import StoryReader
-from pgflow_cli.top.troubles import ImpatientBackend
 from pgflow_cli.top.views import VIEWS
 from psycopg import sql
 from psycopg.conninfo import make_conninfo

@@ -12,16 +12,15 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 from pgflow_cli.look import github
 from pgflow_cli.look.declaring import arg, opt
-from pgflow_cli.look.failures import FAILED, USAGE, Ended, Mistake
-from pgflow_cli.look.output import as_object, console, many, note, print_json_rows, shown
+from pgflow_cli.look.failures import FAILED, USAGE, Ended, Mistake, mistaken
+from pgflow_cli.look.output import as_object, many, note, print_json_rows, say, shown
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from pgflow.lint import Report, Rule
 
 Targets = Annotated[
@@ -82,11 +81,8 @@ def _checked(
     from pgflow.lint import UnknownTarget
     from pgflow.lint import check as find
 
-    try:
-        with _known_codes():
-            return find(*targets, select=select, ignore=ignore, load=_load if imports else None)
-    except UnknownTarget as error:
-        raise Mistake(str(error)) from error
+    with mistaken(UnknownTarget), _known_codes():
+        return find(*targets, select=select, ignore=ignore, load=_load if imports else None)
 
 
 @contextmanager
@@ -121,13 +117,16 @@ def _load(path: Path) -> ModuleType:
 
 
 def _print(report: Report, *, as_json: bool, annotated: bool) -> None:
-    titles = _titles()
+    from pgflow.lint import BY_CODE
+
     names = ("file", "line", "column", "code", "message")
-    rows = [{**as_object(one, names), "title": titles[one.code]} for one in report.findings]
+    rows = [{**as_object(one, names), "title": BY_CODE[one.code].title} for one in report.findings]
     if as_json:
         print_json_rows(rows)
-    elif report.findings:
-        _print_lines(report)
+    else:
+        for one in report.findings:
+            place = shown(f"{one.file}:{one.line}:{one.column}")
+            say((place, "bold"), " ", (one.code, "red"), " ", shown(one.message))
     for line in report.unreadable:
         note(f"pgflow: {shown(line)}")
     if annotated:
@@ -135,31 +134,11 @@ def _print(report: Report, *, as_json: bool, annotated: bool) -> None:
     note(_summary(report))
 
 
-def _titles() -> dict[str, str]:
-    from pgflow.lint import BY_CODE
-
-    return {code: rule.title for code, rule in BY_CODE.items()}
-
-
-def _print_lines(report: Report) -> None:
-    from rich.text import Text
-
-    out = console()
-    for found in report.findings:
-        place = shown(f"{found.file}:{found.line}:{found.column}")
-        out.print(
-            Text.assemble((place, "bold"), " ", (found.code, "red"), " ", shown(found.message)),
-            soft_wrap=True,
-        )
-
-
 def _summary(report: Report) -> str:
     looked = f"{many(report.workflows, 'workflow')} in {many(report.files, 'file')}"
     unread = f", {many(len(report.unreadable), 'file')} not read" if report.unreadable else ""
-    return (
-        f"{looked}: "
-        f"{many(len(report.findings), 'finding') if report.findings else 'nothing found'}{unread}"
-    )
+    found = many(len(report.findings), "finding") if report.findings else "nothing found"
+    return f"{looked}: {found}{unread}"
 
 
 def _print_rules(codes: Sequence[str], *, as_json: bool) -> None:
@@ -177,18 +156,7 @@ def _print_rules(codes: Sequence[str], *, as_json: bool) -> None:
 
 
 def _print_rule(rule: Rule, *, with_examples: bool) -> None:
-    from rich.text import Text
-
-    out = console()
-    out.print(
-        Text.assemble((rule.code, "bold"), f" {rule.title}: {rule.why}; {rule.instead}"),
-        soft_wrap=True,
-    )
-    if not with_examples:
-        return
-    for title, style, text in (
-        ("This has a finding:", "red", rule.bad),
-        ("This has none:", "green", rule.good),
-    ):
-        example = textwrap.indent(text.rstrip(), "    ")
-        out.print(Text.assemble("\n", (title, style), "\n\n", example), soft_wrap=True)
+    say((rule.code, "bold"), f" {rule.title}: {rule.why}; {rule.instead}")
+    bad, good = ("This has a finding:", "red"), ("This has none:", "green")
+    for title, text in ((bad, rule.bad), (good, rule.good)) if with_examples else ():
+        say("\n", title, "\n\n", textwrap.indent(text.rstrip(), "    "))

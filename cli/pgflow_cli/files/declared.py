@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli.look.declaring import arg, opt
-from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.output import console, dump, shown
+from pgflow_cli.look.failures import FAILED, Ended, Mistake, opening
+from pgflow_cli.look.output import dump, say, shown
 from pgflow_cli.look.parsing import refuse_no_folder
 
 if TYPE_CHECKING:
@@ -101,10 +101,24 @@ def read_graph(
     raise Ended(code)
 
 
+def refuse_unknown(
+    what: str, given: Iterable[str], known: Sequence[str], graph: Graph, which: str = ""
+) -> None:
+    """Refuse names of parts that a graph does not have.
+
+    Raises:
+        Mistake: It has no such part; the message names those that it has.
+    """
+    for name in given:
+        if name not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise Mistake(f"{shown(graph.name)} has no {what} {name!r}{which}: {has}")
+
+
 def say_problems(verdict: Verdict) -> None:
     """Print the problems of a file that was to be used, on standard error."""
     for line in problem_lines(verdict):
-        console(error=True).print(line, soft_wrap=True)
+        say(line, error=True)
 
 
 def problem_lines(verdict: Verdict) -> Iterator[Text]:
@@ -166,9 +180,5 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         Mistake: It cannot be written.
     """
-    try:
+    with opening(path, "written"):
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except (OSError, ValueError) as error:
-        raise Mistake(
-            f"{path} cannot be written: {getattr(error, 'strerror', None) or error}"
-        ) from error

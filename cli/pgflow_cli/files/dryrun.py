@@ -19,12 +19,13 @@ from pgflow_cli.files.declared import (
     Watch,
     check_search,
     read_graph,
+    refuse_unknown,
     say_json,
 )
 from pgflow_cli.files.watching import again_and_again
 from pgflow_cli.look.declaring import Made, opt
-from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import Answer
+from pgflow_cli.look.failures import Mistake, mistaken, opening
+from pgflow_cli.look.options import AnswerForm
 from pgflow_cli.look.output import (
     STYLES,
     Form,
@@ -113,7 +114,6 @@ class Programs:
         """Play a graph. Programs are run in a folder of their own for its files."""
         from pgflow.declare.durable import Settings
         from pgflow.declare.durable.rehearsal import Rehearsal
-        from pgflow.errors import InvalidWorkflow, SetupError
 
         if self.exec_code:
             refuse_no_folder("--cwd", self.cwd or Path())
@@ -121,10 +121,7 @@ class Programs:
             return _play(graph, options)
         settings = Settings(cwd=str(self.cwd or Path()), env=tuple(self.env or ()))
         with tempfile.TemporaryDirectory(prefix="pgflow-dry-run-") as folder:
-            try:
-                rehearsal = Rehearsal(graph, settings, folder, search)
-            except (InvalidWorkflow, SetupError) as error:
-                raise Mistake(str(error)) from error
+            rehearsal = Rehearsal(graph, settings, folder, search)
             more = {"run_code": rehearsal.run, "directory": rehearsal.directory}
             return _play(graph, options | more)
 
@@ -137,7 +134,7 @@ def dry_run(
     programs: Annotated[Programs, Made(Programs)],
     search: SearchPath = None,
     watch: Watch = False,
-    form: Answer,
+    form: AnswerForm,
 ) -> None:
     """Shows what a run would do, without running it.
 
@@ -171,10 +168,8 @@ def _play(graph: Graph, options: dict[str, Any]) -> DryRun:
     from pgflow.declare import dry_run as play
     from pgflow.declare.play.dryrun import EndlessDryRun
 
-    try:
+    with mistaken(EndlessDryRun):
         return play(graph, **options)
-    except EndlessDryRun as error:
-        raise Mistake(str(error)) from error
 
 
 def _made_up(node: Node) -> JsonValue:
@@ -200,20 +195,14 @@ def _rejections(graph: Graph, words: list[str] | None) -> dict[str, list[str]]:
     wanted: dict[str, list[str]] = {}
     for word in words or ():
         name, equals, why = word.partition("=")
-        if name not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise Mistake(f"{shown(graph.name)} has no approval {name!r}: {has}")
+        refuse_unknown("approval", [name], known, graph)
         wanted.setdefault(name, []).append(why if equals else "Rejected")
     return wanted
 
 
 def _check_inputs(graph: Graph, words: list[str] | None) -> dict[str, Any]:
     given = parse_input(words, None)
-    names = [declared.name for declared in graph.inputs]
-    for name in given:
-        if name not in names:
-            has = f"it has {', '.join(names)}" if names else "it has none"
-            raise Mistake(f"{graph.name} has no input {name!r}: {has}")
+    refuse_unknown("input", given, [declared.name for declared in graph.inputs], graph)
     return given
 
 
@@ -229,29 +218,21 @@ def read_stubs(source: str | None) -> dict[str, Any]:
     if source is None:
         return {}
     text = sys.stdin.read() if source == "-" else _stubs_text(Path(source))
-    value = (
-        _parse_yaml(text, source)
-        if source.endswith((".yaml", ".yml"))
-        else _parse_json(text, source)
-    )
+    parse = _parse_yaml if source.endswith((".yaml", ".yml")) else _parse_json
+    value = parse(text, source)
     if not isinstance(value, dict):
-        raise Mistake(
-            f'{source} holds no stubs: they are an object, as in {{"plan": "what it says"}}'
-        )
+        text = 'they are an object, as in {"plan": "what it says"}'
+        raise Mistake(f"{source} holds no stubs: {text}")
     return value
 
 
 def _stubs_text(path: Path) -> str:
-    try:
+    with opening(path):
         with path.open("rb") as opened:
             content = opened.read(LARGEST_STUBS_BYTES + 1)
         if len(content) > LARGEST_STUBS_BYTES:
             raise Mistake(f"{path} is larger than {LARGEST_STUBS_BYTES >> 20} MiB")
         return content.decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise Mistake(
-            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from error
 
 
 def _parse_json(text: str, source: str) -> Any:
@@ -284,20 +265,16 @@ def write_stubs(graph: Graph, path: Path) -> None:
     """
     from pgflow.declare.play.placeholders import NoPlaceholder, scaffold
 
-    try:
+    with mistaken(NoPlaceholder):
         stubs = scaffold(graph, _misfits())
-    except NoPlaceholder as error:
-        raise Mistake(str(error)) from error
     is_yaml = path.name.endswith((".yaml", ".yml"))
     text = _as_yaml(stubs) if is_yaml else f"{json.dumps(stubs, indent=2)}\n"
-    try:
+    if path.exists():
+        raise Mistake(f"{path} is there already: it is not written over")
+    with opening(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as opened:
             opened.write(text)
-    except OSError as error:
-        if path.exists():
-            raise Mistake(f"{path} is there already: it is not written over") from None
-        raise Mistake(f"{path} cannot be written: {error.strerror}") from error
     note(f"Wrote {path}: {many(len(stubs), 'stub')}")
 
 
@@ -325,9 +302,8 @@ def _draw(played: DryRun) -> None:
     if played.trace:
         out.print(make_table(_COLUMNS, played.trace, out.width))
         out.print("")
-    out.print(
-        Text.assemble("The run would end as ", (played.outcome, STYLES.get(played.outcome, "bold")))
-    )
+    style = STYLES.get(played.outcome, "bold")
+    out.print(Text.assemble("The run would end as ", (played.outcome, style)))
     if played.summary:
         line = Text.assemble("It would say: ", _cell(played.summary))
         out.print(line, overflow="ellipsis", no_wrap=True)
@@ -345,11 +321,6 @@ def _cell(value: Any) -> Text:
     return plain("" if value is None else shown(str(value)[:2_000]))
 
 
-def _node(entry: Entry) -> Text:
-    number = "" if entry.iteration is None else f" #{entry.iteration}"
-    return _cell(f"{entry.id}{number}")
-
-
 def _state(entry: Entry) -> Text:
     from rich.text import Text
 
@@ -358,7 +329,9 @@ def _state(entry: Entry) -> Text:
 
 _COLUMNS = table(
     "NODE/36 MODE=type STATE OUTPUT/60@70 WHY*200",
-    NODE=_node,
+    NODE=lambda entry: _cell(
+        entry.id if entry.iteration is None else f"{entry.id} #{entry.iteration}"
+    ),
     STATE=_state,
     OUTPUT=lambda entry: _cell(entry.output),
     WHY=lambda entry: _cell(entry.reason),

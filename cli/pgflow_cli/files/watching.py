@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
+from pgflow.errors import PgflowError
 from pgflow_cli.look.failures import Ended, Mistake
 from pgflow_cli.look.output import note, shown
 
@@ -48,7 +49,7 @@ def again_and_again(paths: list[Path], play: Callable[[], None]) -> NoReturn:
 def _play(play: Callable[[], None]) -> None:
     try:
         play()
-    except Mistake as error:
+    except (Mistake, PgflowError) as error:
         note(f"pgflow: {shown(str(error))}")
     except Ended:
         return  # its output is already printed

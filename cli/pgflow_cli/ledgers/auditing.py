@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any
 
 import typer
 
@@ -18,11 +20,6 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db
 from pgflow_cli.look.output import AsJson, Form, as_object, choose_form, console, dump, plain, when
 from pgflow_cli.look.selection import Key, find
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
-
 
 _RUN = (
     "key", "status", "workflow", "run_id", "generation", "created_at", "finished_at", "output",
@@ -142,13 +139,13 @@ _EVENTS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-def read_audit(database: Database, key: str) -> tuple[inspect.Audit, list[Event]]:
+def read_audit(db: Database, key: str) -> tuple[inspect.Audit, list[Event]]:
     """Return a run with what it owes, and its events in words.
 
     Raises:
         Mistake: No run has the key.
     """
-    found = find(database, key, inspect.read_audit(key))
+    found = find(db, key, inspect.read_audit(key))
     events = []
     for one in found.events:
         what, describe = _EVENTS[one.event]
@@ -160,7 +157,7 @@ def read_audit(database: Database, key: str) -> tuple[inspect.Audit, list[Event]
 
 def audit(
     key: Key,
-    database: Db,
+    db: Db,
     *,
     as_html: Annotated[bool, opt("--html")] = False,
     as_json: AsJson = None,
@@ -177,7 +174,7 @@ def audit(
         raise Mistake(
             f"--html and --{'json' if as_json else 'table'} exclude each other: pass one of them"
         )
-    found, events = read_audit(database, key)
+    found, events = read_audit(db, key)
     if as_html:
         typer.echo(page(found, events))
     elif choose_form(as_json=as_json) is Form.JSON:

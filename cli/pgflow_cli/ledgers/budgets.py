@@ -10,9 +10,8 @@ from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, Rows
-from pgflow_cli.look.output import Form, Limit, note, print_rows, table
+from pgflow_cli.look.options import Answer, Rows, operator
+from pgflow_cli.look.output import Limit, note, table
 from pgflow_cli.look.parsing import parse_amounts, parse_moment
 
 budgets = make_group("budgets", invoke_without_command=True)
@@ -29,17 +28,16 @@ _NAMES = (
 
 
 @budgets.callback()
-def list_pools(form: Rows, database: Db, *, limit: Limit = 50) -> None:
+def list_pools(db: Rows, *, limit: Limit = 50) -> None:
     """Shows what pools allow, or sets, revokes and grants."""
-    _print(database, form, None, limit)
+    _print(db, None, limit)
 
 
 @budgets.command("set")
 def set_pool(
     pool: Name,
     amounts: Amounts,
-    form: Answer,
-    database: Db,
+    db: Answer,
     *,
     parent: str | None = None,
     per: str | None = None,
@@ -63,32 +61,23 @@ def set_pool(
     from pgflow.authority import Pool
 
     limits: dict[str, Any] = {**_amounts(amounts)}
-    try:
-        made = Pool(pool, parent=parent, per=per, tz=tz, soft=soft, hard=hard, **limits)
-    except ValueError as error:
-        raise Mistake(str(error)) from None
-    database.client.set_pool(made, why=why, by=operator())
-    _print(database, form, pool, 0)
+    made = Pool(pool, parent=parent, per=per, tz=tz, soft=soft, hard=hard, **limits)
+    db.client.set_pool(made, why=why, by=operator())
+    _print(db, pool, 0)
 
 
 @budgets.command("grant")
-def grant(pool: Name, amounts: Amounts, form: Answer, database: Db, *, why: Why = None) -> None:
+def grant(pool: Name, amounts: Amounts, db: Answer, *, why: Why = None) -> None:
     """Allows more of a pool in its current period.
 
     The next period has its limits again. An overrun is covered first.
     """
-    given = _amounts(amounts)
-    try:
-        database.client.grant_budget(pool, given, why=why, by=operator())
-    except ValueError as error:
-        raise Mistake(str(error)) from None
-    _print(database, form, pool, 0)
+    db.client.grant_budget(pool, _amounts(amounts), why=why, by=operator())
+    _print(db, pool, 0)
 
 
 @budgets.command("revoke")
-def revoke(
-    pool: Name, form: Answer, database: Db, *, restore: bool = False, why: Why = None
-) -> None:
+def revoke(pool: Name, db: Answer, *, restore: bool = False, why: Why = None) -> None:
     """Has a pool, and all that draw on it, admit nothing.
 
     What is under way goes on, and is charged.
@@ -96,14 +85,13 @@ def revoke(
     Args:
         restore: Let it admit again.
     """
-    database.client.revoke_pool(pool, why=why, by=operator(), restore=restore)
-    _print(database, form, pool, 0)
+    db.client.revoke_pool(pool, why=why, by=operator(), restore=restore)
+    _print(db, pool, 0)
 
 
 @budgets.command("spent")
 def show_spent(
-    form: Rows,
-    database: Db,
+    db: Rows,
     pool: str | None = None,
     *,
     by: str = "day",
@@ -126,14 +114,14 @@ def show_spent(
     if by not in ways:
         raise Mistake(f"--by is {', '.join(ways)}, not {by!r}")
     moment = parse_moment(since, "--since")
-    found = database.ask(inspect.sum_charges(ways[by], pool=pool, since=moment))
+    found = db.ask(inspect.sum_charges(ways[by], pool=pool, since=moment))
     found.sort(key=lambda row: (row.unit, -row.amount, row.name or ""))
     if by == "day":
         found.sort(key=lambda row: row.name or "", reverse=True)
     spec = f"{by.upper()} unit amount charges#"
     columns = table(spec, None, **{by.upper(): lambda row: row.name or "none named"})
     names, empty = ("name", "unit", "amount", "charges"), "Nothing was spent since then."
-    print_rows(form, columns, found[: limit or None], names=names, empty=empty)
+    db.print(found[: limit or None], columns, empty, names)
     if limit and len(found) > limit:
         note(f"The first {limit} of {len(found):,}: --limit 0 shows all.")
 
@@ -146,14 +134,11 @@ def _amounts(words: list[str]) -> dict[str, Decimal]:
     return amounts
 
 
-def _print(database: Database, form: Form, pool: str | None, limit: int) -> None:
-    page = database.ask(inspect.list_budgets(pool, limit=limit or None))
-    empty = (
-        "There are no pools yet."
-        if pool is None
-        else f"{pool} has no limits, and nothing was drawn on it in this period."
-    )
-    print_rows(form, _COLUMNS, page.items, names=_NAMES, empty=empty)
+def _print(db: Database, pool: str | None, limit: int) -> None:
+    page = db.ask(inspect.list_budgets(pool, limit=limit or None))
+    empty = f"{pool} has no limits, and nothing was drawn on it in this period."
+    empty = "There are no pools yet." if pool is None else empty
+    db.print(page.items, _COLUMNS, empty, _NAMES)
     if page.next is not None:
         note(f"The first {limit}; there are more: --limit 0 shows all.")
 

@@ -10,9 +10,8 @@ from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, ExitCode, OptionalKey, Rows
-from pgflow_cli.look.output import Column, duration, print_one, print_rows, table
+from pgflow_cli.look.options import Answer, ExitCode, OptionalKey, Rows, operator
+from pgflow_cli.look.output import Column, table, until
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 from pgflow_cli.look.selection import ENDED, find_run, see
 
@@ -53,8 +52,7 @@ _NAMES = (
 
 
 def gates(
-    form: Rows,
-    database: Db,
+    db: Rows,
     key: OptionalKey = None,
     *,
     asks: Annotated[str | None, opt("--for", metavar="NAME")] = None,
@@ -69,23 +67,18 @@ def gates(
         asks: Only those that this name or role may answer.
     """
     if key is not None:
-        find_run(database, key)
-    found = database.ask(inspect.list_gates(key, asks=asks, limit=None)).items
-    now = database.now()
-
-    def until(gate: inspect.GateRow) -> str:
-        return (gate.expires_at and "in " + duration((gate.expires_at - now).total_seconds())) or ""
-
+        find_run(db, key)
+    found = db.ask(inspect.list_gates(key, asks=asks, limit=None)).items
     columns = table(
         "RUN/40 ASKED=asked_at ENDS ASKS/30 gate/255 request~*200",
-        now=now,
+        db.now,
         RUN=lambda gate: " > ".join(gate.path),
-        ENDS=until,
+        ENDS=lambda gate: until(gate.expires_at, db.now, "in 0ms"),
         ASKS=lambda gate: ", ".join(gate.approvers) or "anybody",
     )
     if any(gate.why for gate in found):
         columns.insert(-1, Column("WHY", "why", most=60))
-    print_rows(form, columns, found, names=_NAMES, empty="No gate waits for an answer.")
+    db.print(found, columns, "No gate waits for an answer.", _NAMES)
     if wanted and found:
         raise Ended(NEEDS_A_PERSON)
 
@@ -104,8 +97,7 @@ class AskedGate:
     """
 
     named: Gate
-    form: Answer
-    database: Db
+    db: Answer
     node: Annotated[str | None, opt(metavar="NAME", callback=refuse_empty)] = None
     payload_hash: Annotated[str | None, opt("--hash", metavar="HASH")] = None
     by: By = None
@@ -122,26 +114,24 @@ class AskedGate:
         """
         from pgflow.errors import RunNotFound
 
-        database, by = self.database, self.by or own_name(self.database)
+        db, by = self.db, self.by or own_name(self.db)
         asked, words = self._find(words)
         key = self.named if asked is None else asked.gate
         answer, verdict = make_answer(verdict, words, value, asked, self.why or "")
-        database.client.answer(
+        db.client.answer(
             key, answer, by=by, payload_hash=self.payload_hash, acting_as=self.roles or None
         )
-        still = database.ask(inspect.find_gate(key))
+        still = db.ask(inspect.find_gate(key))
         try:
-            run = database.ask(inspect.find_run(key if asked is None else asked.key))
+            run = db.ask(inspect.find_run(key if asked is None else asked.key))
         except RunNotFound:
             raise Mistake(f"the history of the run of gate {key} was removed meanwhile") from None
         row = {"gate": key, "verdict": verdict, "by": by, "key": run.key, "status": run.status}
         what = key if asked is None else f"{asked.name} of {run.key}"
-        text = (
-            f"Answered {what}: {verdict}. Run {run.key} is {run.status}."
-            if still is None
-            else f"Approved by {len(_approvals(still))} of {still.quorum}: {what}"
-        )
-        print_one(self.form, {**row, "open": still is not None}, text)
+        text = f"Answered {what}: {verdict}. Run {run.key} is {run.status}."
+        if still is not None:
+            text = f"Approved by {len(_approvals(still))} of {still.quorum}: {what}"
+        self.db.answer({**row, "open": still is not None}, text)
 
     def _find(self, words: tuple[str, ...]) -> tuple[inspect.GateRow | None, tuple[str, ...]]:
         """Return the open gate, and the words without the node that they begin with. The gate is
@@ -151,7 +141,7 @@ class AskedGate:
             Mistake: The run waits at several or has ended, or the words begin with a node whose
                 gate was answered. They are not taken for an answer to another gate.
         """
-        ask, named, node = self.database.ask, self.named, self.node
+        ask, named, node = self.db.ask, self.named, self.node
         if (found := ask(inspect.find_gate(named))) is not None:
             return found, words
         below = ask(inspect.list_gates_below(named))
@@ -170,7 +160,7 @@ class AskedGate:
         if len(meant) > 1:
             raise Mistake(f"run {named!r} waits at several gates: {_listed(meant)}")
         if not meant:
-            refuse_ended(self.database, named)
+            refuse_ended(self.db, named)
         return (meant[0] if meant else None), words
 
 
@@ -212,16 +202,14 @@ def make_answer(
     return Approve(edit or None, why), verdict
 
 
-def own_name(database: Database) -> str:
+def own_name(db: Database) -> str:
     """Return the name to answer as: that of the person at the terminal if the role of the
     connection may speak for people, else the role itself.
     """
-    return (
-        operator() if database.ask(inspect.speaks_for_others()) else database.connection.info.user
-    )
+    return operator() if db.ask(inspect.speaks_for_others()) else db.connection.info.user
 
 
-def refuse_ended(database: Database, word: str) -> None:
+def refuse_ended(db: Database, word: str) -> None:
     """Refuse the key of a run that has ended where that of a gate is asked for.
 
     Raises:
@@ -230,14 +218,12 @@ def refuse_ended(database: Database, word: str) -> None:
     from pgflow.errors import RunNotFound
 
     try:
-        found = database.ask(inspect.find_run(word))
+        found = db.ask(inspect.find_run(word))
     except RunNotFound:
         return
     if found.status in ENDED:
-        raise Mistake(
-            f"run {word!r} is {found.status} and waits at no gate; nothing was answered. "
-            f"{see(word)}"
-        )
+        text = f"run {word!r} is {found.status} and waits at no gate; nothing was answered"
+        raise Mistake(f"{text}. {see(word)}")
 
 
 def _is_of(gate: str, name: str | None) -> bool:
@@ -247,9 +233,8 @@ def _is_of(gate: str, name: str | None) -> bool:
 
 
 def _listed(several: list[inspect.GateRow]) -> str:
-    return "name the node, or the gate by its key: " + ", ".join(
-        f"{one.name} ({one.gate})" for one in several
-    )
+    named = ", ".join(f"{one.name} ({one.gate})" for one in several)
+    return f"name the node, or the gate by its key: {named}"
 
 
 def _approvals(gate: inspect.GateRow) -> list[str]:
@@ -327,14 +312,12 @@ def take_over(gate: Asked, result: Annotated[str, opt(metavar="JSON")] = "null")
     gate.answer("take_over", value=parse_json(result, "the result"))
 
 
-def delegate(
-    gate: Gate, form: Answer, database: Db, *, to: To, by: By = None, why: Why = None
-) -> None:
+def delegate(gate: Gate, db: Answer, *, to: To, by: By = None, why: Why = None) -> None:
     """Delegates a gate to another person.
 
     In place of one who may.
     """
-    refuse_ended(database, gate)
-    who = by or own_name(database)
-    database.client.delegate_gate(gate, to, by=who, why=why or "")
-    print_one(form, {"gate": gate, "by": who, "to": to}, f"{to} may answer gate {gate} now.")
+    refuse_ended(db, gate)
+    who = by or own_name(db)
+    db.client.delegate_gate(gate, to, by=who, why=why or "")
+    db.answer({"gate": gate, "by": who, "to": to}, f"{to} may answer gate {gate} now.")

@@ -4,22 +4,18 @@ obligations, and a person's verdict on one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, LedgerWhy, Rows
-from pgflow_cli.look.output import Form, duration, either, print_one, print_rows, table
+from pgflow_cli.look.options import Answer, LedgerWhy, Rows, operator
+from pgflow_cli.look.output import duration, either, table
 from pgflow_cli.look.parsing import parse_json, refuse_empty
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 STATES = ("intended", "unknown", "absent", "accepted", "uncompensated", "open", "breached")
 _NAMES = (
@@ -28,7 +24,7 @@ _NAMES = (
 )  # fmt: skip
 
 
-def owed(form: Rows, database: Db, *, state: str | None = None) -> None:
+def owed(db: Rows, *, state: str | None = None) -> None:
     """Lists what is owed: effects and obligations.
 
     unknown: the outcome is unknown; pgflow asks the other side again at the time shown, or waits
@@ -44,13 +40,12 @@ def owed(form: Rows, database: Db, *, state: str | None = None) -> None:
     """
     if state is not None and state not in STATES:
         raise Mistake(f"what is owed is {either(STATES)}, not {state!r}")
-    debts = database.ask(inspect.list_obligations(state=state, limit=None)).items
-    now = database.now()
+    debts = db.ask(inspect.list_obligations(state=state, limit=None)).items
     columns = table(
         "RUN=key name state SINCE=opened_at NEXT TO=owed_to holder WHY=reason "
         "PAGED=paged_at KEY=effect*120",
-        now=now,
-        NEXT=lambda debt: _until(debt, now),
+        db.now,
+        NEXT=lambda debt: _until(debt, db.now),
     )
     optional = {"TO": "owed_to", "HOLDER": "holder", "WHY": "reason", "PAGED": "paged_at"}
     shown = [
@@ -58,7 +53,7 @@ def owed(form: Rows, database: Db, *, state: str | None = None) -> None:
         for column in columns
         if (name := optional.get(column.title)) is None or any(getattr(d, name) for d in debts)
     ]
-    print_rows(form, shown, debts, names=_NAMES, empty="Nothing is owed.")
+    db.print(debts, shown, "Nothing is owed.", _NAMES)
 
 
 def _until(debt: inspect.ObligationRow, now: datetime) -> str:
@@ -75,8 +70,7 @@ def _until(debt: inspect.ObligationRow, now: datetime) -> str:
 
 def settle(
     effect: Annotated[str, arg(metavar="EFFECT")],
-    form: Answer,
-    database: Db,
+    db: Answer,
     *,
     confirmed: Annotated[str | None, opt(metavar="JSON")] = None,
     failed: bool = False,
@@ -100,25 +94,18 @@ def settle(
         stands: It is uncompensated: it need not be taken back.
         why: Evidence for it, kept in the ledger.
     """
-    given = {
-        "confirmed": confirmed is not None,
-        "failed": failed,
-        "absent": absent,
-        "taken_back": taken_back,
-        "stands": stands,
-    }
+    flags = {"failed": failed, "absent": absent, "taken_back": taken_back, "stands": stands}
+    given = {"confirmed": confirmed is not None, **flags}
     verdicts = [name for name, is_given in given.items() if is_given]
     if len(verdicts) != 1:
-        raise Mistake(
-            "name the outcome: pass one of --confirmed JSON, --failed, "
-            "--absent, --taken-back and --stands"
-        )
+        options = "--confirmed JSON, --failed, --absent, --taken-back and --stands"
+        raise Mistake(f"name the outcome: pass one of {options}")
     verdict: Any = verdicts[0]
     value = parse_json(confirmed, "the result") if confirmed is not None else None
-    client, by = database.client, operator()
+    client, by = db.client, operator()
     send = partial(client.settle_effect, effect, verdict, value, why=why or "", by=by)
     row = {"effect": effect, "verdict": verdict, "value": value}
-    _close(database, form, effect, send, row, f"Settled {effect} as {verdict}")
+    _close(db, effect, send, row, f"Settled {effect} as {verdict}")
 
 
 ObligationKey = Annotated[
@@ -129,8 +116,7 @@ By = Annotated[str | None, opt("Who decides so; you by default.", callback=refus
 
 def discharge(
     key: ObligationKey,
-    form: Answer,
-    database: Db,
+    db: Answer,
     *,
     evidence: Annotated[str | None, opt(metavar="JSON")] = None,
     by: By = None,
@@ -143,14 +129,13 @@ def discharge(
         evidence: Evidence that it was done: JSON, @FILE, or - for standard input.
     """
     value = parse_json(evidence, "the evidence") if evidence is not None else None
-    _decide(database, form, "discharged", database.client.discharge, key, value, by=by)
+    _decide(db, "discharged", db.client.discharge, key, value, by=by)
 
 
 def transfer(
     key: ObligationKey,
     to: Annotated[str, arg(metavar="HOLDER")],
-    form: Answer,
-    database: Db,
+    db: Answer,
     *,
     why: LedgerWhy = None,
     by: By = None,
@@ -162,22 +147,21 @@ def transfer(
     Args:
         to: Name of the holder from now on.
     """
-    send = database.client.transfer
-    _decide(database, form, "transferred", send, key, to, why=why or "", by=by)
+    send = db.client.transfer
+    _decide(db, "transferred", send, key, to, why=why or "", by=by)
 
 
-def waive(key: ObligationKey, form: Answer, database: Db, *, why: str, by: By = None) -> None:
+def waive(key: ObligationKey, db: Answer, *, why: str, by: By = None) -> None:
     """Waives an obligation.
 
     Args:
         why: Reason; kept in the ledger.
     """
-    _decide(database, form, "waived", database.client.waive, key, why=why, by=by)
+    _decide(db, "waived", db.client.waive, key, why=why, by=by)
 
 
 def _decide(
-    database: Database,
-    form: Form,
+    db: Database,
     verdict: str,
     send: Callable[..., None],
     key: str,
@@ -188,23 +172,17 @@ def _decide(
     """Record the verdict on an obligation, and print the status of its run."""
     row = {"obligation": key, "verdict": verdict}
     send = partial(send, key, *given, by=by or operator(), **options)
-    _close(database, form, key, send, row, f"{verdict.capitalize()} {key}")
+    _close(db, key, send, row, f"{verdict.capitalize()} {key}")
 
 
 def _close(
-    database: Database,
-    form: Form,
-    key: str,
-    send: Callable[[], None],
-    row: dict[str, Any],
-    text: str,
+    db: Database, key: str, send: Callable[[], None], row: dict[str, Any], text: str
 ) -> None:
     """Send a verdict on a debt, and print it with the status of the run."""
-    debt = database.ask(inspect.find_obligation(key))
+    debt = db.ask(inspect.find_obligation(key))
     send()
-    if debt is None:  # of another tenant
-        print_one(form, row, f"{text}.")
-        return
-    run = database.ask(inspect.find_run(debt.key))
-    row |= {"key": run.key, "status": run.status}
-    print_one(form, row, f"{text}: run {run.key} is {run.status}.")
+    if debt is not None:  # else it is of another tenant
+        run = db.ask(inspect.find_run(debt.key))
+        row |= {"key": run.key, "status": run.status}
+        text += f": run {run.key} is {run.status}"
+    db.answer(row, f"{text}.")

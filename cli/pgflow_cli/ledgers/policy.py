@@ -9,9 +9,8 @@ from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
 from pgflow_cli.look.help import make_group
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Arguments, Db, ExitCode, Rows, check_word
-from pgflow_cli.look.output import note, print_rows, table
+from pgflow_cli.look.options import Arguments, ExitCode, Rows, check_word, operator
+from pgflow_cli.look.output import note, table
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 
 RISKS = ("reversible", "compensable", "irreversible")
@@ -24,8 +23,7 @@ _NAMES = ("version", "rule", "needs", "fits", "counts", "says", "terms")
 @policy.command()
 def check(
     name: str,
-    form: Rows,
-    database: Db,
+    db: Rows,
     args: Arguments = "{}",
     *,
     risk: str,
@@ -51,8 +49,8 @@ def check(
     if not isinstance(request, dict):
         raise Mistake('the arguments of an effect are an object of their names: {"cents": 500}')
     draft = None if rules is None else parse_json(rules, "--rules")
-    judged = _judge(database, name, risk, request, draft, by_model=by_model, role=role)
-    print_rows(form, _COLUMNS, judged, names=_NAMES, empty="No policy is in force.")
+    judged = _judge(db, name, risk, request, draft, by_model=by_model, role=role)
+    db.print(judged, _COLUMNS, "No policy is in force.", _NAMES)
     first = next((rule for rule in judged if rule.counts), None)
     if first is None:
         note(f"{name} goes ahead: no rule fits.")
@@ -65,7 +63,7 @@ def check(
 
 
 def _judge(
-    database: Database,
+    db: Database,
     name: str,
     risk: Any,
     request: dict[str, Any],
@@ -77,10 +75,10 @@ def _judge(
     """Ask, perhaps under other rules, which are gone afterwards."""
     import psycopg
 
-    with database.connection.transaction() as transaction:
+    with db.connection.transaction() as transaction:
         if draft is not None:
-            database.client.set_policy(draft, why="tried", by=operator())
-        judged = database.ask(inspect.judge_act(name, risk, request, by_model=by_model, role=role))
+            db.client.set_policy(draft, why="tried", by=operator())
+        judged = db.ask(inspect.judge_act(name, risk, request, by_model=by_model, role=role))
         raise psycopg.Rollback(transaction)
     return judged
 

@@ -5,6 +5,7 @@ and a value taken out of it.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,12 +14,12 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.ledgers import auditing
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
-from pgflow_cli.look.failures import FAILED, Ended, Mistake
+from pgflow_cli.look.failures import FAILED, Ended, Mistake, opening
 from pgflow_cli.look.help import Group, make_group
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import Form, as_object, dump, note, print_one, print_rows, table
+from pgflow_cli.look.options import Answer, Db, operator
+from pgflow_cli.look.output import Form, as_object, dump, note
 from pgflow_cli.look.selection import Key
 
 PATIENCE_SECONDS = 5.0
@@ -55,8 +56,7 @@ AnchorFile = Annotated[
 
 @audit.command("verify")
 def verify(
-    form: Answer,
-    database: Db,
+    db: Answer,
     *,
     run: Annotated[str | None, opt(metavar="KEY")] = None,
     anchor: AnchorFile = None,
@@ -71,24 +71,24 @@ def verify(
         run: Only this run.
     """
     kept = None if anchor is None else _read(anchor, "an anchor")
-    lag = database.ask(inspect.read_seal_lag())
+    lag = db.ask(inspect.read_seal_lag())
     if lag.last_round is None and kept is None:
         raise Mistake("nothing is sealed yet: `pgflow audit on` has workers seal the journal")
 
     def progress(runs: int) -> None:
-        if form is not Form.JSON and runs >= 10_000 and runs % 10_000 < 1000:
+        if db.form is not Form.JSON and runs >= 10_000 and runs % 10_000 < 1000:
             note(f"{runs:,} runs compared")
 
-    found = database.ask(inspect.verify_seals(run, anchor=kept, progress=progress))
-    _print(found, form)
-    if form is not Form.JSON and run is None and (lag.runs_behind or lag.runs_pending):
+    found = db.ask(inspect.verify_seals(run, anchor=kept, progress=progress))
+    _print(found, db)
+    if db.form is not Form.JSON and run is None and (lag.runs_behind or lag.runs_pending):
         note(f"not sealed yet: {lag.runs_behind:,} runs; may still grow: {lag.runs_pending:,}")
     if found.findings:
         raise Ended(FAILED)
 
 
-def _print(found: inspect.Verification, form: Form) -> None:
-    if form is Form.JSON:
+def _print(found: inspect.Verification, db: Database) -> None:
+    if db.form is Form.JSON:
         names = ("finding", "place", "detail", "run_id")
         findings = [as_object(finding, names) for finding in found.findings]
         names = ("runs", "rounds", "days", "anchored_rounds")
@@ -97,23 +97,22 @@ def _print(found: inspect.Verification, form: Form) -> None:
     compared = f"{found.runs:,} runs, {found.rounds:,} rounds and {found.days:,} days"
     if found.anchored_rounds is not None:
         compared += f", {found.anchored_rounds:,} of the rounds by the anchor,"
-    columns = table("finding place detail*60")
     empty = f"Nothing was changed: {compared} are as they were."
-    print_rows(form, columns, found.findings, empty=empty)
+    db.print(found.findings, "finding place detail*60", empty)
 
 
 @audit.command("anchor")
-def anchor(database: Db) -> None:
+def anchor(db: Db) -> None:
     """Prints the roots of all days, to be kept elsewhere.
 
     Store it where no writer of this database has access: in another account, in a register of a
     third party, on paper. `pgflow audit verify` compares it with the database.
     """
-    typer.echo(json.dumps(database.ask(inspect.read_anchor()), indent=1))
+    typer.echo(json.dumps(db.ask(inspect.read_anchor()), indent=1))
 
 
 @audit.command("proof")
-def proof(key: Key, database: Db, *, anchor: AnchorFile = None) -> None:
+def proof(key: Key, db: Db, *, anchor: AnchorFile = None) -> None:
     """Prints a proof, with which you can check a run against an anchor.
 
     It holds names, times and hashes, and no values. `pgflow audit check` checks it without a
@@ -121,7 +120,7 @@ def proof(key: Key, database: Db, *, anchor: AnchorFile = None) -> None:
     taken now, and once the day is over every later one.
     """
     kept = None if anchor is None else _read(anchor, "an anchor")
-    found = database.ask(inspect.read_proof(key, anchor=kept))
+    found = db.ask(inspect.read_proof(key, anchor=kept))
     typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
 
 
@@ -148,39 +147,39 @@ def check(
 
 
 @audit.command("on")
-def switch_on(database: Db) -> None:
+def switch_on(db: Db) -> None:
     """Has workers seal the journal from now on, and what is in it."""
-    database.client.set_sealing(is_on=True, by=operator())
+    db.client.set_sealing(is_on=True, by=operator())
     typer.echo("Workers seal the journal.")
 
 
 @audit.command("off")
-def switch_off(database: Db) -> None:
+def switch_off(db: Db) -> None:
     """Has workers seal nothing more; the seals stay."""
-    database.client.set_sealing(is_on=False, by=operator())
+    db.client.set_sealing(is_on=False, by=operator())
     typer.echo("Workers seal nothing more.")
 
 
 @audit.command("seal")
-def seal(form: Answer, database: Db) -> None:
+def seal(db: Answer) -> None:
     """Seals all that there is, at once.
 
     Workers do it by themselves once `pgflow audit on` was called; this is for where none is, and
     before an anchor is taken.
     """
-    before = lag = database.ask(inspect.read_seal_lag())
+    before = lag = db.ask(inspect.read_seal_lag())
     newest = before.passed_run_id + before.runs_behind
     until = time.monotonic() + PATIENCE_SECONDS
-    sealed = database.client.seal()
+    sealed = db.client.seal()
     while True:
-        lag = database.ask(inspect.read_seal_lag())
+        lag = db.ask(inspect.read_seal_lag())
         if lag.passed_run_id >= newest or time.monotonic() > until:
             break
         time.sleep(0.1)
-        sealed += database.client.seal()
+        sealed += db.client.seal()
     if before.cycle_began_at == lag.cycle_began_at:
-        sealed += database.client.seal()  # a worker was in the middle of those that may still grow
-    print_one(form, {"sealed": sealed}, f"{sealed:,} seals made.")
+        sealed += db.client.seal()  # a worker was in the middle of those that may still grow
+    db.answer({"sealed": sealed}, f"{sealed:,} seals made.")
     if lag.passed_run_id < newest:
         note(
             "not sealed yet: runs whose number is above "
@@ -194,11 +193,10 @@ def _read(path: Path, what: str) -> dict[str, Any]:
     Raises:
         Mistake: The file cannot be read, or has no object.
     """
+    with opening(path):
+        text = sys.stdin.read() if str(path) == "-" else path.read_text()
     try:
-        text = typer.get_text_stream("stdin").read() if str(path) == "-" else path.read_text()
         found = json.loads(text)
-    except OSError as error:
-        raise Mistake(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise Mistake(f"{path} is not {what}: {error}") from error
     if not isinstance(found, dict) or f"pgflow_{what.split()[1]}" not in found:
@@ -209,8 +207,7 @@ def _read(path: Path, what: str) -> dict[str, Any]:
 def redact(
     key: Key,
     part: Annotated[str, arg(metavar="PART")],
-    form: Answer,
-    database: Db,
+    db: Answer,
     *,
     why: str,
     generation: Annotated[int | None, opt(min=1)] = None,
@@ -235,14 +232,14 @@ def redact(
     by, answer = operator(), {"key": key, "part": part}
     if not update_id:
         what: Any = "unit" if seq is not None else part
-        hashed = database.client.redact(key, seq, why=why, by=by, what=what, generation=generation)
+        hashed = db.client.redact(key, seq, why=why, by=by, what=what, generation=generation)
         shown = f"unit {seq}" if seq is not None else f"the {part}"
         text = f"Redacted {shown} of run {key}; its hash is {hashed}."
-        print_one(form, {**answer, "sha256": hashed, "why": why}, text)
+        db.answer({**answer, "sha256": hashed, "why": why}, text)
         return
     if generation is not None:
         raise Mistake("an update is redacted in all generations: leave --generation out")
-    with database.client.transaction():
-        removed = database.client.redact_update(key, update_id, why=why, by=by)
+    with db.client.transaction():
+        removed = db.client.redact_update(key, update_id, why=why, by=by)
     text = f"Redacted update {update_id} of run {key}; values: {removed}."
-    print_one(form, {**answer, "values": removed, "why": why}, text)
+    db.answer({**answer, "values": removed, "why": why}, text)

@@ -1,21 +1,23 @@
-"""The database that a command works on."""
+"""The database that a command works on, and the form of the answer."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pgflow import inspect
 from pgflow_cli.look.declaring import opt
+from pgflow_cli.look.failures import is_refused_as_standby
+from pgflow_cli.look.output import Column, Form, print_one, print_rows, table
 from pgflow_cli.look.parsing import refuse_empty
 
 if TYPE_CHECKING:
-    from datetime import datetime
-    from types import TracebackType
-
     import psycopg
+    from rich.console import RenderableType
 
     from pgflow.app import ConnectionClient
 
@@ -78,43 +80,19 @@ def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
     return connect(make_conninfo(dsn, target_session_attrs="any"))
 
 
-def is_refused_as_standby(error: BaseException) -> bool:
-    """Return True if a server was reached, and passed over because it takes no writes: libpq says
-    so itself, in these words.
-    """
-    return "session is read-only" in str(error) or "server is in hot standby mode" in str(error)
-
-
-def name_of(connection: psycopg.Connection[Any]) -> str:
-    """Return the target of a connection, without anything secret: ``app@db:5432/orders``."""
-    info = connection.info
-    return f"{info.user}@{info.host}:{info.port}/{info.dbname}"
-
-
-class Database:
+class Database(ExitStack):
     """The database of a command. It is connected to when the command first asks it something, so a
     mistake in the command line is found before.
 
     Attributes:
         given: Connection string that the command was given; None for that of the environment.
+        form: Form of the answer.
     """
 
-    def __init__(self, dsn: str | None) -> None:
+    def __init__(self, dsn: str | None, form: Form = Form.TABLE) -> None:
+        super().__init__()
         self.given = dsn
-        self._opened = ExitStack()
-
-    def __enter__(self) -> Self:
-        """Return it; nothing is connected yet."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> bool | None:
-        """Close the connection, if there is one."""
-        return self._opened.__exit__(kind, error, at)
+        self.form = form
 
     @property
     def dsn(self) -> str:
@@ -131,9 +109,9 @@ class Database:
         """
         from pgflow.schema import naming_refusals, require_schema
 
-        connection = self._opened.enter_context(connect(self.dsn))
+        connection = self.enter_context(connect(self.dsn))
         require_schema(connection)
-        self._opened.enter_context(naming_refusals(connection))
+        self.enter_context(naming_refusals(connection))
         return connection
 
     @cached_property
@@ -145,25 +123,27 @@ class Database:
 
     def ask(self, question: inspect.Question[T]) -> T:
         """Return the answer to a reader's question. Commands hold no statements of their own."""
-        return fetch(self.connection, question)
+        return inspect.ask(self.connection, question)
 
+    @cached_property
     def now(self) -> datetime:
-        """Return the time by the database's clock, from which ages are computed."""
+        """The time by the database's clock when first asked for, from which ages are computed."""
         return self.ask(inspect.database_now())
 
+    def answer(self, row: Mapping[str, Any], text: str | Callable[[], RenderableType]) -> None:
+        """Print one thing: `row` for machines, or `text` for people."""
+        print_one(self.form, row, text)
 
-def fetch(connection: psycopg.Connection[Any], question: inspect.Question[T]) -> T:
-    """Return the answer of the database to a reader's question. Commands hold no statements of
-    their own.
-    """
-    return inspect.ask(connection, question)
-
-
-def fetch_dicts(
-    connection: psycopg.Connection[Any], query: str, params: Any = None
-) -> list[dict[str, Any]]:
-    """Rows of a query to the server itself as dictionaries."""
-    from psycopg.rows import dict_row
-
-    with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(query.encode(), params).fetchall()
+    def print(
+        self,
+        rows: Sequence[Any],
+        columns: str | Sequence[Column],
+        empty: str,
+        names: Sequence[str] | type = (),
+        **shows: Callable[[Any], Any],
+    ) -> None:
+        """Print rows; see `print_rows` and, for columns with ages, `table`."""
+        if isinstance(columns, str):
+            is_shown = self.form is Form.TABLE and rows
+            columns = table(columns, self.now, **shows) if is_shown else ()
+        print_rows(self.form, columns, rows, names=names, empty=empty)

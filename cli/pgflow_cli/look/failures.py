@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 DONE = 0
 FAILED = 1
@@ -34,6 +36,31 @@ class Mistake(Exception):
     """Misuse of a command. The message names the fix."""
 
 
+@contextmanager
+def mistaken(*kinds: type[Exception]) -> Iterator[None]:
+    """Make mistakes of errors of these kinds, with the same messages."""
+    try:
+        yield
+    except kinds as error:
+        raise Mistake(str(error)) from error
+
+
+@contextmanager
+def opening(what: object, verb: str = "read") -> Iterator[None]:
+    """Make mistakes of errors of a file that the command line names.
+
+    Args:
+        what: Words for it.
+        verb: What becomes of it: it is read, or written.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:  # no such file, no name of one, or no text in it
+        is_named = isinstance(error, OSError) and str(error.filename) in str(what)
+        why = error.strerror if is_named and isinstance(error, OSError) else error
+        raise Mistake(f"{what} cannot be {verb}: {why}") from error
+
+
 class Ended(Exception):
     """End of a command with this exit code. Its output is already printed."""
 
@@ -55,7 +82,7 @@ def explain(error: BaseException) -> tuple[int, str | None]:
         return USAGE, f"a text that was given is not UTF-8: it holds {what}"
     if isinstance(error, ImportError) and (extra := EXTRAS.get((error.name or "").split(".")[0])):
         return USAGE, f'this needs {error.name}: pip install "pgflow-engine[{extra}]"'
-    if "psycopg" not in sys.modules:
+    if not {"psycopg", "pgflow.errors"} & sys.modules.keys():
         return FAILED, None
     return _explain_known(error)
 
@@ -76,26 +103,17 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
     if isinstance(cause, psycopg.DataError):
         return USAGE, f"the database cannot take that: {_line(cause)}"
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
-        return (
-            USAGE,
-            f"this role may not do that: {_line(cause)}. `pgflow doctor` lists what it may do",
-        )
+        text = f"this role may not do that: {_line(cause)}. `pgflow doctor` lists what it may do"
+        return USAGE, text
     if cause is not None and is_infrastructure(cause):
         if cause.sqlstate is not None and not cause.sqlstate.startswith("08"):  # it has answered
             return UNREACHABLE, f"the database was reached, and is in trouble: {_line(cause)}"
         _, refuses, why = _line(cause).rpartition("failed: FATAL: ")
         if refuses:
-            return (
-                UNREACHABLE,
-                f"the server refuses the connection: {why.strip()}. Check --dsn and PGFLOW_DSN",
-            )
-        return (
-            UNREACHABLE,
-            (
-                f"the database cannot be reached: {_unreached(cause)}. "
-                "Check --dsn, PGFLOW_DSN and the server"
-            ),
-        )
+            text = f"the server refuses the connection: {why.strip()}. Check --dsn and PGFLOW_DSN"
+            return UNREACHABLE, text
+        text = f"the database cannot be reached: {_unreached(cause)}"
+        return UNREACHABLE, f"{text}. Check --dsn, PGFLOW_DSN and the server"
     if cause is not None:
         return FAILED, f"the database refused: {_line(cause)}"
     return FAILED, None
@@ -112,11 +130,16 @@ def _no_text(character: str) -> str | None:
     return f"the lone surrogate U+{number:04X}" if 0xD800 <= number <= 0xDFFF else None
 
 
+def is_refused_as_standby(error: BaseException) -> bool:
+    """Return True if a server was reached, and passed over because it takes no writes: libpq says
+    so itself, in these words.
+    """
+    return "session is read-only" in str(error) or "server is in hot standby mode" in str(error)
+
+
 def _unreached(error: BaseException) -> str:
     """Return libpq's message without its question: the advice comes after it once."""
-    if any(
-        text in str(error) for text in ("session is read-only", "server is in hot standby mode")
-    ):
+    if is_refused_as_standby(error):
         return (
             "no server that is named takes writes. Name the primary, "
             "or say target_session_attrs=any to read from a standby"

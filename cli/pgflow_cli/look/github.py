@@ -28,13 +28,8 @@ def report(summary: Row, troubles: Sequence[Row]) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         annotate(troubles)
     _append("GITHUB_STEP_SUMMARY", markdown(summary, troubles))
-    _append(
-        "GITHUB_OUTPUT",
-        "".join(
-            f"{name}={_output(summary[name])}\n"
-            for name in ("outcome", "taken", "failed", "stuck", "next_wake_at")
-        ),
-    )
+    names = ("outcome", "taken", "failed", "stuck", "next_wake_at")
+    _append("GITHUB_OUTPUT", "".join(f"{name}={_output(summary[name])}\n" for name in names))
 
 
 def _output(value: Any) -> str:
@@ -54,10 +49,8 @@ def annotate(troubles: Sequence[Row]) -> None:
     """
     for row in troubles[:MAX_ANNOTATIONS]:
         level = "error" if row["status"] == "failed" else "warning"
-        title = (
-            f"run {row['key']} is stuck" if row["status"] == "stuck" else f"run {row['key']} failed"
-        )
-        _print(level, f"{row['workflow']}: {row['why'] or 'no reason given'}", title=title)
+        title = f"run {row['key']} {'is stuck' if row['status'] == 'stuck' else 'failed'}"
+        print_command(level, f"{row['workflow']}: {row['why'] or 'no reason given'}", title=title)
 
 
 def annotate_lines(findings: Sequence[Row]) -> None:
@@ -67,14 +60,9 @@ def annotate_lines(findings: Sequence[Row]) -> None:
         findings: file, as seen from here; line; column; title; message.
     """
     for found in findings:
-        _print(
-            "error",
-            found["message"],
-            file=_in_repository(found["file"]),
-            line=found["line"],
-            col=found["column"],
-            title=found["title"],
-        )
+        place = {"line": found["line"], "col": found["column"], "title": found["title"]}
+        file = _in_repository(found["file"])
+        print_command("error", found["message"], file=file, **place)
 
 
 def _in_repository(file: str) -> str:
@@ -84,7 +72,8 @@ def _in_repository(file: str) -> str:
     return os.path.relpath(path, root) if root and path.startswith(os.path.join(root, "")) else file  # noqa: PTH118
 
 
-def _print(level: str, message: str, **properties: Any) -> None:
+def print_command(level: str, message: str, **properties: Any) -> None:
+    """Print an annotation, as `command` makes it."""
     print(command(level, message, **properties), file=sys.stderr, flush=True)
 
 

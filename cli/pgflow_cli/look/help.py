@@ -1,19 +1,66 @@
-"""Format of help: plain text, with parameters by their names and without the types of Python.
+"""Format of help: plain text, with parameters by their names and without the types of Python; and
+their values, without pydantic, which takes longer to import than most commands take.
 
-It copies well, fits any width, and is there before a library has drawn boxes.
+The text copies well, fits any width, and is there before a library has drawn boxes. What needs more
+than our coercion, such as the message about a bad value, is typer's.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
-from typing import Any
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pgflow_cli.look.coercing import Coercion
 from pgflow_cli.look.declaring import expanded
+
+
+class Coercion:
+    """Replaces typer's coercion of the values of a parameter."""
+
+    def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
+        """Return a value, a list of them, or None if none was passed.
+
+        Raises:
+            BadParameter: A word has no value of the type.
+        """
+        kind, info = param.type_descriptor.annotation, param.type_descriptor.parameter_info
+        has_many = param.multiple or param.nargs == -1
+        if value is None:
+            return () if has_many else None
+        try:
+            if not has_many:
+                return _read(value, kind, info)
+            return [_read(one, get_args(kind)[0], info) for one in value]
+        except ValueError:
+            return type(param).get_runtime_param(param).coerce(value, param=param, ctx=ctx)
+
+
+def _read(word: Any, kind: Any, info: Any) -> Any:
+    """Return a word, or a default, as a value of a type.
+
+    Raises:
+        ValueError: Typer has to look at it.
+    """
+    if info.parser is not None:
+        return info.parser(word)
+    if kind is str or (kind is Path and os.access(word, os.R_OK)):
+        return kind(word)
+    if kind is int and re.fullmatch(r"\d{1,18}", str(word), re.ASCII):
+        number = int(word)
+        if (info.min is None or number >= info.min) and (info.max is None or number <= info.max):
+            return number
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(word)
+    if word in get_args(kind) or (isinstance(kind, type) and isinstance(word, kind)):
+        return word  # of a Literal, or the default
+    raise ValueError(word)
+
 
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
@@ -30,11 +77,8 @@ class _Words:
         for param in params:
             param.metavar = param.metavar or param.name.upper()
             param.get_runtime_param = Coercion
-            if (
-                getattr(param, "is_flag", False)
-                and param.default is None
-                and not param.secondary_opts
-            ):
+            is_flag = getattr(param, "is_flag", False) and not param.secondary_opts
+            if is_flag and param.default is None:
                 param.default = False
         return params
 
@@ -47,13 +91,12 @@ class _Words:
         for title, kind in (("Arguments", "argument"), ("Options", "option")):
             params = [param for param in self.get_params(ctx) if param.param_type_name == kind]
             records = [
-                record for param in params if (record := param.get_help_record(ctx)) is not None
+                found for param in params if (found := param.get_help_record(ctx)) is not None
             ]
-            if records:
+            rows = [(re.sub(r" <.*>$", "", name), text) for name, text in records]
+            if rows:
                 with formatter.section(title):
-                    formatter.write_dl(
-                        [(re.sub(r" <.*>$", "", name), text) for name, text in records]
-                    )
+                    formatter.write_dl(rows)
         if hasattr(self, "format_commands"):
             self.format_commands(ctx, formatter)
 

@@ -5,7 +5,7 @@ line and a few seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
     """Answer of a node, or the reason why it is silent."""
 
     node: NodeRow
-    answer: object
+    answer: Any
     silence: str | None
 
 
@@ -114,5 +114,5 @@ def database_with(database: Database, key: str) -> Database:
         if asked.silence is not None:
             silent.append(f"node {asked.node.node} is silent: {asked.silence}")
         elif asked.answer:
-            return Database(dsn_of_node(database.dsn, asked.node))
+            return Database(dsn_of_node(database.dsn, asked.node), database.form)
     raise Mistake("; ".join([f"no node has run {key!r}", *silent]))

@@ -1,9 +1,11 @@
 """Options that commands share. A command that takes a `Db` has the option ``--dsn``, one that takes
-`Rows` has ``--json`` and ``--csv``.
+an `Answer` also ``--json``, and one that takes `Rows` these and ``--csv``.
 """
 
 from __future__ import annotations
 
+import getpass
+import socket
 import sys
 from typing import Annotated, Any
 
@@ -23,20 +25,26 @@ def _database(dsn: Dsn = None) -> Database:
     return Database(dsn)
 
 
-def _answer(as_json: AsJson = None) -> Form:
+def _for_one(as_json: AsJson = None, dsn: Dsn = None) -> Database:
+    return Database(dsn, choose_form(as_json=as_json))
+
+
+def _for_rows(as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None) -> Database:
+    return Database(dsn, choose_form(as_json=as_json, as_csv=as_csv))
+
+
+def _form(as_json: AsJson = None) -> Form:
     return choose_form(as_json=as_json)
-
-
-def _rows(as_json: AsJson = None, as_csv: AsCsv = False) -> Form:
-    return choose_form(as_json=as_json, as_csv=as_csv)
 
 
 Db = Annotated[Database, Made(_database)]
 """The database of a command."""
-Answer = Annotated[Form, Made(_answer)]
-"""Form of an answer that is one thing."""
-Rows = Annotated[Form, Made(_rows)]
-"""Form of an answer that is a list."""
+Answer = Annotated[Database, Made(_for_one)]
+"""The database of a command whose answer is one thing."""
+Rows = Annotated[Database, Made(_for_rows)]
+"""The database of a command whose answer is a list."""
+AnswerForm = Annotated[Form, Made(_form)]
+"""Form of the answer of a command without a database."""
 Chosen = Annotated[Filters, Made(Filters)]
 """Filters that choose runs."""
 
@@ -73,6 +81,15 @@ Effects = Annotated[
     str | None,
     opt(f"What becomes of what the dropped part has done: {either(EFFECTS)}.", metavar="WORD"),
 ]
+
+
+def operator() -> str:
+    """Return the name of the person at the terminal, for the history of runs."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):
+        name = "unknown"
+    return f"{name}@{socket.gethostname()}"
 
 
 def check_word(option: str, word: str | None, words: tuple[str, ...]) -> Any:

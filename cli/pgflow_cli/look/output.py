@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,8 +27,6 @@ from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 
 if TYPE_CHECKING:
-    from decimal import Decimal
-
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
     from rich.table import Table
     from rich.text import Text
@@ -194,6 +193,13 @@ def console(*, error: bool = False) -> Console:
     if not out.is_terminal and not os.environ.get("COLUMNS"):
         out.width = LOG_WIDTH  # a log and a mail have no width of their own
     return out
+
+
+def say(*parts: str | tuple[str, str] | Text, error: bool = False) -> None:
+    """Print parts, each perhaps with its style, as text that the terminal wraps."""
+    from rich.text import Text
+
+    console(error=error).print(Text.assemble(*parts), soft_wrap=True)
 
 
 def note(text: str) -> None:
@@ -365,6 +371,16 @@ def many(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def progress(noun: str, words: str) -> Callable[[int], None]:
+    """Return a function that tells a person at a terminal how many things are done."""
+
+    def tell(number: int) -> None:
+        if sys.stderr.isatty():
+            note(f"{many(number, noun)} {words}")
+
+    return tell
+
+
 def labelled(labels: Mapping[str, str] | None) -> str:
     """Return labels as they are typed."""
     return " ".join(f"{name}={value}" for name, value in (labels or {}).items())
@@ -402,6 +418,12 @@ def short_json(value: Any) -> Text:
 def age(since: datetime | None, now: datetime) -> str:
     """Return the time since something, in short: ``42s``, ``3m``, ``2h``, ``5d``."""
     return "" if since is None else duration((now - since).total_seconds())
+
+
+def until(moment: datetime | None, now: datetime, over: str) -> str:
+    """Return the time until a moment, as ``in 5m``, or other words if it has passed."""
+    seconds = 0.0 if moment is None else (moment - now).total_seconds()
+    return "" if moment is None else f"in {duration(seconds)}" if seconds > 0 else over
 
 
 def duration(seconds: float) -> str:

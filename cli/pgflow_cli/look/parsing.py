@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.failures import Mistake, opening
 from pgflow_cli.look.output import shown
 
 Given = TypeVar("Given")
@@ -157,16 +157,17 @@ def parse_amounts(texts: list[str] | None) -> dict[str, Decimal]:
     return amounts
 
 
-def read_standard_input(what: str) -> str:
-    """Return all of standard input.
+def read_given(text: str, what: str) -> tuple[str, str]:
+    """Return a text and the name of its source: the text itself, which has none, that of ``@FILE``,
+    or of standard input for ``-``.
 
     Raises:
-        Mistake: It is not text.
+        Mistake: It cannot be read, or is not text.
     """
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise Mistake(f"{what} cannot be read: {error}") from error
+    with opening(what):
+        if text == "-":
+            return sys.stdin.read(), "standard input"
+        return (Path(text[1:]).read_text(), text[1:]) if text.startswith("@") else (text, "")
 
 
 def parse_json(text: str, what: str) -> Any:
@@ -175,16 +176,7 @@ def parse_json(text: str, what: str) -> Any:
     Raises:
         Mistake: It is not JSON, or the file cannot be read.
     """
-    if text == "-":
-        source, text = "standard input", read_standard_input(what)
-    elif text.startswith("@"):
-        source = text[1:]
-        try:
-            text = Path(source).read_text()
-        except (OSError, ValueError) as error:  # no such file, no name of one, or no text in it
-            raise Mistake(f"{what} cannot be read: {error}") from error
-    else:
-        source = ""
+    text, source = read_given(text, what)
     where = f" (in {source})" if source else ""
     try:
         return json.loads(text)
@@ -239,9 +231,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Mistake(f"{path}: {error.strerror}") from None
+        with opening(path):
+            text = path.read_bytes()
+        return tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Mistake(f"{path} is not TOML: {error}") from None
 

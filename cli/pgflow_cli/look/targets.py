@@ -1,4 +1,6 @@
-"""Targets in the form ``MODULE[:NAME]``: code to import, the app in it, a workflow in it."""
+"""Targets in the form ``MODULE[:NAME]``: code to import, the app in it, a workflow in it; and the
+options that both faces of the console share.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,16 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pgflow_cli.look.database import find_dsn
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import ModuleType
-
     from pgflow import Workflow
     from pgflow.app import AppBase, AsyncApp
 
@@ -87,7 +90,10 @@ def load_app(target: str, dsn: str | None, *, without_session: bool = False) -> 
         Mistake: The module cannot be imported, or there is nothing in it to work on.
     """
     name, _, attribute = target.partition(":")
-    return _as_async(_pick_app(load_module(name), attribute), dsn, without_session=without_session)
+    from pgflow.app import twin_of
+
+    app = _pick_app(load_module(name), attribute)
+    return twin_of(app, dsn, without_session=without_session)
 
 
 def _pick_app(module: ModuleType, attribute: str) -> AppBase:
@@ -97,10 +103,8 @@ def _pick_app(module: ModuleType, attribute: str) -> AppBase:
         found = getattr(module, attribute, None)
         if isinstance(found, AppBase):
             return found
-        raise Mistake(
-            f"{module.__name__}:{attribute} is not an App or "
-            f"AsyncApp{did_you_mean(attribute, _apps(module))}"
-        )
+        hint = did_you_mean(attribute, _apps(module))
+        raise Mistake(f"{module.__name__}:{attribute} is not an App or AsyncApp{hint}")
     apps = _apps(module)
     if len(apps) == 1:
         return next(iter(apps.values()))
@@ -120,6 +124,8 @@ def load_workflow(target: str, dsn: str | None) -> tuple[AsyncApp, Workflow[...,
     Raises:
         Mistake: The module cannot be imported, or it does not say which workflow.
     """
+    from pgflow.app import AsyncApp, twin_of
+
     name, _, wanted = target.partition(":")
     module = load_module(name)
     known = _workflows(module)
@@ -130,22 +136,13 @@ def load_workflow(target: str, dsn: str | None) -> tuple[AsyncApp, Workflow[...,
     elif not known:
         raise Mistake(f"module {module.__name__} holds no @workflow")
     elif not wanted:
-        raise Mistake(
-            f"which workflow? {module.__name__} has {', '.join(known)}: say "
-            f"{name}:{next(iter(known))}"
-        )
+        has = f"{module.__name__} has {', '.join(known)}"
+        raise Mistake(f"which workflow? {has}: say {name}:{next(iter(known))}")
     else:
-        raise Mistake(
-            f"module {module.__name__} has no workflow {wanted!r}{did_you_mean(wanted, known)}"
-        )
-    return _as_async(_app_of(module, workflow), dsn), workflow
-
-
-def _app_of(module: ModuleType, workflow: Workflow[..., Any]) -> AppBase:
-    from pgflow.app import AsyncApp
-
+        hint = did_you_mean(wanted, known)
+        raise Mistake(f"module {module.__name__} has no workflow {wanted!r}{hint}")
     holding = [app for app in _apps(module).values() if workflow.name in app.definitions.workflows]
-    return holding[0] if holding else AsyncApp(include=[module])
+    return twin_of(holding[0] if holding else AsyncApp(include=[module]), dsn), workflow
 
 
 def _apps(module: ModuleType) -> dict[str, AppBase]:
@@ -163,11 +160,8 @@ def _workflows(module: ModuleType) -> dict[str, Workflow[..., Any]]:
         name: w for app in _apps(module).values() for name, w in app.definitions.workflows.items()
     }
     named = {w.name: w for w in here.values()}
-    return (
-        {**of_apps, **named, **here}
-        if len({id(w) for w in (*of_apps.values(), *here.values())}) > 1
-        else here or of_apps
-    )
+    has_several = len({id(w) for w in (*of_apps.values(), *here.values())}) > 1
+    return {**of_apps, **named, **here} if has_several else here or of_apps
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -179,7 +173,38 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f": it has {', '.join(known)}" if known else ""
 
 
-def _as_async(app: AppBase, dsn: str | None, *, without_session: bool = False) -> AsyncApp:
-    from pgflow.app import twin_of
+Target = Annotated[
+    str | None,
+    arg("Module or file with an app whose codec and approvers count here.", metavar="MODULE[:APP]"),
+]
+Roles = Annotated[
+    list[str] | None,
+    opt("A role of yours that gates ask for; more than once for more.", "--as", metavar="ROLE"),
+]
 
-    return twin_of(app, dsn, without_session=without_session)
+
+def check_roles(roles: Iterable[str] | None) -> None:
+    """Refuse a role name that is empty or holds a NUL.
+
+    Raises:
+        Mistake: One of them does.
+    """
+    for role in roles or ():
+        if not role.encode() or "\0" in role:
+            raise Mistake(f"--as takes the name of a role, not {role!r}")
+
+
+def open_target(target: str | None, dsn: str | None, *, listen: bool) -> AsyncApp:
+    """Return the app of a target; without one, an app that knows no workflows.
+
+    Args:
+        target: Module or file, perhaps with the app's name.
+        dsn: The database.
+        listen: True if an app without workflows listens for notifications.
+    """
+    from pgflow.app import AsyncApp
+
+    if target is None:
+        return AsyncApp(find_dsn(dsn), listen=listen)
+
+    return load_app(target, find_dsn(dsn) if os.environ.get("PGFLOW_TENANT") else dsn)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pgflow_cli.look.database import Dsn, find_dsn
+from pgflow_cli.look.database import find_dsn
 from pgflow_cli.look.options import Rows
-from pgflow_cli.look.output import note, plain, print_one
+from pgflow_cli.look.output import note, plain
 from pgflow_cli.look.parsing import seconds_option
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ FIGURES = {
 def bench(
     *,
     seconds: Annotated[float, seconds_option("--time", shown="10s", least=0.5, most=600)] = 10.0,
-    form: Rows,
-    dsn: Dsn = None,
+    db: Rows,
 ) -> None:
     """Measures pgflow on a database, and says what limits it.
 
@@ -43,10 +42,9 @@ def bench(
     """
     from pgflow_cli.ops.selftest import measure
 
-    figures = measure(
-        find_dsn(dsn, migrate=False), seconds, lambda what: note(f"measuring {what} ...")
-    )
-    print_one(form, figures, lambda: _table(figures))
+    dsn = find_dsn(db.given, migrate=False)
+    figures = measure(dsn, seconds, lambda what: note(f"measuring {what} ..."))
+    db.answer(figures, lambda: _table(figures))
 
 
 def _table(figures: dict[str, Any]) -> RenderableType:

@@ -1,7 +1,11 @@
-"""``pgflow cleanup``: removing what runs of files that have ended left in a folder.
+"""``pgflow cleanup``: removing what runs of files that have ended left in a folder; and ``pgflow
+reset-sessions``: forgetting the sessions of agents in a conversation.
 
 Whether a run has ended is read from the database. A run that it does not know, or that worked in
 another folder, may be one of another database, so it is left alone unless that is asked for.
+
+Nodes with ``persist_session`` keep sessions (`pgflow.declare.durable.conversations`). To reset all
+conversations of a workflow you must confirm.
 """
 
 from __future__ import annotations
@@ -9,8 +13,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,17 +23,15 @@ from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.options import Answer, Db, Yes, confirm
-from pgflow_cli.look.output import many, note, print_one, shown
+from pgflow_cli.look.options import Answer, Yes, confirm
+from pgflow_cli.look.output import many, note, shown
 from pgflow_cli.look.parsing import parse_duration
 from pgflow_cli.look.selection import OPEN
 from pgflow_cli.runs.declared import WORKFLOW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
-
     from pgflow.declare.durable.leftovers import Leftover, Leftovers
+
 
 _NOUNS = {"folders": "folder", "worktrees": "worktree", "branches": "branch"}
 _GOES = ("", "commits")
@@ -51,8 +54,7 @@ def cleanup(
     force: bool = False,
     yes: Yes = False,
     dry_run: bool = False,
-    form: Answer,
-    db: Db,
+    db: Answer,
 ) -> None:
     """Removes what ended runs of files left in a folder.
 
@@ -74,7 +76,7 @@ def cleanup(
     if not folder.is_dir():
         raise Mistake(f"{folder} is not a directory: name the folder that the runs were started in")
     left = Leftovers(folder)
-    look = Look(db, left, db.now() - age, age, orphans, force)
+    look = Look(db, left, db.now - age, age, orphans, force)
     items = look.all()
     going = [item for item in items if item.going]
     if going and not (dry_run or yes):
@@ -91,7 +93,7 @@ def cleanup(
     }
     of_runs = f" of {many(report['runs'], 'run')}" if report["runs"] else ""
     verb = "would be removed" if dry_run else "removed"
-    print_one(form, report, f"{_parts(report)}{of_runs} {verb}")
+    db.answer(report, f"{_parts(report)}{of_runs} {verb}")
     _print_kept(kept)
     if not dry_run and any(item.why == "refused" for item in kept):
         raise Ended(FAILED)
@@ -179,9 +181,8 @@ class Look:
         here = [run for run in runs if run.workflow == WORKFLOW and self._was_here(run)]
         if not here and not self.orphans:
             return "unknown"
-        if here and any(
-            run.finished_at is None or run.finished_at >= self.ended_before for run in here
-        ):
+        ends = [run.finished_at for run in here]
+        if any(at is None or at >= self.ended_before for at in ends):
             return "recent"
         if not here and self.left.touched(left) > time.time() - self.age.total_seconds():
             return "recent"
@@ -256,3 +257,33 @@ def _print_kept(kept: list[Item]) -> None:
             continue
         named = ", ".join(keys[:5]) + (f" and {len(keys) - 5:,} more" if len(keys) > 5 else "")
         note(f"kept: {named} {text}")
+
+
+def reset_sessions(
+    workflow: Annotated[str, arg(metavar="WORKFLOW")],
+    db: Answer,
+    conversation: Annotated[str | None, opt(metavar="NAME")] = None,
+    node: Annotated[str | None, opt(metavar="NODE")] = None,
+    yes: Annotated[bool, opt()] = False,
+) -> None:
+    """Forgets the sessions that agents keep between runs.
+
+    The next run of the conversation begins anew. What agents keep of a session on their own disk
+    stays.
+
+    Args:
+        workflow: Name of the workflow.
+        conversation: Of this conversation only.
+        node: Of this node of the conversation only.
+        yes: Without --conversation: of all conversations.
+    """
+    from pgflow.declare.durable.conversations import SESSIONS
+    from pgflow.documents import Documents
+
+    if conversation is None and node is not None:
+        raise Mistake("--node requires --conversation NAME")
+    if conversation is None and not yes:
+        raise Mistake("every conversation would lose its sessions: pass --conversation, or --yes")
+    folder = [name for name in (workflow, conversation, node) if name is not None]
+    count = Documents(db.connection).delete_folder(SESSIONS, folder)
+    db.answer({"forgotten": count}, f"{many(count, 'session')} forgotten")

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pgflow_cli.look.database import Dsn, connect_to_any, find_dsn
+from pgflow_cli.look.database import connect_to_any
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.options import Rows
-from pgflow_cli.look.output import Form, console, note, plain, print_rows
-from pgflow_cli.ops.checks import citus, cluster, events, schema, server, work
-from pgflow_cli.ops.checks.finding import Finding, Findings, Patient, fail, findings_of, warn
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-Check = Callable[[Patient], Findings]
+from pgflow_cli.look.output import Form, console, note, plain
+from pgflow_cli.ops.checks import cluster, schema, server, work
+from pgflow_cli.ops.checks.finding import Check, Finding, Patient, fail, findings_of, warn
 
 
 class FailOn(StrEnum):
@@ -50,17 +44,15 @@ WITH_SCHEMA: dict[str, Check] = {
     "journal": work.check_journal,
     "seals": work.check_seals,
     "schedules": work.check_schedules,
-    "relays": events.check_relays,
-    "triggers": events.check_triggers,
+    "relays": work.check_relays,
+    "triggers": work.check_triggers,
     "compiling": server.check_compiling,
-    "citus": citus.check_citus,
+    "citus": cluster.check_citus,
     "cluster": cluster.check_cluster,
 }
 
 
-def doctor(
-    *, deep: bool = False, fail_on: FailOn = FailOn.WARN, form: Rows, dsn: Dsn = None
-) -> None:
+def doctor(*, deep: bool = False, fail_on: FailOn = FailOn.WARN, db: Rows) -> None:
     """Checks a database, and shows how to fix what it finds.
 
     It checks the server, the connection to it, the schema, the role's privileges, the workers and
@@ -71,13 +63,12 @@ def doctor(
         deep: Also prove every invariant, which reads all runs.
         fail_on: Least finding that makes the exit code 1.
     """
-    found = find_dsn(dsn)
-    with connect_to_any(found) as connection:
-        rows = examine(Patient(found, connection), deep=deep)
-    if form is Form.TABLE:
+    with connect_to_any(dsn := db.dsn) as connection:
+        rows = examine(Patient(dsn, connection), deep=deep)
+    if db.form is Form.TABLE:
         _print(rows)
     else:
-        print_rows(form, [], rows)
+        db.print(rows, [], "")
     worst = ("fail",) if fail_on is FailOn.FAIL else ("fail", "warn")
     if any(row["level"] in worst for row in rows):
         raise Ended(FAILED)
@@ -94,7 +85,7 @@ def examine(patient: Patient, *, deep: bool = False) -> list[dict[str, Any]]:
 
 def _run(patient: Patient, checks: dict[str, Check]) -> list[dict[str, Any]]:
     return [
-        {"check": name, "level": f.level, "found": f.found, "do": f.do}
+        {"check": name, **f._asdict()}
         for name, check in checks.items()
         for f in _findings(check, patient)
     ]
@@ -135,13 +126,9 @@ def _print(rows: list[dict[str, Any]]) -> None:
     table.add_column(overflow="fold")
     last = ""
     for row in rows:
-        sign, style = _SIGNS[row["level"]]
-        cell: RenderableType = plain(row["found"])
-        if row["do"]:
-            cell = Text.assemble(row["found"], "\n→ ", (row["do"], "cyan"))
-        table.add_row(
-            Text(sign, style=style), plain(row["check"] if row["check"] != last else ""), cell
-        )
+        do = ("\n→ ", (row["do"], "cyan")) if row["do"] else ()
+        name = plain(row["check"] if row["check"] != last else "")
+        table.add_row(Text(*_SIGNS[row["level"]]), name, Text.assemble(row["found"], *do))
         last = row["check"]
     console().print(table)
     wrong = sum(row["level"] != "ok" for row in rows)

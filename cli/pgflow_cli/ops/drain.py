@@ -17,17 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
 from pgflow.errors import WorkerFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-    from decimal import Decimal
-
     from pgflow.app import AsyncApp, Worker
     from pgflow_cli.ops.serving import Stop
 
@@ -46,14 +45,13 @@ class Silence:
     def look(self, holders: list[inspect.Holder]) -> bool:
         """Return True if one of these workers may be dead."""
         for holder in holders:
-            if (
-                holder.beat is not None
-                and self.first.setdefault(holder.worker_id, holder.beat) != holder.beat
-            ):
+            beat = holder.beat
+            if beat is not None and self.first.setdefault(holder.worker_id, beat) != beat:
                 self.alive.add(holder.worker_id)
         return any(holder.worker_id not in self.alive for holder in holders)
 
 
+@dataclass
 class Drain:
     """Drains the queues of an app with a worker of it.
 
@@ -61,12 +59,11 @@ class Drain:
         worker: The worker that does it.
     """
 
-    def __init__(self, app: AsyncApp, worker: Worker, limits: Limits) -> None:
-        self.worker = worker
-        self._app = app
-        self._limits = limits
-        self._silence = Silence()
-        self._counted_at = time.monotonic()
+    app: AsyncApp
+    worker: Worker
+    limits: Limits
+    _silence: Silence = field(default_factory=Silence)
+    _counted_at: float = field(default_factory=time.monotonic)
 
     async def until_idle(self) -> str:
         """Works until there is nothing to do, or as many runs were taken or as much was spent as
@@ -80,14 +77,13 @@ class Drain:
 
     async def _bound_spending(self) -> None:
         """Takes no further run once those that were taken have spent the budget."""
-        tally, limits = self.worker.options.tally, self._limits
+        tally, limits = self.worker.options.tally, self.limits
         is_due = time.monotonic() - self._counted_at >= SPENDING_LOOK_SECONDS
         if not limits.budget or tally is None or tally.is_full or not tally.chains or not is_due:
             return
         self._counted_at = time.monotonic()
-        spent = await inspect.ask_async(
-            self._app, inspect.sum_taken(sorted(tally.chains), limits.began_at)
-        )
+        question = inspect.sum_taken(sorted(tally.chains), limits.began_at)
+        spent = await inspect.ask_async(self.app, question)
         if any(spent.get(unit, 0) >= most for unit, most in limits.budget.items()):
             tally.most = len(tally.chains)
 
@@ -104,21 +100,15 @@ class Drain:
         if may_be_dead:
             await asyncio.sleep(SILENCE_LOOK_SECONDS)
             return None
-        return (
-            None
-            if swept.next_due_seconds is not None and swept.next_due_seconds <= self._limits.linger
-            else "idle"
-        )
+        due = swept.next_due_seconds
+        return None if due is not None and due <= self.limits.linger else "idle"
 
     async def _someone_may_be_dead(self) -> bool:
         """Return True if a worker that has runs of ours may be dead."""
         options = self.worker.options
         mine = list(options.queues), list(self.worker.definitions.workflows)
-        return self._silence.look(
-            await inspect.ask_async(
-                self._app, inspect.list_holders(*mine, but=self.worker.worker_id)
-            )
-        )
+        holders = inspect.list_holders(*mine, but=self.worker.worker_id)
+        return self._silence.look(await inspect.ask_async(self.app, holders))
 
 
 # ---------------------------------------------------------------- once
@@ -162,7 +152,9 @@ class Drained:
     next_wake_at: datetime | None
 
 
-def drain_once(app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop: Stop) -> Drained:
+async def drain_once(
+    app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop: Stop
+) -> Drained:
     """Drains the queues of an app until there is nothing to do, or a limit or a signal ends it.
 
     Args:
@@ -171,10 +163,6 @@ def drain_once(app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop:
         limits: The limits.
         stop: Receives the signal.
     """
-    return asyncio.run(_drain(app, settings, limits, stop))
-
-
-async def _drain(app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop: Stop) -> Drained:
     began = time.monotonic()
     asked = stop.event()
     outcome = ""

@@ -12,7 +12,7 @@ import typer
 
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.help import make_group
-from pgflow_cli.look.options import Answer
+from pgflow_cli.look.options import AnswerForm
 from pgflow_cli.look.output import print_one
 
 pg = make_group("pg", "The embedded Postgres server, for development.", no_args_is_help=True)
@@ -37,7 +37,7 @@ def start(home: Home = None) -> None:
 
 
 @pg.command()
-def status(home: Home = None, *, form: Answer) -> None:
+def status(home: Home = None, *, form: AnswerForm) -> None:
     """Says whether the server is up, and where."""
     from dataclasses import asdict
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pgflow_cli.look.consoles import Roles, Target, check_roles, open_target
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.targets import did_you_mean
+from pgflow_cli.look.options import operator
+from pgflow_cli.look.targets import Roles, Target, check_roles, did_you_mean, open_target
 
 if TYPE_CHECKING:
     from pgflow import Workflow

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any, Literal, NamedTuple
 
 from pgflow_cli.look.declaring import Made, arg, opt
-from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.failures import opening
 from pgflow_cli.look.output import LogFormat, LogLevel, shown
 from pgflow_cli.look.parsing import seconds_option
 
@@ -16,7 +16,12 @@ ChangeWhy = Annotated[str | None, opt("The reason, kept with the change.", "--wh
 Concurrency = Annotated[int, opt("Runs to work on at once; waiting runs do not count.", min=1)]
 QueueNames = Annotated[
     list[str] | None,
-    opt("Queue to serve; may be given again. Else those of the workflows.", "--queue", "-q"),
+    opt(
+        "Queue to serve; may be given again. Else those of the workflows.",
+        "--queue",
+        "-q",
+        metavar="QUEUE",
+    ),
 ]
 WorkerTarget = Annotated[
     str | None,
@@ -81,9 +86,5 @@ def open_file(path: Path, mode: Literal["r", "w", "a"]) -> IO[str]:
     Raises:
         Mistake: It cannot be opened.
     """
-    try:
+    with opening(shown(str(path)), "read" if mode == "r" else "written"):
         return path.open(mode, encoding="utf-8")
-    except (OSError, ValueError) as error:  # a path with NUL is a ValueError
-        verb = "read" if mode == "r" else "written"
-        why = getattr(error, "strerror", None) or error
-        raise Mistake(f"{shown(str(path))} cannot be {verb}: {why}") from error

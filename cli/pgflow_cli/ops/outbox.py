@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Annotated
 
 from pgflow import inspect
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm
-from pgflow_cli.look.output import Form, duration, many, print_one, print_rows, table
+from pgflow_cli.look.options import Answer, DryRun, Rows, Yes, confirm, operator
+from pgflow_cli.look.output import many, until
 from pgflow_cli.look.parsing import parse_duration, parse_json
 from pgflow_cli.ops.options import ChangeWhy
 
@@ -24,23 +24,22 @@ SAMPLE = 10_000
 
 
 @outbox.callback()
-def list_relays(*, form: Rows, db: Db) -> None:
+def list_relays(*, db: Rows) -> None:
     """Shows relays and their lag, or replays or repairs one.
 
     LAG counts the events that a relay has yet to take, up to 10000, and OLDEST is the age of the
     first. RETRYING wait for another try, and DEAD until `pgflow outbox redeliver`.
     """
-    columns = table(
-        "RELAY=name state topics/40 target CURSOR=event_id lag OLDEST=oldest_at retrying "
-        "dead error*120",
-        now=db.now(),
+    columns = (
+        "RELAY=name state topics/40 target CURSOR=event_id lag OLDEST=oldest_at retrying dead "
+        "error*120"
     )
     rows = db.ask(inspect.list_relays())
-    print_rows(form, columns, rows, names=inspect.RelayRow, empty="There are no relays yet.")
+    db.print(rows, columns, "There are no relays yet.", inspect.RelayRow)
 
 
 @outbox.command("show")
-def show_relay(relay: Name, *, limit: Annotated[int, opt(min=1)] = 50, form: Rows, db: Db) -> None:
+def show_relay(relay: Name, *, limit: Annotated[int, opt(min=1)] = 50, db: Rows) -> None:
     """Lists the events that a relay could not deliver at once.
 
     Args:
@@ -48,22 +47,16 @@ def show_relay(relay: Name, *, limit: Annotated[int, opt(min=1)] = 50, form: Row
     """
     if relay not in {row.name for row in db.ask(inspect.list_relays())}:
         raise Mistake(f"relay {relay!r} does not exist: `pgflow outbox` lists them")
-    now = db.now()
-    columns = table(
-        "EVENT=event_id state topic/40 key/40 TRIES=attempts NEXT AGE=at error/80 payload~*120",
-        now=now,
-        NEXT=lambda row: _next_try(row, now),
+    columns = (
+        "EVENT=event_id state topic/40 key/40 TRIES=attempts NEXT AGE=at error/80 payload~*120"
     )
-    rows = db.ask(inspect.list_deliveries(relay, limit=limit)).items
-    names = inspect.DeliveryRow
-    print_rows(form, columns, rows, names=names, empty="It has delivered all that it took.")
+    rows, names = db.ask(inspect.list_deliveries(relay, limit=limit)).items, inspect.DeliveryRow
+    empty = "It has delivered all that it took."
+    db.print(rows, columns, empty, names, NEXT=lambda row: _next_try(row, db.now))
 
 
 def _next_try(row: inspect.DeliveryRow, now: datetime) -> str:
-    left = (row.due_at - now).total_seconds()
-    if row.state == "dead":
-        return ""
-    return f"in {duration(left)}" if left > 0 else "now"
+    return "" if row.state == "dead" else until(row.due_at, now, "now")
 
 
 @outbox.command("replay")
@@ -72,8 +65,7 @@ def replay_relay(
     *,
     from_event: Annotated[int, opt("--from", min=1)],
     why: ChangeWhy = None,
-    form: Answer,
-    db: Db,
+    db: Answer,
 ) -> None:
     """Has a relay go on from an event, which and all later ones come again.
 
@@ -84,13 +76,11 @@ def replay_relay(
     """
     count = db.client.replay_relay(relay, from_event, why=why, by=operator())
     text = f"Relay {relay} goes on from event {from_event}: {count} to come."
-    print_one(form, {"relay": relay, "events": count}, text)
+    db.answer({"relay": relay, "events": count}, text)
 
 
 @outbox.command("redeliver")
-def redeliver(
-    relay: Name, event: int | None = None, *, why: ChangeWhy = None, form: Answer, db: Db
-) -> None:
+def redeliver(relay: Name, event: int | None = None, *, why: ChangeWhy = None, db: Answer) -> None:
     """Has a relay try its dead events again, or one of them.
 
     Args:
@@ -100,25 +90,25 @@ def redeliver(
     if event is not None and not count:
         raise Mistake(f"event {event} of relay {relay} is not dead: see `pgflow outbox show`")
     text = f"Relay {relay} tries {many(count, 'event')} again."
-    print_one(form, {"relay": relay, "events": count}, text)
+    db.answer({"relay": relay, "events": count}, text)
 
 
 @outbox.command("pause")
-def pause_relay(relay: Name, *, why: ChangeWhy = None, form: Answer, db: Db) -> None:
+def pause_relay(relay: Name, *, why: ChangeWhy = None, db: Answer) -> None:
     """Has a relay take no more events; those under way are delivered."""
     db.client.pause_relay(relay, why=why, by=operator())
-    _print_state(form, relay, "paused")
+    _print_state(db, relay, "paused")
 
 
 @outbox.command("resume")
-def resume_relay(relay: Name, *, why: ChangeWhy = None, form: Answer, db: Db) -> None:
+def resume_relay(relay: Name, *, why: ChangeWhy = None, db: Answer) -> None:
     """Lets a relay go on that is paused, or whose target had failed too often."""
     db.client.resume_relay(relay, why=why, by=operator())
-    _print_state(form, relay, "resumed")
+    _print_state(db, relay, "resumed")
 
 
 @outbox.command("drop")
-def drop_relay(relay: Name, *, yes: bool = False, form: Answer, db: Db) -> None:
+def drop_relay(relay: Name, *, yes: bool = False, db: Answer) -> None:
     """Removes a relay that no code declares any more, so that it keeps no events.
 
     Args:
@@ -127,17 +117,15 @@ def drop_relay(relay: Name, *, yes: bool = False, form: Answer, db: Db) -> None:
     if not yes:
         raise Mistake(f"relay {relay} would forget its place: pass --yes")
     db.client.drop_relay(relay)
-    _print_state(form, relay, "dropped")
+    _print_state(db, relay, "dropped")
 
 
-def _print_state(form: Form, relay: str, state: str) -> None:
-    print_one(form, {"relay": relay, "state": state}, f"Relay {relay} is {state}.")
+def _print_state(db: Database, relay: str, state: str) -> None:
+    db.answer({"relay": relay, "state": state}, f"Relay {relay} is {state}.")
 
 
 @outbox.command("publish")
-def publish(
-    topic: str, payload: str = "null", *, key: str | None = None, form: Answer, db: Db
-) -> None:
+def publish(topic: str, payload: str = "null", *, key: str | None = None, db: Answer) -> None:
     """Publishes an event.
 
     Args:
@@ -146,7 +134,7 @@ def publish(
         key: Events of one key come in their order.
     """
     number = db.client.publish(topic, parse_json(payload, "the payload"), key=key)
-    print_one(form, {"event": number}, f"Published event {number}.")
+    db.answer({"event": number}, f"Published event {number}.")
 
 
 @outbox.command("prune")
@@ -155,8 +143,7 @@ def prune_events(
     older_than: Annotated[str, opt(metavar="DURATION")],
     yes: Yes = False,
     dry_run: DryRun = False,
-    form: Answer,
-    db: Db,
+    db: Answer,
 ) -> None:
     """Removes events that are older and that every relay has taken.
 
@@ -174,11 +161,8 @@ def prune_events(
             confirm(f"Remove at least {_events(*found)}, older than {older_than}?")
     events, partitions = found if dry_run else db.client.drop_events(age)
     verb = "Would remove" if dry_run else "Removed"
-    print_one(
-        form,
-        {"events": events, "partitions": partitions, "removed": not dry_run},
-        f"{verb} {_events(events, partitions)}.",
-    )
+    row = {"events": events, "partitions": partitions, "removed": not dry_run}
+    db.answer(row, f"{verb} {_events(events, partitions)}.")
 
 
 def _events(events: int, partitions: int) -> str:

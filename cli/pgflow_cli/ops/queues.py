@@ -15,9 +15,8 @@ from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, made_of, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, Rows, confirm
-from pgflow_cli.look.output import Form, Limit, age, many, print_one, print_rows, table
+from pgflow_cli.look.options import Answer, Rows, Yes, confirm, operator
+from pgflow_cli.look.output import Form, Limit, age, many
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
 from pgflow_cli.ops.options import ChangeWhy
 
@@ -27,15 +26,15 @@ Name = Annotated[str, arg("Name of the queue.")]
 
 
 @queues.callback()
-def list_queues(*, plot: bool = False, form: Rows, db: Db) -> None:
+def list_queues(*, plot: bool = False, db: Rows) -> None:
     """Shows queues, or pauses, resumes or configures one.
 
     Args:
         plot: Also draw what began and ended in the last hour.
     """
-    if plot and form is not Form.TABLE:
+    if plot and db.form is not Form.TABLE:
         raise Mistake("--plot draws for people: leave out --json and --csv")
-    _print(db, None, form)
+    _print(db, None)
     if plot:
         _draw(db)
 
@@ -52,19 +51,19 @@ def _draw(db: Database) -> None:
 
 
 @queues.command("pause")
-def pause_queue(queue: Name, *, why: ChangeWhy = None, form: Answer, db: Db) -> None:
+def pause_queue(queue: Name, *, why: ChangeWhy = None, db: Answer) -> None:
     """Stops claims from a queue; what is running goes on."""
     _check_name(db, queue)
     db.client.pause_queue(queue, why=why, by=operator())
-    _print(db, queue, form)
+    _print(db, queue)
 
 
 @queues.command("resume")
-def resume_queue(queue: Name, *, why: ChangeWhy = None, form: Answer, db: Db) -> None:
+def resume_queue(queue: Name, *, why: ChangeWhy = None, db: Answer) -> None:
     """Lets claims from a paused queue go on."""
     _check_name(db, queue)
     db.client.resume_queue(queue, why=why, by=operator())
-    _print(db, queue, form)
+    _print(db, queue)
 
 
 # ---------------------------------------------------------------- rules
@@ -140,26 +139,23 @@ def set_queue(
     *,
     rules: Rules,
     why: ChangeWhy = None,
-    yes: Annotated[bool, opt("--yes", "-y")] = False,
-    form: Answer,
-    db: Db,
+    yes: Yes = False,
+    db: Answer,
 ) -> None:
     """Sets rules of a queue: limits, rates and order.
 
     They hold from the next claim on, over all workers. Rules that are not given stay as they are.
     Pass none to take one away. A queue that nothing has used yet is asked about, and made.
 
-    Args:
-        yes: Do not ask about a queue that nothing has used.
     """
     if not rules:
         raise Mistake("no rule given: pass --concurrency, --rate, --key or another")
-    names = [queue] if yes else _names(db)
+    names = [queue] if yes else db.ask(inspect.list_queue_names())
     if queue not in names:
         there = f" There are {', '.join(names)}." if names else ""
         confirm(f"Nothing has used a queue {queue!r} yet.{there} Make it?", "pass --yes")
     db.client.set_queue(queue, why=why, by=operator(), **rules)
-    _print(db, queue, form)
+    _print(db, queue)
 
 
 @queues.command("purge")
@@ -167,10 +163,9 @@ def purge_queue(
     queue: Name,
     *,
     why: str | None = None,
-    yes: Annotated[bool, opt("--yes", "-y")] = False,
+    yes: Yes = False,
     dry_run: bool = False,
-    form: Answer,
-    db: Db,
+    db: Answer,
 ) -> None:
     """Cancels the runs of a queue that have not begun.
 
@@ -179,7 +174,6 @@ def purge_queue(
 
     Args:
         why: The reason, kept with each run.
-        yes: Do not ask.
         dry_run: Count the runs, and do nothing.
     """
     _check_name(db, queue)
@@ -189,17 +183,14 @@ def purge_queue(
         if not yes:
             confirm(f"Cancel {many(found.runs, 'run')} of {queue} that have not begun?")
         purged = db.client.purge_queue(queue, found, why=why, by=operator())
-    print_one(
-        form,
-        {"queue": queue, "found": found.runs, "purged": purged},
-        f"{many(found.runs, 'run')} of {queue} would be cancelled; nothing was done."
-        if dry_run
-        else f"{many(purged, 'run')} of {queue} cancelled.",
-    )
+    text = f"{many(purged, 'run')} of {queue} cancelled."
+    if dry_run:
+        text = f"{many(found.runs, 'run')} of {queue} would be cancelled; nothing was done."
+    db.answer({"queue": queue, "found": found.runs, "purged": purged}, text)
 
 
 @queues.command("require-known")
-def require_known(queue: Name, *, off: bool = False, form: Answer, db: Db) -> None:
+def require_known(queue: Name, *, off: bool = False, db: Answer) -> None:
     """Refuses starts of workflows that no worker has ever had.
 
     A mistyped name is then an error at the start, instead of a run that never begins. A workflow
@@ -211,11 +202,11 @@ def require_known(queue: Name, *, off: bool = False, form: Answer, db: Db) -> No
     """
     _check_name(db, queue)
     db.client.require_known(queue, required=not off)
-    _print(db, queue, form)
+    _print(db, queue)
 
 
 @queues.command("history")
-def history(queue: str | None = None, *, limit: Limit = 50, form: Rows, db: Db) -> None:
+def history(queue: str | None = None, *, limit: Limit = 50, db: Rows) -> None:
     """Shows who set, paused, resumed or purged queues.
 
     The latest come first.
@@ -223,18 +214,13 @@ def history(queue: str | None = None, *, limit: Limit = 50, form: Rows, db: Db) 
     Args:
         queue: Name of the queue; all without.
     """
-    columns = table(
-        "AGO=changed_at queue what RULES*200 BY=changed_by why",
-        now=db.now(),
-        RULES=lambda row: _in_words(row.said),
-    )
-    print_rows(
-        form,
-        columns,
+    names = ("changed_at", "queue", "what", "said", "why", "changed_by")
+    rows, empty = (
         db.ask(inspect.list_queue_changes(queue, limit=limit or None)),
-        names=("changed_at", "queue", "what", "said", "why", "changed_by"),
-        empty="No queue was ever changed.",
+        "No queue was ever changed.",
     )
+    columns = "AGO=changed_at queue what RULES*200 BY=changed_by why"
+    db.print(rows, columns, empty, names, RULES=lambda row: _in_words(row.said))
 
 
 def _in_words(rules: Mapping[str, Any]) -> str:
@@ -248,37 +234,25 @@ def _in_words(rules: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value(rule)}" for name, rule in rules.items())
 
 
-def _names(db: Database) -> list[str]:
-    return db.ask(inspect.list_queue_names())
-
-
 def _check_name(db: Database, queue: str) -> None:
-    names = _names(db)
+    names = db.ask(inspect.list_queue_names())
     if queue not in names:
         raise Mistake(f"queue {queue!r} does not exist: there are {', '.join(names) or 'none yet'}")
 
 
-def _print(db: Database, queue: str | None, form: Form) -> None:
-    now = db.now()
-    columns = table(
+def _print(db: Database, queue: str | None) -> None:
+    columns = (
         "queue queued# running# waiting# paused# stuck# OLDEST=oldest_queued_at workers# "
-        "LIMIT=max_running RULES@100 STATE",
-        now=now,
-        RULES=_other_rules,
-        STATE=lambda row: _state(row, now),
+        "LIMIT=max_running RULES@100 STATE"
     )
-    names = inspect.QueueRow
-    print_rows(
-        form,
-        columns,
-        db.ask(inspect.list_queues(queue)),
-        names=names,
-        empty="There are no queues yet.",
-    )
-
-
-def _other_rules(row: inspect.QueueRow) -> str:
-    return _in_words({name: rule for name, rule in row.rules.items() if name != "concurrency"})
+    shows = {
+        "RULES": lambda row: _in_words(
+            {n: it for n, it in row.rules.items() if n != "concurrency"}
+        ),
+        "STATE": lambda row: _state(row, db.now),
+    }
+    rows, empty = db.ask(inspect.list_queues(queue)), "There are no queues yet."
+    db.print(rows, columns, empty, inspect.QueueRow, **shows)
 
 
 def _state(row: inspect.QueueRow, now: datetime) -> str:

@@ -6,15 +6,14 @@ auditor, and only over what is pgflow's. That module documents what is refused a
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pgflow_cli.look.database import Dsn, find_dsn
+from pgflow_cli.look.database import find_dsn
 from pgflow_cli.look.declaring import arg
-from pgflow_cli.look.failures import TIME_LIMIT, Ended, Mistake
+from pgflow_cli.look.failures import TIME_LIMIT, Ended
 from pgflow_cli.look.options import Rows
-from pgflow_cli.look.output import Column, Form, Limit, note, print_rows, short_json
-from pgflow_cli.look.parsing import read_standard_input, seconds_option
+from pgflow_cli.look.output import Column, Form, Limit, note, short_json
+from pgflow_cli.look.parsing import read_given, seconds_option
 
 if TYPE_CHECKING:
     from pgflow.inspect.sheet import Sheet
@@ -25,8 +24,7 @@ def sql(
     *,
     limit: Limit = 1000,
     timeout: Annotated[float, seconds_option("--timeout", shown="60s")] = 60.0,
-    form: Rows,
-    dsn: Dsn = None,
+    db: Rows,
 ) -> None:
     """Runs a read-only query against the database.
 
@@ -37,32 +35,19 @@ def sql(
         statement: A question in SQL, @FILE, or - for standard input.
         timeout: Give up after 90s, 10m...
     """
-    sheet = _ask(dsn, _read(statement), limit or None, timeout)
+    sheet = _ask(db.given, read_given(statement, "the statement")[0], limit or None, timeout)
     # Two columns may have one name, so the cells of a table are found by their position.
-    rows: list[dict[Any, Any]] = [dict(enumerate(row)) for row in sheet.rows]
-    if form is not Form.TABLE:
-        rows = [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]
+    names: Any = range(len(sheet.columns)) if db.form is Form.TABLE else sheet.columns
+    rows = [dict(zip(names, row, strict=True)) for row in sheet.rows]
     columns = [_column(name, number) for number, name in enumerate(sheet.columns)]
-    print_rows(form, columns, rows, names=list(sheet.columns), empty="no rows")
+    db.print(rows, columns, "no rows", list(sheet.columns))
     if sheet.has_more:
         note(f"The first {limit} rows; there are more: --limit 0 gives all.")
-
-
-def _read(statement: str) -> str:
-    if statement == "-":
-        return read_standard_input("the statement")
-    if not statement.startswith("@"):
-        return statement
-    try:
-        return Path(statement[1:]).read_text()
-    except (OSError, ValueError) as error:  # no such file, no name of one, or no text in it
-        raise Mistake(f"the statement cannot be read: {error}") from error
 
 
 def _ask(dsn: str | None, text: str, limit: int | None, seconds: float) -> Sheet:
     import psycopg
 
-    from pgflow.errors import InvalidArgument
     from pgflow.inspect.sheet import find_auditor_dsn, read_sheet
 
     try:
@@ -75,8 +60,6 @@ def _ask(dsn: str | None, text: str, limit: int | None, seconds: float) -> Sheet
             most_chars=None,
             seconds=seconds,
         )
-    except InvalidArgument as error:
-        raise Mistake(str(error)) from error
     except psycopg.errors.QueryCanceled as error:
         note(f"pgflow: no answer within {seconds:g} s: pass --timeout, or ask for less")
         raise Ended(TIME_LIMIT) from error

@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look import github
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.options import Answer, Chosen, Db
-from pgflow_cli.look.output import Form, console, dump, many, note
+from pgflow_cli.look.options import Answer, Chosen
+from pgflow_cli.look.output import Form, as_object, dump, many, note, say
 from pgflow_cli.look.selection import Filters
 from pgflow_cli.look.targets import load_app
 from pgflow_cli.ops.transfer import choose_chains
 
 if TYPE_CHECKING:
     from pgflow.replay.histories import Replayed, Verdict
-
-MAX_ANNOTATIONS = 10
-"""GitHub shows no more of a kind for one step."""
 
 
 def replay(
@@ -39,8 +37,7 @@ def replay(
     ] = None,
     sample: Annotated[int | None, opt(min=1)] = None,
     filters: Chosen,
-    form: Answer,
-    db: Db,
+    db: Answer,
 ) -> None:
     """Replays recorded runs against the current code.
 
@@ -60,15 +57,15 @@ def replay(
         )
     definitions = load_app(target, db.given).definitions
     if from_files:
-        replayed = _replay(_from_files(from_files), definitions, form)
+        replayed = _replay(_from_files(from_files), definitions, db.form)
         if not replayed.repeated + replayed.diverged + replayed.redacted:
             held = f"runs of {', '.join(replayed.unknown)}" if replayed.unknown else "no runs"
             raise Mistake(
                 f"nothing was replayed: the files hold {held}, none of a workflow of {target}"
             )
     else:
-        replayed = _replay(_from_database(db, definitions, filters, sample), definitions, form)
-    if form is not Form.JSON:
+        replayed = _replay(_from_database(db, definitions, filters, sample), definitions, db.form)
+    if db.form is not Form.JSON:
         _sum_up(replayed)
     if replayed.diverged:
         raise Ended(FAILED)
@@ -93,9 +90,8 @@ def _from_database(
     db.connection.read_only = True
     if sample is not None:
         of_each = replace(filters, workflow=None).chosen()
-        yield from read_database(
-            db.connection, db.ask(inspect.sample_chains(names, of_each, sample))
-        )
+        chains = db.ask(inspect.sample_chains(names, of_each, sample))
+        yield from read_database(db.connection, chains)
         return
     with db.connection.transaction():
         chosen = choose_chains(db, replace(filters, workflow=names or [""]))
@@ -113,7 +109,7 @@ def _replay(histories: Iterator[Any], definitions: Any, form: Form) -> Replayed:
             typer.echo(dump(_as_row(verdict)))
         elif verdict.divergence is not None:
             _show(verdict)
-        is_annotated = is_on_github and replayed.diverged <= MAX_ANNOTATIONS
+        is_annotated = is_on_github and replayed.diverged <= github.MAX_ANNOTATIONS
         if verdict.divergence is not None and is_annotated:
             print(annotation(verdict), file=sys.stderr, flush=True)
     return replayed
@@ -121,16 +117,11 @@ def _replay(histories: Iterator[Any], definitions: Any, form: Form) -> Replayed:
 
 def _as_row(verdict: Verdict) -> dict[str, Any]:
     found = verdict.divergence
-    return {
-        "key": verdict.key,
-        "workflow": verdict.workflow,
-        "generation": verdict.generation,
-        "units": verdict.units,
-        "verdict": _word(verdict),
-        "message": None if found is None else found.message,
-        "diff": [] if found is None else found.diff,
-        "where": [] if found is None else found.where,
-    }
+    told: dict[str, Any] = {"message": None, "diff": [], "where": []}
+    if found is not None:
+        told = as_object(found, told)
+    row = as_object(verdict, ("key", "workflow", "generation", "units"))
+    return {**row, "verdict": _word(verdict), **told}
 
 
 def _word(verdict: Verdict) -> str:
@@ -142,16 +133,12 @@ def _word(verdict: Verdict) -> str:
 
 
 def _show(verdict: Verdict) -> None:
-    from rich.text import Text
-
     assert verdict.divergence is not None
-    out = console()
-    out.print(Text.assemble(("diverges ", "bold red"), verdict.divergence.message), soft_wrap=True)
+    say(("diverges ", "bold red"), verdict.divergence.message)
     for line in verdict.divergence.diff:
-        style = {"-": "red", "+": "green"}.get(line[0], "bright_black")
-        out.print(Text(f"    {line}", style=style), soft_wrap=True)
+        say((f"    {line}", {"-": "red", "+": "green"}.get(line[0], "bright_black")))
     for line in verdict.divergence.where:
-        out.print(Text(f"    at {line}"), soft_wrap=True)
+        say(f"    at {line}")
 
 
 def _sum_up(replayed: Replayed) -> None:
@@ -161,10 +148,9 @@ def _sum_up(replayed: Replayed) -> None:
     if replayed.redacted:
         parts.append(f"{replayed.redacted:,} left out, since a value of theirs was redacted")
     if replayed.unknown:
-        parts.append(
-            f"{many(sum(replayed.unknown.values()), 'run')} of other workflows left out "
-            f"({', '.join(sorted(replayed.unknown))})"
-        )
+        others = many(sum(replayed.unknown.values()), "run")
+        names = ", ".join(sorted(replayed.unknown))
+        parts.append(f"{others} of other workflows left out ({names})")
     note("; ".join(parts))
 
 
@@ -175,17 +161,13 @@ def annotation(verdict: Verdict) -> str:
     """Return the annotation that GitHub Actions shows at the source
     line where the code left the record.
     """
-    from pgflow_cli.look.github import command
-
     found = verdict.divergence
     assert found is not None
     at = _LINE.fullmatch(found.where[-1]) if found.where else None
-    place = {}
+    place: dict[str, Any] = {}
     if at is not None:
-        path = Path(at[1])
-        place = {
-            "file": path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path,
-            "line": at[2],
-        }
+        path, here = Path(at[1]), Path.cwd()
+        file = path.relative_to(here) if path.is_relative_to(here) else path
+        place = {"file": file, "line": at[2]}
     title = f"run {verdict.key} of {verdict.workflow} diverges"
-    return command("error", "\n".join([found.message, *found.diff]), **place, title=title)
+    return github.command("error", "\n".join([found.message, *found.diff]), **place, title=title)

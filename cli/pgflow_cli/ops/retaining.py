@@ -1,17 +1,17 @@
-"""``pgflow retention`` and ``pgflow forget``: which runs are kept for how long, or removed."""
+"""``pgflow retention``, ``prune`` and ``forget``: which runs are kept for how long, or removed."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm
-from pgflow_cli.look.output import duration, many, print_one, print_rows, table
-from pgflow_cli.look.parsing import parse_duration
+from pgflow_cli.look.options import Answer, DryRun, Rows, Yes, confirm, operator
+from pgflow_cli.look.output import duration, many, progress, when
+from pgflow_cli.look.parsing import parse_duration, parse_pairs
 
 retention = make_group("retention", invoke_without_command=True)
 Rule = Annotated[str, arg("Name of the rule.")]
@@ -19,20 +19,16 @@ Key = Annotated[str, arg("Key of a run.")]
 
 
 @retention.callback()
-def list_rules(*, form: Rows, db: Db) -> None:
+def list_rules(*, db: Rows) -> None:
     """Shows how long runs are kept, or changes that.
 
     Of the rules that match a run, the one with the most conditions decides, and of several such the
     one that keeps longer. Runs that no rule matches stay.
     """
-    columns = table(
-        "rule KEEPS RUNS*120 SET=set_at BY=set_by",
-        now=db.now(),
-        KEEPS=lambda row: duration(row.keep_seconds),
-        RUNS=_conditions,
-    )
     rows, empty = db.ask(inspect.list_retention_rules()), "No rule: runs stay until you prune them."
-    print_rows(form, columns, rows, names=inspect.RetentionRule, empty=empty)
+    shows = {"KEEPS": lambda row: duration(row.keep_seconds), "RUNS": _conditions}
+    columns = "rule KEEPS RUNS*120 SET=set_at BY=set_by"
+    db.print(rows, columns, empty, inspect.RetentionRule, **shows)
 
 
 def _conditions(row: inspect.RetentionRule) -> str:
@@ -51,8 +47,7 @@ def set_rule(
     status: str | None = None,
     label: Annotated[list[str] | None, opt(metavar="NAME=VALUE")] = None,
     of_tenant: str | None = None,
-    form: Answer,
-    db: Db,
+    db: Answer,
 ) -> None:
     """Sets a rule, or replaces the one of this name. Workers remove runs by it.
 
@@ -63,52 +58,48 @@ def set_rule(
         label: Only runs with this label.
         of_tenant: Only runs of this tenant.
     """
-    pairs = [one.partition("=") for one in label or ()]
-    if not all(separator for _, separator, _ in pairs):
-        raise Mistake("a label is given as NAME=VALUE")
-    labels = {name: value for name, _, value in pairs} or None
+    labels = parse_pairs(label, "a label") or None
     kept: Any = parse_duration(keep, "--keep")
-    wanted: Literal["completed", "failed", "cancelled"] | None = status  # type: ignore[assignment]
+    wanted: Any = status
     db.client.set_retention(
         rule, kept, workflow=workflow, status=wanted, labels=labels, tenant=of_tenant, by=operator()
     )
     answer = {"rule": rule, "keep_seconds": kept.total_seconds()}
-    print_one(form, answer, f"Rule {rule} keeps runs for {keep}.")
+    db.answer(answer, f"Rule {rule} keeps runs for {keep}.")
 
 
 @retention.command("drop")
-def drop_rule(rule: Rule, *, form: Answer, db: Db) -> None:
+def drop_rule(rule: Rule, *, db: Answer) -> None:
     """Takes back a rule."""
     if not db.client.drop_retention(rule):
         raise Mistake(f"no rule is called {rule!r}: `pgflow retention` lists them")
-    print_one(form, {"rule": rule}, f"Rule {rule} is dropped.")
+    db.answer({"rule": rule}, f"Rule {rule} is dropped.")
 
 
 @retention.command("hold")
-def hold(key: Key, *, why: str, form: Answer, db: Db) -> None:
+def hold(key: Key, *, why: str, db: Answer) -> None:
     """Puts a legal hold on a run: nothing removes it or redacts its values.
 
     Args:
         why: The reason, kept with your name.
     """
     db.client.hold_history(key, why=why, by=operator())
-    print_one(form, {"key": key, "why": why}, f"Run {key} is under a legal hold.")
+    db.answer({"key": key, "why": why}, f"Run {key} is under a legal hold.")
 
 
 @retention.command("release")
-def release(key: Key, *, form: Answer, db: Db) -> None:
+def release(key: Key, *, db: Answer) -> None:
     """Releases the legal hold of a run."""
     if not db.client.release_history(key):
         raise Mistake(f"run {key!r} is under no legal hold: `pgflow retention holds` lists them")
-    print_one(form, {"key": key}, f"The legal hold of run {key} is released.")
+    db.answer({"key": key}, f"The legal hold of run {key} is released.")
 
 
 @retention.command("holds")
-def list_holds(*, form: Rows, db: Db) -> None:
+def list_holds(*, db: Rows) -> None:
     """Lists runs under a legal hold."""
-    columns = table("key why*120 SINCE=held_at BY=held_by", now=db.now())
     rows, empty = db.ask(inspect.list_legal_holds()), "No run is under a legal hold."
-    print_rows(form, columns, rows, names=inspect.LegalHold, empty=empty)
+    db.print(rows, "key why*120 SINCE=held_at BY=held_by", empty, inspect.LegalHold)
 
 
 def forget(
@@ -119,8 +110,7 @@ def forget(
     of_tenant: str | None = None,
     yes: Yes = False,
     dry_run: DryRun = False,
-    form: Answer,
-    db: Db,
+    db: Answer,
 ) -> None:
     """Removes all runs of a subject, permanently.
 
@@ -136,11 +126,55 @@ def forget(
     """
     found = db.client.forget_subject(subject, why=why, label=label, tenant=of_tenant, dry_run=True)
     if not dry_run and found.removed:
-        what = many(found.removed, "run")
         if not yes:
-            confirm(f"Remove {what} for good?")
+            confirm(f"Remove {many(found.removed, 'run')} for good?")
         found = db.client.forget_subject(subject, why=why, label=label, tenant=of_tenant)
     left = {"open": found.open, "under a legal hold": found.held, "owing something": found.owing}
     text = f"{many(found.removed, 'run')} {'would be ' if dry_run else ''}removed"
     text += "".join(f"; left as {reason}: {number}" for reason, number in left.items() if number)
-    print_one(form, {**found._asdict(), "is_removed": not dry_run}, f"{text}.")
+    db.answer({**found._asdict(), "is_removed": not dry_run}, f"{text}.")
+
+
+def prune(
+    *,
+    older_than: Annotated[str, opt(metavar="DURATION")],
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    batch: Annotated[int, opt(min=1, max=100_000)] = 1000,
+    move_at_most: Annotated[int, opt(min=1)] = 10_000,
+    db: Answer,
+) -> None:
+    """Removes runs that ended long ago.
+
+    A run goes with all its data, and together with the runs that it started and continued as, once
+    all of these have ended. pgflow.dropped_history records what was removed. A partition of the
+    journal that only a few rows keep is shrunk to them, after the next vacuum.
+
+    Args:
+        older_than: How long ago they must have ended, like 90d.
+        batch: So many runs in one transaction.
+        move_at_most: Shrink partitions of the journal that so many rows keep, or fewer.
+    """
+    ended_before = db.now - parse_duration(older_than, "--older-than")
+    runs = db.ask(inspect.count_ended(ended_before)) if dry_run or not yes else 0
+    partitions = shrunk = 0
+    if not dry_run:
+        if runs:
+            confirm(f"Remove {many(runs, 'run')} that ended before {when(ended_before)}?")
+        gone = db.client.drop_history(
+            ended_before, batch=batch, progress=progress("run", "removed so far")
+        )
+        runs, partitions = gone.runs, gone.partitions
+        shrunk = len(db.client.shrink_journal(move_at_most))
+    pruned = {"runs": runs, "partitions": partitions, "shrunk": shrunk}
+    text = _in_words(runs, partitions, shrunk, ended_before if dry_run else None)
+    db.answer({**pruned, "ended_before": ended_before, "removed": not dry_run}, text)
+
+
+def _in_words(runs: int, partitions: int, shrunk: int, only_counted_before: datetime | None) -> str:
+    if only_counted_before is not None:
+        return f"{many(runs, 'run')} ended before {when(only_counted_before)}; nothing was removed"
+    text = f"{many(runs, 'run')} removed"
+    for number, verb in ((partitions, "dropped"), (shrunk, "shrunk")):
+        text += f", and {many(number, 'partition')} of the journal {verb}" if number else ""
+    return text

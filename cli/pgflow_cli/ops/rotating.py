@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended
-from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import many, note, print_one
+from pgflow_cli.look.options import Answer
+from pgflow_cli.look.output import many, progress
 from pgflow_cli.look.targets import load_app
 
 
@@ -16,8 +15,7 @@ def rotate(
     target: Annotated[str, arg(metavar="MODULE[:APP]")],
     *,
     pages: Annotated[int, opt(min=1)] = 128,
-    form: Answer,
-    db: Db,
+    db: Answer,
 ) -> None:
     """Wraps the keys of stored values with an app's present key.
 
@@ -30,18 +28,15 @@ def rotate(
         pages: So many pages of a table in one transaction.
     """
     app = load_app(target, db.given)
-    done = db.client.rotate_keys(app.definitions.envelopes, pages=pages, progress=_tell)
+    done = db.client.rotate_keys(
+        app.definitions.envelopes, pages=pages, progress=progress("row", "so far")
+    )
     answer = {"rows": done.rows, "unknown": list(done.unknown), "busy": done.busy}
     text = f"{many(done.rows, 'row')} now wrapped with the present key"
     if done.busy:
         text += "; others were locked: run it again"
     if done.unknown:
         text += f"; some need keys that the codec does not have: {', '.join(done.unknown)}"
-    print_one(form, answer, text)
+    db.answer(answer, text)
     if done.unknown or done.busy:
         raise Ended(FAILED)
-
-
-def _tell(rows: int) -> None:
-    if sys.stderr.isatty():
-        note(f"{many(rows, 'row')} so far")

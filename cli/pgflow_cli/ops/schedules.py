@@ -10,16 +10,13 @@ from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, OwnLabels, Rows
+from pgflow_cli.look.options import Answer, OwnLabels, Rows, operator
 from pgflow_cli.look.output import (
     as_object,
     duration,
     many,
     names_of,
     note,
-    print_one,
-    print_rows,
     shown,
     table,
     when,
@@ -32,23 +29,21 @@ schedules = make_group("schedules", invoke_without_command=True)
 Name = Annotated[str, arg("Name of the schedule.")]
 
 
-_COLUMNS = table(
-    "SCHEDULE=name state slots*120 NEXT=due_at LAST=last_slot_at OPEN=open_runs fired "
-    "skipped missed WHY",
-    WHY=lambda row: row.why_paused or row.error,
-)
-
-
 @schedules.callback()
-def list_schedules(*, form: Rows, db: Db) -> None:
+def list_schedules(*, db: Rows) -> None:
     """Shows schedules, or changes one.
 
     NEXT is when the next slot is due. SKIPPED counts slots at which a run before was open, MISSED
     those that were late and not caught up.
     """
+    columns = table(
+        "SCHEDULE=name state slots*120 NEXT=due_at LAST=last_slot_at OPEN=open_runs fired "
+        "skipped missed WHY",
+        WHY=lambda row: row.why_paused or row.error,
+    )
     rows = db.ask(inspect.list_schedules(limit=None)).items
     names = (*names_of(inspect.ScheduleRow), "slots")
-    print_rows(form, _COLUMNS, rows, names=names, empty="There are no schedules.")
+    db.print(rows, columns, "There are no schedules.", names)
 
 
 @schedules.command("show")
@@ -56,8 +51,7 @@ def show_schedule(
     schedule: Name,
     *,
     count: Annotated[int, opt("--next", min=1, max=1000)] = 5,
-    form: Answer,
-    db: Db,
+    db: Answer,
 ) -> None:
     """Shows a schedule, its next slots, and its changes.
 
@@ -69,16 +63,9 @@ def show_schedule(
     found = _find(db, schedule)
     coming = [] if found.state == "broken" else found.next_slots(count)
     changes = db.ask(inspect.list_schedule_changes(schedule)).items
-    print_one(
-        form,
-        {
-            **as_object(found),
-            "slots": found.slots,
-            "next": coming,
-            "changes": [as_object(change) for change in changes],
-        },
-        lambda: Text("\n".join(map(shown, _story(found, coming, changes)))),
-    )
+    row = {**as_object(found), "slots": found.slots, "next": coming}
+    row["changes"] = [as_object(change) for change in changes]
+    db.answer(row, lambda: Text("\n".join(map(shown, _story(found, coming, changes)))))
 
 
 def _story(
@@ -113,32 +100,26 @@ def _story(
 
 
 @schedules.command("pause")
-def pause_schedule(schedule: Name, *, why: ChangeWhy = None, form: Answer, db: Db) -> None:
+def pause_schedule(schedule: Name, *, why: ChangeWhy = None, db: Answer) -> None:
     """Has a schedule start nothing until it is resumed; slots that pass meanwhile are left out."""
     if not why:
         raise Mistake("give the reason for the pause: --why")
     is_new = db.client.pause_schedule(schedule, why=why, by=operator())
-    print_one(
-        form,
-        {"name": schedule, "paused": True, "changed": is_new},
-        f"Schedule {schedule} {'is' if is_new else 'was already'} paused.",
-    )
+    row = {"name": schedule, "paused": True, "changed": is_new}
+    db.answer(row, f"Schedule {schedule} {'is' if is_new else 'was already'} paused.")
 
 
 @schedules.command("resume")
-def resume_schedule(schedule: Name, *, why: ChangeWhy = None, form: Answer, db: Db) -> None:
+def resume_schedule(schedule: Name, *, why: ChangeWhy = None, db: Answer) -> None:
     """Has a paused schedule go on with the slots to come."""
     is_new = db.client.resume_schedule(schedule, why=why, by=operator())
-    print_one(
-        form,
-        {"name": schedule, "paused": False, "changed": is_new},
-        f"Schedule {schedule} {'goes on' if is_new else 'was not paused'}.",
-    )
+    row = {"name": schedule, "paused": False, "changed": is_new}
+    db.answer(row, f"Schedule {schedule} {'goes on' if is_new else 'was not paused'}.")
 
 
 @schedules.command("trigger")
 def trigger_schedule(
-    schedule: Name, *, slot: str | None = None, why: ChangeWhy = None, form: Answer, db: Db
+    schedule: Name, *, slot: str | None = None, why: ChangeWhy = None, db: Answer
 ) -> None:
     """Starts a run of a schedule now, paused or not, whatever runs of it are open.
 
@@ -147,10 +128,9 @@ def trigger_schedule(
     """
     at = None if slot is None else _find(db, schedule).parse_moment(slot, "--slot")
     started = db.client.trigger_schedule(schedule, slot_at=at, why=why, by=operator())
-    print_one(
-        form,
-        {"name": schedule, "key": started.run_key, "is_new": started.is_new},
-        f"Run {started.run_key} {'is started' if started.is_new else 'was there already'}.",
+    row = {"name": schedule, "key": started.run_key, "is_new": started.is_new}
+    db.answer(
+        row, f"Run {started.run_key} {'is started' if started.is_new else 'was there already'}."
     )
 
 
@@ -163,8 +143,7 @@ def backfill_schedule(
     overlap: Annotated[Literal["buffer_all", "allow"], opt(metavar="WORD")] = "buffer_all",
     dry_run: bool = False,
     why: ChangeWhy = None,
-    form: Rows,
-    db: Db,
+    db: Rows,
 ) -> None:
     """Has the slots of a range in the past start their runs.
 
@@ -179,20 +158,19 @@ def backfill_schedule(
     """
     found = _find(db, schedule)
     begin, end = found.parse_moment(first, "FIRST"), found.parse_moment(last, "LAST")
-    rows: list[dict[str, Any]] = [
-        {"slot_at": at, "key": None, "state": "would"} for at in found.slots_between(begin, end)
-    ]
-    if not dry_run:
-        rows = [
-            {"slot_at": one.slot_at, "key": one.run_key, "state": one.state}
-            for one in db.client.backfill_schedule(
-                schedule, begin, end, overlap=overlap, why=why, by=operator()
-            )
-        ]
+    if dry_run:
+        slots: Any = [(at, None, "would") for at in found.slots_between(begin, end)]
+    else:
+        made = db.client.backfill_schedule(
+            schedule, begin, end, overlap=overlap, why=why, by=operator()
+        )
+        slots = [(one.slot_at, one.run_key, one.state) for one in made]
+    names = ("slot_at", "key", "state")
+    rows = [dict(zip(names, slot, strict=True)) for slot in slots]
     if found.state in ("paused", "undeclared") and any(r["state"] == "buffered" for r in rows):
         note(f"The schedule is {found.state}: what is buffered waits until it goes on.")
     columns = table("SLOT state RUN=key*128", SLOT=lambda row: when(row["slot_at"]))
-    print_rows(form, columns, rows, names=("slot_at", "key", "state"), empty="No slot is in there.")
+    db.print(rows, columns, "No slot is in there.", names)
 
 
 # ---------------------------------------------------------------- set
@@ -231,22 +209,16 @@ def _schedule(
         start_at: No slots before: 2026-01-01T02:30, in --tz.
         end_at: None after.
     """
+    given = dict(locals())
     import pgflow
 
-    return pgflow.schedule(
-        cron or None,
-        every=parse_span(every, "--every"),
-        offset=parse_span(offset, "--offset"),
-        tz=tz,
-        overlap=overlap,  # type: ignore[arg-type]
-        catch_up=catch_up,  # type: ignore[arg-type]
-        max_catch_up=max_catch_up,
-        jitter=parse_span(jitter, "--jitter"),
-        not_on=not_on or (),
-        only_on=only_on or (),
-        start_at=None if start_at is None else inspect.parse_moment(start_at, "--start-at", tz),
-        end_at=None if end_at is None else inspect.parse_moment(end_at, "--end-at", tz),
-    )
+    for name in ("every", "offset", "jitter"):
+        given[name] = parse_span(given[name], f"--{name}")
+    for name in ("start_at", "end_at"):
+        if (at := given[name]) is not None:
+            given[name] = inspect.parse_moment(at, f"--{name.replace('_', '-')}", tz)
+    days = {name: given[name] or () for name in ("not_on", "only_on")}
+    return pgflow.schedule(given.pop("cron") or None, **{**given, **days})
 
 
 @schedules.command("set")
@@ -263,8 +235,7 @@ def set_schedule(
     timeout: str | None = None,
     label: OwnLabels = None,
     why: ChangeWhy = None,
-    form: Answer,
-    db: Db,
+    db: Answer,
 ) -> None:
     """Makes a schedule, or sets it anew.
 
@@ -293,27 +264,19 @@ def set_schedule(
         why=why,
         by=operator(),
     )
-    print_one(
-        form,
-        {"name": schedule, "changed": changed},
-        f"Schedule {schedule} {'is set' if changed else 'was like that already'}.",
-    )
+    row = {"name": schedule, "changed": changed}
+    db.answer(row, f"Schedule {schedule} {'is set' if changed else 'was like that already'}.")
 
 
 @schedules.command("remove")
-def remove_schedule(schedule: Name, *, why: ChangeWhy = None, form: Answer, db: Db) -> None:
+def remove_schedule(schedule: Name, *, why: ChangeWhy = None, db: Answer) -> None:
     """Removes a schedule; its runs stay."""
     comes_back = db.client.remove_schedule(schedule, why=why, by=operator())
     if comes_back:
-        note(
-            "The code of a living worker declares it: the next worker makes it again. Remove it "
-            "from the code, or pause it instead."
-        )
-    print_one(
-        form,
-        {"name": schedule, "removed": True, "comes_back": comes_back},
-        f"Schedule {schedule} is removed.",
-    )
+        text = "The code of a living worker declares it: the next worker makes it again."
+        note(f"{text} Remove it from the code, or pause it instead.")
+    row = {"name": schedule, "removed": True, "comes_back": comes_back}
+    db.answer(row, f"Schedule {schedule} is removed.")
 
 
 def _find(db: Database, name: str) -> inspect.ScheduleRow:

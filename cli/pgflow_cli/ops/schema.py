@@ -1,4 +1,9 @@
-"""``pgflow init`` and ``pgflow migrate``: from nothing to a project with a database."""
+"""``pgflow init``, ``migrate`` and ``health``: from nothing to a project with a database, and one
+line with an exit code for probes.
+
+A probe runs every few seconds, on a machine that has other work: it imports the driver and the
+judge of the schema, and asks one query of catalogs.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +13,20 @@ from typing import Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, connect, find_dsn, name_of
-from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.database import connect, find_dsn
+from pgflow_cli.look.failures import Mistake, opening
 from pgflow_cli.look.options import Answer
-from pgflow_cli.look.output import Form, many, note, print_one
+from pgflow_cli.look.output import Form, as_object, many, note
 from pgflow_cli.look.parsing import seconds_option
 
 STARTER = "starter.py.txt"
 
 
 def migrate(
-    dsn: Dsn = None,
+    db: Answer,
     *,
     sql: bool = False,
     lock_timeout: Annotated[float, seconds_option("--lock-timeout", shown="1m")] = 60.0,
-    form: Answer,
 ) -> None:
     """Installs the schema, or brings it up to date.
 
@@ -30,7 +34,7 @@ def migrate(
         sql: Print what would run, for psql, and change nothing.
         lock_timeout: Time to wait for what others hold.
     """
-    with connect(find_dsn(dsn, migrate=False)) as connection:
+    with connect(find_dsn(db.given, migrate=False)) as connection:
         if sql:
             from pgflow.schema import migration_sql
 
@@ -38,8 +42,8 @@ def migrate(
             return
         report = _migrate(connection, lock_timeout)
         notes = [] if report["up_to_date"] else _warn_of_compiling(connection)
-    print_one(form, report, _in_words(report))
-    if form is Form.TABLE:
+    db.answer(report, _in_words(report))
+    if db.form is Form.TABLE:
         if report["advice"]:
             note("A database administrator should run:\n  " + "\n  ".join(report["advice"]))
         for line in notes:
@@ -59,13 +63,12 @@ def _migrate(connection: Any, lock_timeout: float = 60.0) -> dict[str, Any]:
     from pgflow.schema import migrate as migrate_schema
 
     report = migrate_schema(connection, lock_timeout_seconds=lock_timeout)
+    info = connection.info
+    names = ("migrations", "sources", "owner", "advice")
     return {
-        "database": name_of(connection),
+        "database": f"{info.user}@{info.host}:{info.port}/{info.dbname}",
         "up_to_date": report.already_current,
-        "migrations": report.migrations,
-        "sources": report.sources,
-        "owner": report.owner,
-        "advice": report.advice,
+        **as_object(report, names),
     }
 
 
@@ -77,7 +80,7 @@ def _in_words(report: dict[str, Any]) -> str:
     return f"Applied {migrations} and {files} of functions and views to {report['database']}"
 
 
-def init(folder: Path = Path(), *, no_migrate: bool = False, form: Answer, dsn: Dsn = None) -> None:
+def init(folder: Path = Path(), *, no_migrate: bool = False, db: Answer) -> None:
     """Sets up a project: installs the schema, writes flows.py.
 
     Args:
@@ -93,16 +96,29 @@ def init(folder: Path = Path(), *, no_migrate: bool = False, form: Answer, dsn: 
     report: dict[str, Any] = {"file": str(target), "migrated": None}
     words = f"Wrote {target}."
     if not no_migrate:
-        with connect(find_dsn(dsn, migrate=False)) as connection:
+        with connect(find_dsn(db.given, migrate=False)) as connection:
             report["migrated"] = _migrate(connection)
         words += f" {_in_words(report['migrated']).capitalize()}."
-    try:
+    with opening(target, "written"):
         folder.mkdir(parents=True, exist_ok=True)
         target.write_text(resources.files(__package__).joinpath(STARTER).read_text())
-    except OSError as error:
-        raise Mistake(f"{target} cannot be written: {error}") from error
-    print_one(form, report, words)
-    if form is Form.TABLE:
+    db.answer(report, words)
+    if db.form is Form.TABLE:
         where = "" if folder == Path() else f"cd {folder}\n  "
         note(f"\nNow:\n  {where}pgflow run flows.py:greet name=Ada     # runs it here")
         note("  pgflow workers flows.py               # works on runs that others start")
+
+
+def health(db: Answer) -> None:
+    """Checks that the database answers and its schema fits.
+
+    Exit code 0 if so, 69 if the database cannot be reached, 2 if its schema does not fit. It needs
+    no more rights than a login has.
+    """
+    from pgflow.schema import own_assets, require_schema
+
+    with connect(find_dsn(db.given, migrate=False)) as connection:
+        require_schema(connection)
+    stamp = own_assets().stamp
+    row = {"healthy": True, "version": stamp.version, "schema": stamp.schema}
+    db.answer(row, f"healthy: schema {stamp.schema} fits pgflow {stamp.version}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -55,13 +56,13 @@ def serve(
         port: Port of webhooks; 0 for any that is free.
         look: Time between looks at files.
     """
+    import asyncio
+
     from pgflow import AsyncApp
     from pgflow.declare.durable import declared
     from pgflow_cli.ops import serving
-    from pgflow_cli.ops.served.arrivals import Arrivals
-    from pgflow_cli.ops.served.flows import Flows
-    from pgflow_cli.ops.served.going import Going
-    from pgflow_cli.ops.served.starts import Starts
+    from pgflow_cli.ops.served.arrivals import Arrivals, go_on, listen
+    from pgflow_cli.ops.served.starts import Flows, Starts
     from pgflow_cli.ops.served.triggers import NAME, read_triggers
 
     logs.set_up()
@@ -73,7 +74,9 @@ def serve(
     app = AsyncApp(find_dsn(dsn), include=[declared])
     starts = Starts(app, flows, found, given.pool)
     app.include(*starts.relays())
-    going = Going(starts, Arrivals(starts, folder, look), folder, host, port)
+    endpoints = starts.endpoints()
+    listening = listen(host, port) if endpoints else None
+    beside = partial(go_on, Arrivals(starts, folder, look), endpoints, listening)
     serving.spare_what_is_loaded()
     settings = {"concurrency": concurrency, "grace_seconds": grace, "dead_after": dead_after}
-    serving.leave(serving.serve(app, settings, stop, beside=going.go_on))
+    serving.leave(asyncio.run(serving.serve(app, settings, stop, beside=beside)))

@@ -15,14 +15,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pgflow_cli.look.failures import FAILED, USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pgflow_cli.ops.options import Endpoints
     from pgflow_cli.ops.serving import Stop
 
@@ -33,28 +33,6 @@ _SOUND_SECONDS = 60.0
 """Seconds that a process works before its death is the first in a row again."""
 
 _log = logging.getLogger("pgflow")
-
-
-def supervise(
-    arguments: Sequence[str],
-    number: int,
-    endpoints: Endpoints,
-    stop: Stop,
-    nodes: Sequence[int] = (),
-) -> int:
-    """Run worker processes until a signal asks to stop, and return the exit code of the command.
-
-    A process that dies is started again, later each time. One that ends with a mistake, such as a
-    module that does not exist, ends all of them with its code.
-
-    Args:
-        arguments: Arguments of the command, of which each process gets a copy.
-        number: Number of processes.
-        endpoints: Endpoints of the first process; those of the others have the ports that follow.
-        stop: Receives the signal.
-        nodes: Node of the cluster for each process; empty without a cluster.
-    """
-    return asyncio.run(_Supervisor(arguments, endpoints, nodes).run(number, stop))
 
 
 def follow_supervisor(stop: Stop) -> None:
@@ -68,16 +46,27 @@ def follow_supervisor(stop: Stop) -> None:
     threading.Thread(target=wait, name="pgflow supervisor", daemon=True).start()
 
 
-class _Supervisor:
-    def __init__(
-        self, arguments: Sequence[str], endpoints: Endpoints, nodes: Sequence[int]
-    ) -> None:
-        self._arguments, self._endpoints, self._nodes = arguments, endpoints, nodes
-        self._code = 0
-        self._pids: set[int] = set()
+@dataclass
+class Supervisor:
+    """Keeps worker processes at work.
+
+    A process that dies is started again, later each time. One that ends with a mistake, such as a
+    module that does not exist, ends all of them with its code.
+
+    Attributes:
+        arguments: Arguments of the command, of which each process gets a copy.
+        endpoints: Endpoints of the first process; those of the others have the ports that follow.
+        nodes: Node of the cluster for each process; empty without a cluster.
+    """
+
+    arguments: Sequence[str]
+    endpoints: Endpoints
+    nodes: Sequence[int] = ()
+    _code: int = 0
+    _pids: set[int] = field(default_factory=set)
 
     async def run(self, number: int, stop: Stop) -> int:
-        """Keep so many processes at work until they are asked to stop."""
+        """Keep so many processes at work until they are asked to stop; return the exit code."""
         self._asked, stop.crash = stop.event(), self._kill
         async with asyncio.TaskGroup() as group:
             for place in range(number):
@@ -86,7 +75,7 @@ class _Supervisor:
 
     async def _keep(self, place: int) -> None:
         """Keep one process at work."""
-        command = [sys.executable, "-m", "pgflow_cli", *self._arguments, *self._own(place)]
+        command = [sys.executable, "-m", "pgflow_cli", *self.arguments, *self._own(place)]
         pause = first = _PAUSES_SECONDS[0]
         while not self._asked.is_set():
             began = time.monotonic()
@@ -131,11 +120,11 @@ class _Supervisor:
     def _own(self, place: int) -> list[str]:
         """Options that one process has instead of those given."""
         own = ["--processes", "1", "--supervised"]
-        if self._nodes:
-            own += ["--node", str(self._nodes[place])]
+        if self.nodes:
+            own += ["--node", str(self.nodes[place])]
         for name, address in (
-            ("--metrics-port", self._endpoints.metrics),
-            ("--health-port", self._endpoints.probes),
+            ("--metrics-port", self.endpoints.metrics),
+            ("--health-port", self.endpoints.probes),
         ):
             if address is not None and address[1]:
                 own += [name, str(address[1] + place)]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look import github
-from pgflow_cli.look.database import Database, Dsn, find_dsn
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT
 from pgflow_cli.look.options import Answer
-from pgflow_cli.look.output import as_object, duration, many, note, print_one, when
+from pgflow_cli.look.output import as_object, duration, many, note, when
 from pgflow_cli.look.parsing import DeadAfter, parse_amounts, seconds_option
 from pgflow_cli.ops.options import QueueNames, QuietLogs
 
@@ -39,13 +39,9 @@ def _limits(
         grace: Time for which running steps may go on at the end.
         linger: Also wait for timers that are due so soon.
     """
-    grace_seconds = min(grace, max_runtime / 2)
-    return {
-        "runtime": max_runtime,
-        "grace": grace_seconds,
-        "linger": linger,
-        "budget": parse_amounts(budget),
-    }
+    grace = min(grace, max_runtime / 2)
+    budgets = parse_amounts(budget)
+    return {"runtime": max_runtime, "grace": grace, "linger": linger, "budget": budgets}
 
 
 def _settings(
@@ -79,8 +75,7 @@ def tick(
     given: Annotated[dict[str, Any], Made(_settings)],
     exclusive: bool = False,
     logs: QuietLogs,
-    form: Answer,
-    dsn: Dsn = None,
+    db: Answer,
 ) -> None:
     """Drains queues once, for cron: ends when nothing is ready.
 
@@ -92,15 +87,17 @@ def tick(
         target: Module or file with the workflows.
         exclusive: Do nothing if another exclusive tick of these queues is at work.
     """
+    import asyncio
+
     from pgflow_cli.look.targets import load_app
     from pgflow_cli.ops.drain import Limits, drain_once
     from pgflow_cli.ops.serving import Stop, leave, spare_what_is_loaded
 
     logs.set_up()
     stop = Stop()
-    found = find_dsn(dsn)
-    with Database(found) as db:
-        limits = Limits(**limited, began_at=db.now())
+    found = db.dsn
+    limits = Limits(**limited, began_at=db.now)
+    db.close()
     app = load_app(target, found, without_session=True)
     spare_what_is_loaded()
     queues = given["queues"] or app.queues
@@ -109,11 +106,16 @@ def tick(
         if not is_alone:
             note("Another exclusive tick of these queues is at work: nothing was done.")
             return
-        drained = drain_once(app, settings, limits, stop)
-    with Database(found) as db:
-        runs = _outcomes(db, queues, list(app.definitions.workflows), drained, limits.began_at)
+        drained = asyncio.run(drain_once(app, settings, limits, stop))
+    with Database(found) as again:
+        workflows, since = list(app.definitions.workflows), limits.began_at
+        taken = sorted(drained.taken)
+        # Those that a dead worker has made stuck meanwhile too.
+        runs = again.ask(
+            inspect.list_outcomes(taken, stuck_since=since, queues=queues, workflows=workflows)
+        )
     summary = _sum_up(drained, runs)
-    print_one(form, summary, _in_words(summary))
+    db.answer(summary, _in_words(summary))
     failed = [run for run in runs if run.status in ("failed", "stuck")]
     github.report(summary, [as_object(run, _OUTCOME) for run in failed])
     leave(summary["exit_code"])
@@ -134,18 +136,6 @@ def _alone(dsn: str, queues: Sequence[str]) -> Iterator[bool]:
 
 _COUNTED = ("completed", "failed", "cancelled", "waiting", "queued", "running", "paused", "stuck")
 _OUTCOME = ("key", "status", "workflow", "why")
-
-
-def _outcomes(
-    db: Database, queues: Sequence[str], workflows: list[str], drained: Drained, began_at: Any
-) -> list[inspect.RunRow]:
-    """Return the runs that were taken, and those that a dead worker has made stuck meanwhile, with
-    their status.
-    """
-    taken = sorted(drained.taken)
-    return db.ask(
-        inspect.list_outcomes(taken, stuck_since=began_at, queues=queues, workflows=workflows)
-    )
 
 
 def _sum_up(drained: Drained, runs: list[inspect.RunRow]) -> dict[str, Any]:

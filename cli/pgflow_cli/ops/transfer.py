@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -17,7 +17,7 @@ from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Chosen, Db, Keys
-from pgflow_cli.look.output import as_object, dump, many, note, print_one, shown
+from pgflow_cli.look.output import as_object, dump, many, note, shown
 from pgflow_cli.look.selection import Filters, find_run
 from pgflow_cli.ops.options import OutputFile, open_file
 
@@ -66,9 +66,11 @@ def export(
     if output is None and sys.stdout.isatty():
         raise Mistake("this would fill the terminal: pass --output FILE, or send it on with > or |")
     named = [find_run(db, key) for key in dict.fromkeys(keys or ())]
-    with _at_one_moment(db), _opened(output) as out:
+    opened = nullcontext(sys.stdout) if output is None else open_file(output, "w")
+    with _at_one_moment(db), opened as out:
         if decisions:
-            pages = _batched(named) if keys else _pages(db, filters)
+            batches = (named[at : at + AT_ONCE] for at in range(0, len(named), AT_ONCE))
+            pages = batches if keys else _pages(db, filters)
             lines = sum(_write_decisions(db, [run.run_id for run in page], out) for page in pages)
             summary = f"{many(lines, 'decision')} exported"
         else:
@@ -104,10 +106,6 @@ def _export_ended(db: Database, cursor: Path, output: Path) -> str:
     return f"{many(runs, 'run')} exported, {many(lines, 'line')}"
 
 
-def _opened(output: Path | None) -> AbstractContextManager[IO[str]]:
-    return nullcontext(sys.stdout) if output is None else open_file(output, "w")
-
-
 @contextmanager
 def _at_one_moment(db: Database) -> Iterator[None]:
     """Read all as of one moment, and write nothing."""
@@ -138,11 +136,6 @@ def _export(
             if children:
                 pending += db.ask(inspect.list_child_chains(written))
     return len(done), lines
-
-
-def _batched(runs: list[inspect.RunRow]) -> Iterator[list[inspect.RunRow]]:
-    for first in range(0, len(runs), AT_ONCE):
-        yield runs[first : first + AT_ONCE]
 
 
 def _pages(db: Database, filters: Filters) -> Iterator[list[inspect.RunRow]]:
@@ -179,7 +172,7 @@ def choose_chains(db: Database, filters: Filters) -> Iterator[int]:
     return inspect.stream(db.connection, inspect.list_chains(filters.chosen()))
 
 
-def import_runs(file: Annotated[str, arg(metavar="FILE")], *, form: Answer, db: Db) -> None:
+def import_runs(file: Annotated[str, arg(metavar="FILE")], *, db: Answer) -> None:
     """Imports exported runs as read-only history.
 
     It imports all of them or none: if a key or a run exists here already, it refuses the file. A
@@ -193,7 +186,7 @@ def import_runs(file: Annotated[str, arg(metavar="FILE")], *, form: Answer, db: 
 
     count = import_lines(db.connection, _lines(file))
     text = f"{count:,} {'history' if count == 1 else 'histories'} imported"
-    print_one(form, {"imported": count}, text)
+    db.answer({"imported": count}, text)
 
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:

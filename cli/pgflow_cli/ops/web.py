@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pgflow_cli.look.consoles import Target, check_roles, open_target
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import operator
 from pgflow_cli.look.output import note
 from pgflow_cli.look.parsing import read_toml
+from pgflow_cli.look.targets import Target, check_roles, open_target
 from pgflow_cli.ops.options import PORT, Logs
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator, Mapping
 
     from pgflow.app import AsyncApp
     from pgflow.web import Auth

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pgflow import inspect
+from pgflow_cli.look import nodes
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, opt
-from pgflow_cli.look.options import Db, Rows
-from pgflow_cli.look.output import Form, age, print_rows, table
+from pgflow_cli.look.options import Rows
+from pgflow_cli.look.output import age
 from pgflow_cli.look.parsing import DeadAfter, seconds_option
 from pgflow_cli.ops.options import (
     PORT,
@@ -26,31 +27,24 @@ from pgflow_cli.ops.options import (
 def _settings(
     *,
     concurrency: Concurrency = 100,
-    queue: QueueNames = None,
-    grace: Annotated[float, grace_option("steps")] = 10.0,
-    poll: Annotated[float, seconds_option("--poll", shown="1s", least=0.01)] = 1.0,
-    transaction_idle: Annotated[
+    queues: QueueNames = None,
+    grace_seconds: Annotated[float, grace_option("steps")] = 10.0,
+    poll_seconds: Annotated[float, seconds_option("--poll", shown="1s", least=0.01)] = 1.0,
+    transaction_idle_seconds: Annotated[
         float, seconds_option("--transaction-idle", shown="5m", least=0.001)
     ] = 300.0,
-    transactions: Annotated[int, opt(min=1, metavar="COUNT")] = 4,
+    transaction_connections: Annotated[int, opt("--transactions", min=1, metavar="COUNT")] = 4,
     dead_after: DeadAfter = 10.0,
 ) -> dict[str, Any]:
     """Return the options of the worker, as `AsyncApp.worker` takes them.
 
     Args:
-        transactions: Most @transactions that are open at once, on as many connections.
-        poll: Time between sweeps where nothing is notified.
-        transaction_idle: Time for which a @transaction may be idle before the server ends it.
+        transaction_connections: Most @transactions that are open at once, on as many connections.
+        poll_seconds: Time between sweeps where nothing is notified.
+        transaction_idle_seconds: Time for which a @transaction may be idle before the server ends
+            it.
     """
-    return {
-        "concurrency": concurrency,
-        "queues": queue or None,
-        "grace_seconds": grace,
-        "poll_seconds": poll,
-        "transaction_idle_seconds": transaction_idle,
-        "transaction_connections": transactions,
-        "dead_after": dead_after,
-    }
+    return {**locals(), "queues": queues or None}
 
 
 def _endpoints(
@@ -85,8 +79,7 @@ def workers(
     endpoints: Annotated[Endpoints, Made(_endpoints)],
     logs: Logs,
     only_list: Annotated[bool, opt("--list")] = False,
-    form: Rows,
-    db: Db,
+    db: Rows,
 ) -> None:
     """Works on runs until SIGTERM, or lists the workers.
 
@@ -102,33 +95,32 @@ def workers(
         only_list: List the workers, as without a module.
     """
     if node is not None:
-        from pgflow_cli.look.nodes import dsn_of
-
         with db:
-            db = Database(dsn_of(db, node))
+            db = Database(nodes.dsn_of(db, node), db.form)
     if target is None or only_list:
         with db:
-            _list_workers(db, form)
+            _list_workers(db)
         return
+    import asyncio
+
     from pgflow_cli.look.targets import load_app
     from pgflow_cli.ops.serving import Stop, leave, serve, spare_what_is_loaded
-    from pgflow_cli.ops.supervisor import follow_supervisor, supervise
+    from pgflow_cli.ops.supervisor import Supervisor, follow_supervisor
 
     logs.set_up()
     stop = Stop()
     places: list[int] = []
     if all_nodes and node is None:
-        from pgflow_cli.look.nodes import nodes_of
-
         with db:
-            places = [one.node for one in nodes_of(db)] * processes
+            places = [one.node for one in nodes.nodes_of(db)] * processes
     if processes > 1 or places:
-        leave(supervise(sys.argv[1:], len(places) or processes, endpoints, stop, places))
+        supervisor = Supervisor(sys.argv[1:], endpoints, places)
+        leave(asyncio.run(supervisor.run(len(places) or processes, stop)))
     if supervised:
         follow_supervisor(stop)
     app = load_app(target, db.given)
     spare_what_is_loaded()
-    leave(serve(app, settings, stop, endpoints))
+    leave(asyncio.run(serve(app, settings, stop, endpoints)))
 
 
 # ---------------------------------------------------------------- the list
@@ -139,19 +131,17 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _list_workers(db: Database, form: Form) -> None:
-    now = db.now()
-    columns = table(
-        "WORKER=worker_id host pid RUNS> UP=started_at STATE version@100 queues*60",
-        now=now,
-        RUNS=lambda row: f"{row.running}/{row.concurrency}",
-        STATE=lambda row: _state(row, now),
-    )
+def _list_workers(db: Database) -> None:
+    columns = "WORKER=worker_id host pid RUNS> UP=started_at STATE version@100 queues*60"
     empty = (
         "No worker is registered: start one with `pgflow workers MODULE`, "
         "or drain once with `pgflow tick MODULE`."
     )
-    print_rows(form, columns, db.ask(inspect.list_workers()), names=_COLUMNS, empty=empty)
+    shows = {
+        "RUNS": lambda row: f"{row.running}/{row.concurrency}",
+        "STATE": lambda row: _state(row, db.now),
+    }
+    db.print(db.ask(inspect.list_workers()), columns, empty, _COLUMNS, **shows)
 
 
 def _state(row: inspect.WorkerRow, now: datetime) -> str:

@@ -22,12 +22,12 @@ _MOST_CHARS = 200
 
 
 def ask_missing(
-    database: Database, key: str | None, graph: Graph, given: dict[str, Any]
+    db: Database, key: str | None, graph: Graph, given: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the values of missing inputs, asked for at the terminal; empty without one.
 
     Args:
-        database: The database.
+        db: The database.
         key: Key of the run.
         graph: The workflow.
         given: Values that were given.
@@ -38,18 +38,18 @@ def ask_missing(
     from pgflow.declare.durable import wanted_inputs
 
     missing = wanted_inputs(graph, given)
-    recorded = _recorded(database, key) if missing and key is not None else None
+    recorded = _recorded(db, key) if missing and key is not None else None
     if recorded is not None:
         return {one.name: recorded[one.name] for one in missing if one.name in recorded}
     return {one.name: _ask(one) for one in missing} if sys.stdin.isatty() else {}
 
 
-def _recorded(database: Database, key: str) -> dict[str, Any] | None:
+def _recorded(db: Database, key: str) -> dict[str, Any] | None:
     """Return the inputs of the run with a key; None if there is none."""
     from pgflow.errors import RunNotFound
 
     try:
-        found = database.ask(inspect.find_detail(key)).input
+        found = db.ask(inspect.find_detail(key)).input
     except RunNotFound:
         return None
     inputs = found.get("inputs") if isinstance(found, dict) else None

@@ -11,27 +11,33 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow import inspect
-from pgflow_cli.files.declared import Dialect, ProviderMap, SearchPath, check_search, read_graph
+from pgflow_cli.files.declared import (
+    Dialect,
+    ProviderMap,
+    SearchPath,
+    check_search,
+    read_graph,
+    refuse_unknown,
+)
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
-from pgflow_cli.look.failures import USAGE, Mistake
-from pgflow_cli.look.mail import operator
+from pgflow_cli.look.failures import USAGE, Mistake, opening
+from pgflow_cli.look.options import operator
 from pgflow_cli.look.output import note, shown
 from pgflow_cli.look.parsing import parse_amounts, parse_input, parse_pairs, refuse_no_folder
 from pgflow_cli.look.selection import find_detail
 from pgflow_cli.runs import stages
 
 if TYPE_CHECKING:
-    from decimal import Decimal
-
     from pgflow.declare import Graph
     from pgflow.declare.durable import Frozen, Settings
     from pgflow.declare.durable.agents import Agents
-    from pgflow_cli.look.database import Database
 
 WORKFLOW = "pgflow.declared"
 """Workflow of the runs of files."""
@@ -128,6 +134,7 @@ _FILE_ONLY = {
     "worktree": "worktree", "conversation": "conversation", "search": "path",
 }  # fmt: skip
 """Options that only files have, by their names here."""
+_AS_GIVEN = ("parallel", "chain", "worktree", "conversation")
 
 
 def find_file(target: str, search: tuple[Path, ...] = ()) -> Path | None:
@@ -200,11 +207,11 @@ def prepare(path: Path, given: FileOptions, ask: Ask | None = None) -> dict[str,
         Mistake: It cannot be run like this.
         Ended: The file has errors; they are already printed.
     """
-    from pgflow.declare.durable import freeze
+    from pgflow.declare.durable import freeze, missing_inputs, refuse_unbuilt
     from pgflow.declare.durable.config import with_tiers
 
     graph = read_graph(path, tells=True, search=given.folders, code=USAGE)
-    _refuse_unbuilt(graph)
+    refuse_unbuilt(graph)
     folder = stages.folder_of(graph, path)
     inputs = _inputs(graph, given.inputs or [])
     settings = with_tiers(_settings(given, folder), graph)
@@ -216,7 +223,8 @@ def prepare(path: Path, given: FileOptions, ask: Ask | None = None) -> dict[str,
         stages.check_message(graph, settings.cwd, name, inputs[name])
     if ask is not None:
         inputs |= ask(graph, inputs)
-    _check_missing(frozen, inputs)
+    if missing := missing_inputs(frozen, inputs):
+        raise Mistake(f"{shown(missing)}: pass --input NAME=TEXT")
     _warn(frozen, agents, settings)
     message = " ".join(given.words or ())
     recorded = {
@@ -232,27 +240,13 @@ def prepare(path: Path, given: FileOptions, ask: Ask | None = None) -> dict[str,
     return {"frozen": frozen, "settings": settings, "message": message, "inputs": inputs}
 
 
-def _refuse_unbuilt(graph: Graph) -> None:
-    """Refuse what is only drawn and dry-run so far."""
-    from pgflow.declare.durable import refuse_unbuilt
-    from pgflow.errors import InvalidWorkflow
-
-    try:
-        refuse_unbuilt(graph)
-    except InvalidWorkflow as error:
-        raise Mistake(str(error)) from error
-
-
 def _inputs(graph: Graph, words: list[str]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for word in words:
         is_object = word.startswith(("{", "@")) or word == "-"
         given |= parse_input(None, word) if is_object else parse_input([word], None)
     names = [declared.name for declared in graph.inputs] + stages.signals_of(graph)
-    for name in given:
-        if name not in names:
-            has = f"it has {', '.join(names)}" if names else "it has none"
-            raise Mistake(f"{shown(graph.name)} has no input {name!r}: {has}")
+    refuse_unknown("input", given, names, graph)
     return given
 
 
@@ -270,14 +264,9 @@ def _check_worktree(graph: Graph, settings: Settings) -> None:
         raise Mistake(f"no worktree: {why}")
 
 
-def _check_missing(frozen: Frozen, inputs: dict[str, Any]) -> None:
-    from pgflow.declare.durable import missing_inputs
-
-    if missing := missing_inputs(frozen, inputs):
-        raise Mistake(f"{shown(missing)}: pass --input NAME=TEXT")
-
-
 def _settings(given: FileOptions, folder: Path | None = None) -> Settings:
+    from pgflow.declare.durable.config import configured
+
     cwd = (given.cwd or folder or Path()).absolute()
     refuse_no_folder("--cwd", cwd)
     for option, names in (("--env", given.env), ("--secret", given.secret)):
@@ -285,7 +274,13 @@ def _settings(given: FileOptions, folder: Path | None = None) -> Settings:
             _check_variable(option, name, is_elsewhere=given.detach)
     provider, stubs = given.provider, {}
     if provider is not None and provider.startswith("stub:"):
-        provider, stubs = "stub:", _stubs(provider.removeprefix("stub:"))
+        from pgflow_cli.files.dryrun import read_stubs
+
+        provider, stubs = "stub:", read_stubs(provider.removeprefix("stub:") or None)
+    context = ""
+    if given.context is not None:
+        with opening(f"--context {given.context}"):
+            context = given.context.read_text(encoding="utf-8")
     changes: dict[str, Any] = {
         "providers": parse_pairs(given.providers, "--map"),
         "stubs": stubs,
@@ -293,28 +288,14 @@ def _settings(given: FileOptions, folder: Path | None = None) -> Settings:
         "secrets": tuple(given.secret or ()),
         "ignored": tuple(given.ignore or ()),
         "has_budget": given.pool is not None,
-        "parallel": given.parallel,
-        "context": "" if given.context is None else _read(given.context),
+        "context": context,
         "dialect": given.dialect.value,
         "requested": tuple(given.requested or ()),
-        "chain": given.chain,
         "lease": given.lease.value,
-        "worktree": given.worktree,
-        "conversation": given.conversation,
+        **{name: getattr(given, name) for name in _AS_GIVEN},
         **({"base_branch": given.base} if given.base else {}),
     }
-    return _configured(cwd, provider).model_copy(update=changes)
-
-
-def _configured(cwd: Path, provider: str | None) -> Settings:
-    """Return the settings that the config of the working folder has."""
-    from pgflow.declare.durable.config import configured
-    from pgflow.errors import InvalidWorkflow
-
-    try:
-        return configured(cwd, provider)
-    except InvalidWorkflow as error:
-        raise Mistake(shown(str(error))) from error
+    return configured(cwd, provider).model_copy(update=changes)
 
 
 def _check_variable(option: str, name: str, *, is_elsewhere: bool) -> None:
@@ -337,20 +318,6 @@ def _refuse_secrets(names: tuple[str, ...], where: str, value: Any) -> None:
             raise Mistake(f"--secret {name}: {where} says its value, which would be recorded")
 
 
-def _stubs(file: str) -> dict[str, Any]:
-    from pgflow_cli.files.dryrun import read_stubs
-
-    return read_stubs(file) if file else {}
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise Mistake(f"--context {path} cannot be read: {why}") from error
-
-
 def _check_agents(graph: Graph, settings: Settings, *, is_here: bool) -> Agents:
     """Refuse a run whose agents have no provider, or one that ignores their limits.
 
@@ -359,29 +326,22 @@ def _check_agents(graph: Graph, settings: Settings, *, is_here: bool) -> Agents:
     """
     from pgflow.declare.durable import limits, providers
     from pgflow.declare.durable.agents import Agents
-    from pgflow.errors import InvalidArgument
 
     agents = Agents(graph, settings)
     if needed := agents.unserved():
-        raise Mistake(
-            f"{', '.join(map(shown, needed[:5]))}: no provider for these agents: pass "
-            "--provider, such as 'cmd:claude -p' or stub:FILE"
-        )
+        agents_of = ", ".join(map(shown, needed[:5]))
+        remedy = "pass --provider, such as 'cmd:claude -p' or stub:FILE"
+        raise Mistake(f"{agents_of}: no provider for these agents: {remedy}")
     sys.path.insert(0, str(Path.cwd()))
-    try:
-        for spec in (settings.provider, *settings.providers.values()):
-            if spec is not None:
-                provider = providers.make_provider(spec)
-                if is_here and isinstance(provider, providers.CommandProvider):
-                    provider.check(settings.cwd)
-        broken = limits.refused(graph, agents, settings.ignored)
-    except InvalidArgument as error:
-        raise Mistake(str(error)) from error
+    for spec in (settings.provider, *settings.providers.values()):
+        if spec is not None:
+            provider = providers.make_provider(spec)
+            if is_here and isinstance(provider, providers.CommandProvider):
+                provider.check(settings.cwd)
+    broken = limits.refused(graph, agents, settings.ignored)
     if broken:
-        raise Mistake(
-            f"{'; '.join(map(shown, broken[:5]))}: run it elsewhere, or pass --ignore with the "
-            "field's name"
-        )
+        remedy = "run it elsewhere, or pass --ignore with the field's name"
+        raise Mistake(f"{'; '.join(map(shown, broken[:5]))}: {remedy}")
     return agents
 
 
@@ -397,7 +357,7 @@ def _warn(frozen: Frozen, agents: Agents, settings: Settings) -> None:
             note(f"warning: --map {word}: no agent of {shown(frozen.graph.name)} is for {word}")
 
 
-def go_back(database: Database, path: Path, key: str, node: str, effects: str | None) -> None:
+def go_back(db: Database, path: Path, key: str, node: str, effects: str | None) -> None:
     """Take the run of a file back to before a node: what had ended by then is kept.
 
     Raises:
@@ -407,26 +367,19 @@ def go_back(database: Database, path: Path, key: str, node: str, effects: str | 
     from pgflow.declare.graph import every_node
 
     graph = read_graph(path, code=USAGE)
-    if node not in (ids := [one.id for one in graph.nodes]):
-        raise Mistake(f"{shown(graph.name)} has no node {node!r}: it has {', '.join(ids)}")
-    found = find_detail(database, key)
-    _warn_of_edits(graph, found.input)
-    units = database.ask(inspect.list_units(found.run_id, limit=None))
+    refuse_unknown("node", [node], [one.id for one in graph.nodes], graph)
+    found = find_detail(db, key)
+    frozen = found.input.get("frozen") if isinstance(found.input, dict) else None
+    if isinstance(frozen, dict) and frozen.get("graph") != graph.model_dump(mode="json"):
+        note("warning: the file was edited since: the run goes on with what it was at its start")
+    units = db.ask(inspect.list_units(found.run_id, limit=None))
     first = min((unit.seq for unit in units if _is_of(unit.name, node)), default=None)
     if first is None:
         raise Mistake(f"run {key!r} has not come to node {node!r}")
     if effects is None and not any(one.effects for one in every_node(graph.nodes)):
         effects = "repeat"
-    meant: Any = effects
-    why = f"from node {node}"
-    database.client.rewind(key, first - 1, effects=meant, why=why, by=operator())
-
-
-def _warn_of_edits(graph: Graph, given: Any) -> None:
-    """Print that a run goes on with the file as it was at its start."""
-    frozen = given.get("frozen") if isinstance(given, dict) else None
-    if isinstance(frozen, dict) and frozen.get("graph") != graph.model_dump(mode="json"):
-        note("warning: the file was edited since: the run goes on with what it was at its start")
+    send: Any = db.client.rewind
+    send(key, first - 1, effects=effects, why=f"from node {node}", by=operator())
 
 
 def _is_of(name: str | None, node: str) -> bool:
@@ -436,7 +389,7 @@ def _is_of(name: str | None, node: str) -> bool:
     )
 
 
-def check_folder(database: Database, arguments: dict[str, Any], key: str | None) -> None:
+def check_folder(db: Database, arguments: dict[str, Any], key: str | None) -> None:
     """Refuse a run that would have to wait for its folder, if it was not to wait.
 
     Raises:
@@ -447,7 +400,7 @@ def check_folder(database: Database, arguments: dict[str, Any], key: str | None)
     settings, graph = arguments["settings"], arguments["frozen"].graph
     if settings.lease != "refuse" or settings.worktree or not is_alone(settings, graph):
         return
-    held = database.ask(inspect.list_locks(lease_key(os.path.realpath(settings.cwd))))
+    held = db.ask(inspect.list_locks(lease_key(os.path.realpath(settings.cwd))))
     if others := [one.holder for one in held if one.holder != key]:
         raise Mistake(
             f"run {others[0]!r} works in {settings.cwd}: wait for it, or work elsewhere with --cwd"

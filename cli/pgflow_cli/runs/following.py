@@ -1,22 +1,34 @@
-"""``pgflow logs``: what happens to a run, line by line as it is recorded."""
+"""``pgflow logs``: what happens to a run, line by line as it is recorded; and ``pgflow show
+--at UNIT``: a run as it was when a unit of its journal had been recorded.
+
+The latter is the fold of the journal up to there: the calls of the code, and what it had published.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import Form, as_object, dump, shown, when
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.options import Answer
+from pgflow_cli.look.output import (
+    Form,
+    as_object,
+    dump,
+    note,
+    short_json,
+    shown,
+    when,
+)
 from pgflow_cli.look.parsing import seconds_option
-from pgflow_cli.look.selection import ENDED, Key, find_run
-
-if TYPE_CHECKING:
-    from pgflow_cli.look.database import Database
+from pgflow_cli.look.selection import ENDED, Key, find_detail, find_run
 
 _NAMES = ("seq", "call", "event", "name", "at", "payload")
 LONGEST = 200
@@ -25,8 +37,7 @@ LONGEST = 200
 
 def logs(
     key: Key,
-    form: Answer,
-    database: Db,
+    db: Answer,
     *,
     tail: Annotated[int | None, opt("--tail", "-n", min=0)] = None,
     follow: Annotated[bool, opt("--follow", "-f")] = False,
@@ -42,27 +53,27 @@ def logs(
         follow: Go on until the run has ended, or Ctrl-C.
         every: With --follow: time between looks.
     """
-    run = find_run(database, key)
-    seq = 0 if tail is None else max(0, database.ask(inspect.last_seq(run.run_id)) - tail)
+    run = find_run(db, key)
+    seq = 0 if tail is None else max(0, db.ask(inspect.last_seq(run.run_id)) - tail)
     while True:
-        newest = find_run(database, key)
-        seq = _print_units(database, run.run_id, seq, form)
+        newest = find_run(db, key)
+        seq = _print_units(db, run.run_id, seq)
         if newest.run_id != run.run_id:
             run, seq = newest, 0
             continue
-        if newest.status in ENDED and follow and form is Form.TABLE:
+        if newest.status in ENDED and follow and db.form is Form.TABLE:
             typer.echo(shown(f"{newest.status}{': ' + newest.why if newest.why else ''}"))
         if newest.status in ENDED or not follow:
             return
         time.sleep(every)
 
 
-def _print_units(database: Database, run_id: int, seq: int, form: Form) -> int:
+def _print_units(db: Database, run_id: int, seq: int) -> int:
     """Print the units after one, and return the number of the last."""
     while True:
-        units = database.ask(inspect.list_units(run_id, after=seq))
+        units = db.ask(inspect.list_units(run_id, after=seq))
         for unit in units:
-            typer.echo(dump(as_object(unit, _NAMES)) if form is Form.JSON else _line(unit))
+            typer.echo(dump(as_object(unit, _NAMES)) if db.form is Form.JSON else _line(unit))
             seq = unit.seq
         sys.stdout.flush()
         if units.next is None:
@@ -88,3 +99,69 @@ def _is_error(payload: Any) -> bool:
         and "type" in payload
         and ("message" in payload or "$codec" in payload)
     )
+
+
+AT_ONCE = 1000
+
+
+def show_at(db: Database, key: str, seq: int, limit: int | None) -> None:
+    """Print a run as it was at a unit.
+
+    Args:
+        db: The database.
+        key: Key of the run.
+        seq: Number of the unit.
+        limit: At most so many calls, the newest; None for each.
+
+    Raises:
+        Mistake: The journal has no such unit.
+    """
+    run = find_detail(db, key)
+    last = db.ask(inspect.last_seq(run.run_id))
+    if seq > last:
+        raise Mistake(f"the journal of run {key!r} has {last:,} units: --at is 1 to {last:,}")
+    state: dict[str, Any] = {}
+    newest: list[inspect.UnitRow] = []
+    entries = inspect.fold(_kept(_units(db, run.run_id, seq), state, newest), run.created_at)
+    calls = [entry for entry in entries if entry.call]
+    shown = calls if limit is None else calls[-limit:]
+    state = inspect.readable(state)
+    if db.form is Form.JSON:
+        answer = {
+            "key": run.key,
+            "unit": seq,
+            "units": last,
+            "at": newest[0].recorded_at,
+            "calls": [inspect.readable(as_object(one)) for one in shown],
+            "state": state,
+        }
+        typer.echo(dump(answer, indent=2))
+        return
+    columns = "call kind name*60 status attempts"
+    db.print(shown, columns, "It had called nothing yet.", inspect.Entry)
+    for name, value in state.items():
+        typer.echo(f"{name} = {short_json(value)}")
+    left = len(calls) - len(shown)
+    note(
+        f"run {run.key} at unit {seq:,} of {last:,}, recorded {when(newest[0].recorded_at)}"
+        + (f"; {left:,} earlier calls are left out: --limit 0 shows them" if left else "")
+    )
+
+
+def _units(db: Database, run_id: int, upto: int) -> Iterator[inspect.UnitRow]:
+    after = 0
+    while after < upto:
+        limit = min(AT_ONCE, upto - after)
+        yield from db.ask(inspect.list_units(run_id, after=after, limit=limit)).items
+        after += limit
+
+
+def _kept(
+    units: Iterator[inspect.UnitRow], state: dict[str, Any], newest: list[inspect.UnitRow]
+) -> Iterator[inspect.UnitRow]:
+    """Yield units, and keep what they publish, and the last one."""
+    for unit in units:
+        if unit.event == "state_set" and isinstance(unit.payload, dict):
+            state.update(unit.payload)
+        newest[:] = [unit]
+        yield unit

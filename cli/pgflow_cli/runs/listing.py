@@ -1,4 +1,6 @@
-"""``pgflow list``: runs, by what they do and what they are called."""
+"""``pgflow list``: runs, by what they do and what they are called; and ``pgflow batches``: many
+runs, and the one that begins once all of them have ended.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,18 +20,19 @@ from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.nodes import ask_all
-from pgflow_cli.look.options import Chosen, Db, Rows
+from pgflow_cli.look.options import Chosen, Rows
 from pgflow_cli.look.output import (
     Column,
     Form,
+    Limit,
     as_object,
     console,
     dump,
     labelled,
     make_table,
+    many,
     note,
     plain,
-    print_rows,
     table,
     value_of,
 )
@@ -35,22 +40,19 @@ from pgflow_cli.look.parsing import seconds_option
 from pgflow_cli.look.selection import Filters
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from rich.console import RenderableType
+
 
 _NAMES = (
     "key", "status", "workflow", "queue", "labels", "priority", "attempt", "worker_id",
     "generation", "created_at", "since", "run_at", "deadline_at", "finished_at", "why",
     "tenant",
 )  # fmt: skip
-_COUNT_COLUMNS = table("status runs#")
 
 
 def list_runs(
     filters: Chosen,
-    form: Rows,
-    database: Db,
+    db: Rows,
     patterns: Annotated[list[str] | None, arg(metavar="[KEY]...")] = None,
     *,
     limit: Annotated[int, opt("--limit", "-n", min=0)] = 50,
@@ -69,99 +71,87 @@ def list_runs(
         all_nodes: Of all nodes of the cluster.
         every: With --watch: time between looks.
     """
+    if all_nodes and watch:
+        raise Mistake("--all-nodes asks each node once: leave out --watch")
+    listing = _Listing(db, replace(filters, patterns=patterns or []), limit, count)
     if all_nodes:
-        if watch:
-            raise Mistake("--all-nodes asks each node once: leave out --watch")
-        _list_all(database, replace(filters, patterns=patterns or []), limit, count, form)
-        return
-    listing = _Listing(database, replace(filters, patterns=patterns or []), limit, count, form)
-    if watch:
+        _list_all(listing)
+    elif watch:
         _watch(listing, every)
-        return
-    rows = listing.read()
-    listing.print(rows)
-    if listing.has_more:
-        _tell_of_more(limit)
+    else:
+        rows, has_more = listing.read(db)
+        listing.print(rows)
+        _tell_of_more(has_more, limit)
 
 
-def _list_all(database: Database, filters: Filters, limit: int, counts: bool, form: Form) -> None:
+def _list_all(listing: _Listing) -> None:
     """Print the runs of all nodes, and a line for each node that is silent."""
-    names = ("node", "status", "runs") if counts else ("node", *_NAMES)
-    rows: list[dict[str, Any]] = []
-    has_more = False
-
-    def read(there: Database) -> Sequence[Any]:
-        nonlocal has_more
-        listing = _Listing(there, filters, limit, counts, form)
-        found = listing.read()
-        has_more = has_more or listing.has_more
-        return found
-
-    for asked in ask_all(database, read):
+    db, names, rows, has_more = listing.db, listing.names, [], False
+    for asked in ask_all(db, listing.read):
         if asked.silence is not None:
             note(f"Node {asked.node.node} is silent: {asked.silence}")
             continue
-        found: Any = asked.answer
-        rows += [{"node": asked.node.node, **as_object(row, names[1:])} for row in found]
-    if not counts:
+        found, more = asked.answer
+        rows += [{"node": asked.node.node, **as_object(row, names)} for row in found]
+        has_more = has_more or more
+    if not listing.counts:
         rows.sort(key=lambda row: row["created_at"], reverse=True)
-        has_more = has_more or 0 < limit < len(rows)
-        rows = rows[: limit or None]
-    columns = _COUNT_COLUMNS if counts else run_columns(rows, database.now())
-    columns = [Column("NODE", "node", right=True), *columns]
-    print_rows(form, columns, rows, names=names, empty="No node has such runs.")
-    if counts:
+        has_more = has_more or 0 < listing.limit < len(rows)
+        rows = rows[: listing.limit or None]
+    columns = [Column("NODE", "node", right=True), *listing.columns(rows, db.now)]
+    db.print(rows, columns, "No node has such runs.", ("node", *names))
+    if listing.counts:
         total: Counter[str] = Counter()
         for row in rows:
             total[row["status"]] += row["runs"]
         note("In all: " + ", ".join(f"{runs} {status}" for status, runs in total.items()))
-    elif has_more:
-        _tell_of_more(limit)
+    _tell_of_more(has_more, listing.limit)
 
 
-def _tell_of_more(limit: int) -> None:
-    note(f"The newest {limit}; there are more: --limit 0 shows all.")
+def _tell_of_more(has_more: bool, limit: int) -> None:
+    if has_more:
+        note(f"The newest {limit}; there are more: --limit 0 shows all.")
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Listing:
     """Runs, or their number by status, as often as they are asked for."""
 
-    database: Database
+    db: Database
     filters: Filters
     limit: int
     counts: bool
-    form: Form
-    has_more: bool = False
 
-    def read(self) -> Sequence[Any]:
-        """Return the newest runs up to the limit, or a count for each status."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Values of a row for machines."""
+        return ("status", "runs") if self.counts else _NAMES
+
+    def read(self, there: Database) -> tuple[Sequence[Any], bool]:
+        """Return the newest runs of a database up to the limit, and True if there are more; or a
+        count for each status.
+        """
         chosen = self.filters.chosen()
         if self.counts:
-            found = self.database.ask(inspect.count_runs(chosen))
-            return [{"status": status, "runs": runs} for status, runs in found.items()]
-        page = self.database.ask(inspect.list_runs(chosen, limit=self.limit or None))
-        self.has_more = page.next is not None
-        return page.items
+            found = there.ask(inspect.count_runs(chosen))
+            return [{"status": status, "runs": runs} for status, runs in found.items()], False
+        page = there.ask(inspect.list_runs(chosen, limit=self.limit or None))
+        return page.items, page.next is not None
 
-    def columns(self, rows: Sequence[Any], now: datetime | None = None) -> list[Column]:
+    def columns(self, rows: Sequence[Any], now: datetime) -> list[Column]:
         """Return the columns of a table of these."""
-        return _COUNT_COLUMNS if self.counts else run_columns(rows, now or self.database.now())
+        return table("status runs#") if self.counts else run_columns(rows, now)
 
     def print(self, rows: Sequence[Any]) -> None:
         """Print them."""
-        names = ("status", "runs") if self.counts else _NAMES
         empty = "" if rows else self._nothing()
-        print_rows(self.form, self.columns(rows), rows, names=names, empty=empty)
-
-    def text(self, rows: Sequence[Any]) -> str:
-        """Return them as JSON on one line."""
-        return dump([as_object(row, () if self.counts else _NAMES) for row in rows])
+        now = self.db.ask(inspect.database_now())
+        self.db.print(rows, self.columns(rows, now), empty, self.names)
 
     def _nothing(self) -> str:
         if not self.filters:
             return "There are no runs yet: start one with `pgflow start` or `pgflow run`."
-        unknown = self.database.ask(inspect.unknown_queues(self.filters.queue or []))
+        unknown = self.db.ask(inspect.unknown_queues(self.filters.queue or []))
         return (
             f"No runs match: queue {unknown[0]!r} does not exist." if unknown else "No runs match."
         )
@@ -175,12 +165,11 @@ def run_columns(rows: Sequence[Any], now: datetime) -> list[Column]:
         TRIES=lambda row: value_of(row, "attempt") or "",
     )
     if any(value_of(row, "labels") for row in rows):
-        labels = Column(
-            "LABELS", lambda row: labelled(value_of(row, "labels")), from_width=110, most=30
+        columns[-1:-1] = table(
+            "LABELS/30@110", LABELS=lambda row: labelled(value_of(row, "labels"))
         )
-        columns.insert(-1, labels)
     if any(value_of(row, "tenant") for row in rows):
-        columns.insert(1, Column("TENANT", "tenant", most=20))
+        columns[1:1] = table("tenant/20")
     return columns
 
 
@@ -188,23 +177,19 @@ def run_columns(rows: Sequence[Any], now: datetime) -> list[Column]:
 
 
 def _watch(listing: _Listing, every: float) -> None:
-    try:
-        if listing.form is Form.TABLE and sys.stdout.isatty():
-            _watch_table(listing, every)
-        else:
-            _watch_changes(listing, every)
-    except KeyboardInterrupt:
-        return
+    is_drawn = listing.db.form is Form.TABLE and sys.stdout.isatty()
+    with suppress(KeyboardInterrupt):
+        (_watch_table if is_drawn else _watch_changes)(listing, every)
 
 
 def _watch_table(listing: _Listing, every: float) -> None:
     from rich.console import Group
     from rich.live import Live
 
-    out = console()
+    out, db = console(), listing.db
 
     def draw() -> RenderableType:
-        rows, now = listing.read(), listing.database.now()
+        rows, now = listing.read(db)[0], db.ask(inspect.database_now())
         fitting = max(1, out.height - 4)
         more = f"   … and more: the newest {fitting} are shown" if len(rows) > fitting else ""
         return Group(
@@ -222,9 +207,9 @@ def _watch_changes(listing: _Listing, every: float) -> None:
     """For a pipe or a log: the whole answer whenever it has changed, JSON on one line."""
     last = None
     while True:
-        rows = listing.read()
-        text = listing.text(rows)
-        if text != last and listing.form is Form.TABLE:
+        rows, _ = listing.read(listing.db)
+        text = dump([as_object(row, listing.names) for row in rows])
+        if text != last and listing.db.form is Form.TABLE:
             listing.print(rows)
         elif text != last:
             typer.echo(text)
@@ -247,3 +232,39 @@ def _is_read() -> bool:
     except (OSError, ValueError):
         return True
     return not poll.poll(0)
+
+
+_BATCH = (
+    "key", "workflow", "opened_at", "begun_at", "is_whole", "runs", "passed",
+    "on_failure", "failed_at", "first_failed", "failure_key", "failure_trouble",
+)  # fmt: skip
+
+
+def batches(db: Rows, key: str | None = None, *, limit: Limit = 50) -> None:
+    """Lists batches, or counts the runs of one.
+
+    PASSED are those before the first that is open, in the order in which they were started.
+
+    Args:
+        key: Key of a batch, to count its runs by their ends.
+    """
+    if key is not None:
+        found = db.client.count_batch(key)
+        text = (
+            f"{key} has {many(found.runs, 'run')}: {found.open:,} open, "
+            f"{found.completed:,} completed, {found.failed:,} failed, {found.cancelled:,} cancelled"
+            f"{'' if found.is_whole else '; more are to come'}."
+        )
+        db.answer({"key": key, **as_object(found), "open": found.open}, text)
+        return
+    rows = db.ask(inspect.list_batches(limit=limit or None))
+    columns = (
+        "BATCH=key*128 workflow AGE=opened_at runs# passed# STATE FIRST_FAILED=first_failed/60"
+    )
+    db.print(rows, columns, "There are no batches.", _BATCH, STATE=_state)
+
+
+def _state(batch: inspect.BatchRow) -> str:
+    if batch.begun_at is not None:
+        return "over"
+    return "open" if batch.is_whole else "more to come"

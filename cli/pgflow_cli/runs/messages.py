@@ -1,21 +1,26 @@
-"""``pgflow messages``: signals that no run has taken, and what to do about one."""
+"""``pgflow signal``, ``update``, ``query`` and ``messages``: what is sent to a run and asked of it,
+and signals that no run has taken.
+"""
 
 from __future__ import annotations
 
+import json
+import time
+import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
+
+import typer
 
 from pgflow import inspect
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, opt
-from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Db, OptionalKey, Rows
-from pgflow_cli.look.output import Form, print_one, print_rows, table
-from pgflow_cli.look.parsing import parse_json
-from pgflow_cli.look.selection import find_run
-
-if TYPE_CHECKING:
-    from pgflow_cli.look.database import Database
+from pgflow_cli.look.failures import FAILED, TIME_LIMIT, Ended, Mistake
+from pgflow_cli.look.options import Answer, Arguments, Db, OptionalKey, Rows, Timeout, operator
+from pgflow_cli.look.output import dump, note
+from pgflow_cli.look.parsing import parse_duration, parse_json, refuse_empty
+from pgflow_cli.look.selection import Key, find_detail, find_run, see
+from pgflow_cli.runs.stages import check_mail
 
 _NAMES = ("key", "message", "signal", "state", "payload", "sent_at", "sent_by", "why")
 
@@ -56,8 +61,7 @@ class Repair:
 
 
 def messages(
-    form: Rows,
-    database: Db,
+    db: Rows,
     repair: Annotated[Repair, Made(Repair)],
     key: OptionalKey = None,
     *,
@@ -75,33 +79,187 @@ def messages(
     """
     chosen = repair.chosen()
     if chosen is None:
-        _list(database, key, form)
+        _list(db, key)
         return
     if key is None:
         raise Mistake("name the run that the message is for: `pgflow messages` lists both")
     value = None if repair.payload is None else parse_json(repair.payload, "the payload")
     past, number = chosen
-    client, message, by, reason = database.client, number, operator(), why or past
+    client, message, by, reason = db.client, number, operator(), why or past
     if past == "dropped":
         client.drop_message(key, number, why=reason, by=by)
     elif past == "replaced":
         client.replace_message(key, number, value, why=reason, by=by)
     else:
         message = client.requeue_message(key, number, to=repair.to, why=reason, by=by)
-    run = find_run(database, repair.to or key)
+    run = find_run(db, repair.to or key)
     row = {"key": run.key, "message": message, "done": past, "status": run.status}
-    print_one(form, row, f"Message {number} was {past}: run {run.key} is {run.status}.")
+    db.answer(row, f"Message {number} was {past}: run {run.key} is {run.status}.")
 
 
-def _list(database: Database, key: str | None, form: Form) -> None:
+def _list(db: Database, key: str | None) -> None:
+    empty = "Every message was taken, or waits to be."
     if key is not None:
-        find_run(database, key)
-    found = database.ask(inspect.list_messages(key, limit=None)).items
-    now = database.now()
-    columns = table("RUN=key message signal state SENT=sent_at payload~/60 why*200", now=now)
-    empty = (
-        "No signals wait, and none was put aside."
-        if key is not None
-        else "Every message was taken, or waits to be."
-    )
-    print_rows(form, columns, found, names=_NAMES, empty=empty)
+        find_run(db, key)
+        empty = "No signals wait, and none was put aside."
+    found = db.ask(inspect.list_messages(key, limit=None)).items
+    columns = "RUN=key message signal state SENT=sent_at payload~/60 why*200"
+    db.print(found, columns, empty, _NAMES)
+
+
+LONGEST_LOOK_SECONDS = 0.5
+
+
+def update(
+    key: Key,
+    name: str,
+    db: Answer,
+    args: Arguments = "{}",
+    *,
+    update_id: Annotated[str | None, opt("--id", metavar="ID", callback=refuse_empty)] = None,
+    timeout: Timeout = None,
+) -> None:
+    """Sends an update to a run, and waits for the answer.
+
+    Exit code 1 if its handler failed, its validator rejected it, or the run ended before it was
+    answered; 3 if the time is over first. The update stays where it is then: ask again with its id.
+
+    Args:
+        name: Name of the handler.
+        update_id: The same id to the same run is one update, with one answer.
+    """
+    value = parse_json(args, "ARGS")
+    if not isinstance(value, dict):
+        raise Mistake('the arguments of an update are an object of their names: {"sku": "tea"}')
+    limit = None if timeout is None else parse_duration(timeout, "--timeout").total_seconds()
+    named = update_id or str(uuid.uuid4())
+    find_run(db, key)
+    db.client.send_update(key, name, value, update_id=named, by=operator())
+    reply = _wait(db, key, named, limit)
+    answer, error = _parsed(reply.value), _parsed(reply.error)
+    row = {"key": key, "update": name, "id": named, "status": reply.status}
+    text = _describe(f"Update {name} of {key}", reply.status, answer, error)
+    db.answer({**row, "value": answer, "error": error}, text)
+    if reply.status == "waiting":
+        note(f"No answer yet. Ask again with --id {named}.")
+        raise Ended(TIME_LIMIT)
+    if reply.status != "done":
+        raise Ended(FAILED)
+
+
+def _wait(db: Database, key: str, update_id: str, limit: float | None) -> inspect.Reply:
+    """Return the answer, or the reply that there is none yet."""
+    until = None if limit is None else time.monotonic() + limit
+    delay = 0.01
+    while True:
+        reply = db.ask(inspect.read_reply(key, update_id))
+        if reply.status != "waiting" or (until is not None and time.monotonic() >= until):
+            return reply
+        time.sleep(delay)
+        delay = min(LONGEST_LOOK_SECONDS, delay * 1.5)
+
+
+def _parsed(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def _describe(update: str, status: str, value: Any, error: Any) -> str:
+    if status == "done":
+        return dump(inspect.readable(value))
+    why = f": {inspect.describe_error(error)}" if error else ""
+    if status == "refused":
+        why = ": the run ended before it was answered"
+    return f"{update} is {status}{why}"
+
+
+def query(key: Key, db: Db, name: str | None = None) -> None:
+    """Prints what a run has published.
+
+    It is JSON: values that its code has given to set_state().
+
+    It is read from the database: the run is not woken.
+
+    Args:
+        name: Name of the value; all if not given.
+    """
+    find_run(db, key)
+    if name is None:
+        typer.echo(dump(db.ask(inspect.read_state(key))))
+    else:
+        typer.echo(db.ask(inspect.read_published(key, name)))
+
+
+AWAITED_SECONDS = 2.0
+"""Longest time for which a run that waits for the signal is looked at again: it may be busy."""
+
+
+def signal(
+    key: Key,
+    name: str,
+    db: Answer,
+    payload: str = "null",
+    *,
+    idempotency_key: Annotated[str | None, opt(metavar="KEY", callback=refuse_empty)] = None,
+) -> None:
+    """Sends a signal to a run.
+
+    If the run waits for it, it goes on; else the signal is kept until the run asks for it. To a run
+    that has ended nothing is sent: exit code 2.
+
+    Args:
+        name: Name of the signal.
+        payload: Payload in JSON, @FILE, or - for standard input.
+        idempotency_key: The same key to the same run is one message.
+    """
+    from pgflow import Signal
+
+    value = parse_json(payload, "the payload")
+    before, client = find_detail(db, key), db.client
+    check_mail(before, name, value)
+    with client.transaction():
+        sent = client.send(
+            key, Signal(name, object), value, idempotency_key=idempotency_key, by=operator()
+        )
+        if sent.ended_as is not None and sent.is_new:
+            raise Mistake(
+                f"run {key!r} is {sent.ended_as}: it takes no more signals; nothing was "
+                f"sent. {see(key)}"
+            )
+    after = _look_again(db, before, name)
+    row = {
+        "key": key,
+        "signal": name,
+        "payload": value,
+        "message": sent.message,
+        "before": before.status,
+        "status": after.status,
+        **({} if idempotency_key is None else {"new": sent.is_new}),
+    }
+    if not sent.is_new:
+        text = f"{name!r} was sent to {key} before, under the same idempotency key"
+        text += ": nothing was sent now."
+    else:
+        text = f"Sent {name!r} to {key}{_effect(before, after)}"
+    db.answer(row, text)
+
+
+def _look_again(db: Database, before: inspect.RunRow, name: str) -> inspect.RunRow:
+    """Return the run as the signal has left it. One that waits for this signal was busy if it still
+    does, and soon is not.
+    """
+    is_awaited = before.status == "waiting" and f"signal {name}" in (before.why or "")
+    until = time.monotonic() + AWAITED_SECONDS
+    while True:
+        after = find_run(db, before.key)
+        has_moved = (after.status, after.why) != (before.status, before.why)
+        if has_moved or not is_awaited or time.monotonic() > until:
+            return after
+        time.sleep(0.02)
+
+
+def _effect(before: inspect.RunRow, after: inspect.RunRow) -> str:
+    if before.status != "waiting" or after.status != "waiting":
+        return f": it was {before.status} and is {after.status}."
+    if before.why != after.why:
+        return f": it was waiting, went on, and waits again ({after.why})."
+    return f", which waits for something else ({after.why}): it is kept until asked for."

@@ -13,12 +13,10 @@ from typing import Annotated, Any
 from pgflow import inspect
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import (
     EFFECTS,
     Attempts,
     Chosen,
-    Db,
     DryRun,
     Effects,
     FromStep,
@@ -28,8 +26,9 @@ from pgflow_cli.look.options import (
     Yes,
     check_word,
     confirm,
+    operator,
 )
-from pgflow_cli.look.output import Form, console, make_table, many, note, print_rows, table
+from pgflow_cli.look.output import Form, console, make_table, many, note
 from pgflow_cli.look.selection import ENDED, OPEN, Filters, find_run, split_words
 from pgflow_cli.runs.listing import run_columns
 
@@ -66,8 +65,7 @@ class Batch:
     """
 
     options: Chosen
-    form: Rows
-    database: Db
+    db: Rows
     keys: Keys = None
     everything: Annotated[bool, opt("--all")] = False
     why: Why = None
@@ -88,10 +86,10 @@ class Batch:
         self._check(order)
         chosen = self._choose(order)
         if self.dry_run or not chosen:
-            columns = run_columns(chosen, self.database.now()) if chosen else []
+            columns = run_columns(chosen, self.db.now) if chosen else []
             empty = f"No run to {order.verb}: nothing was done."
             names = _CHOSEN if chosen else ("key", "before", "status")
-            print_rows(self.form, columns, chosen, names=names, empty=empty)
+            self.db.print(chosen, columns, empty, names)
             if chosen:
                 note(f"{many(len(chosen), 'run')} would be {order.past}; nothing was done.")
             return
@@ -100,9 +98,8 @@ class Batch:
         refused = self._send(order, chosen)
         self._report(order, chosen)
         if refused:
-            raise Mistake(
-                f"{len(refused)} of {len(chosen)} runs could not be {order.past}: {refused[0]}"
-            )
+            few = f"{len(refused)} of {len(chosen)} runs could not be {order.past}"
+            raise Mistake(f"{few}: {refused[0]}")
 
     def _check(self, order: Order) -> None:
         keys = self.filters.keys
@@ -119,20 +116,17 @@ class Batch:
         fitting status.
         """
         if not self.filters.keys:
-            question = inspect.list_runs(
-                self.filters.chosen(tenant=""), limit=None, oldest_first=True
-            )
+            chosen = self.filters.chosen(tenant="")
+            question = inspect.list_runs(chosen, limit=None, oldest_first=True)
             named = split_words(self.filters.status)
             fits = (*order.fits, *(status for status in order.asked if status in named))
-            return [run for run in self.database.ask(question) if run.status in fits]
+            return [run for run in self.db.ask(question) if run.status in fits]
         keys = dict.fromkeys(self.filters.keys)
-        runs = [find_run(self.database, key) for key in keys]
+        runs = [find_run(self.db, key) for key in keys]
         for run in runs:
             if run.status not in (*order.fits, *order.asked):
-                raise Mistake(
-                    f"run {run.key!r} is {run.status}: {_why_not(order, run.status)}; "
-                    "nothing was done"
-                )
+                why = _why_not(order, run.status)
+                raise Mistake(f"run {run.key!r} is {run.status}: {why}; nothing was done")
         return runs
 
     def _confirm(self, order: Order, chosen: list[inspect.RunRow]) -> None:
@@ -141,7 +135,7 @@ class Batch:
         question = f"{order.verb.capitalize()} {these}?"
         if sys.stdin.isatty():
             out = console(error=True)
-            columns = run_columns(chosen, self.database.now())
+            columns = run_columns(chosen, self.db.now)
             out.print(make_table(columns, chosen[:SAMPLE], out.width))
             if len(chosen) > SAMPLE:
                 note(f"… and {len(chosen) - SAMPLE} more: --dry-run shows all")
@@ -151,7 +145,7 @@ class Batch:
         """Send the command to each run, in batches; return why some refused it."""
         from pgflow.errors import HasActed, InvalidArgument, RunNotFound, WrongState
 
-        client, refused = self.database.client, []
+        client, refused = self.db.client, []
         send, why, by = getattr(client, order.verb), self.why or order.past, operator()
         for begin in range(0, len(chosen), BATCH):
             with client.transaction():
@@ -167,29 +161,24 @@ class Batch:
         """Print the statuses of the runs so far. A run that a worker holds gets the command from
         it within moments.
         """
-        now = self.database.ask(inspect.read_statuses([run.key for run in chosen]))
+        now = self.db.ask(inspect.read_statuses([run.key for run in chosen]))
         rows = [{"key": r.key, "before": r.status, "status": now[r.key]} for r in chosen]
-        print_rows(self.form, _REPORT_COLUMNS, rows)
-        if self.form is not Form.TABLE:
+        self.db.print(rows, "key before NOW=status", "")
+        if self.db.form is not Form.TABLE:
             return
         held = sum(row["before"] == row["status"] == "running" for row in rows)
         cleaning = sum(order.verb == "cancel" and row["status"] in OPEN for row in rows)
         if cleaning:
-            note(
-                f"{cleaning} to be cancelled as soon as {'its' if cleaning == 1 else 'their'} "
-                "code has cleaned up, on a worker."
-            )
+            their = "its" if cleaning == 1 else "their"
+            note(f"{cleaning} to be cancelled as soon as {their} code has cleaned up, on a worker.")
         elif held:
             note(f"{held} {'is' if held == 1 else 'are'} being worked on: the worker was notified.")
         ended = [row["key"] for row in rows if row["status"] == "cancelled"]
-        if owed := self.database.ask(inspect.count_left(ended)):
+        if owed := self.db.ask(inspect.count_left(ended)):
             note(
                 f"{many(owed, 'effect')} of {'it' if len(ended) == 1 else 'them'} "
                 f"stay{'s' if owed == 1 else ''} owed: `pgflow owed` lists them."
             )
-
-
-_REPORT_COLUMNS = table("key before NOW=status")
 
 
 def _why_not(order: Order, status: str) -> str:
@@ -240,11 +229,8 @@ def retry(
     not run now.
     """
     check_word("--effects", effects, EFFECTS)
-    if (
-        from_step is None
-        and (attempts is not None or effects is not None)
-        and not runs.filters.keys
-    ):
+    is_for_keys = attempts is not None or effects is not None
+    if from_step is None and is_for_keys and not runs.filters.keys:
         raise Mistake("--attempts and --effects require run keys or --from-step")
     options = {"from_step": from_step, "attempts": attempts, "effects": effects}
     order = RETRY if from_step is None else replace(RETRY, fits=(*OPEN, *ENDED), asked=())

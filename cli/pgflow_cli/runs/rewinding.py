@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import (
     EFFECTS,
     Answer,
     Attempts,
-    Db,
     Effects,
     FromStep,
     OwnLabels,
     Why,
     check_word,
+    operator,
 )
-from pgflow_cli.look.output import Form, as_object, print_one
+from pgflow_cli.look.output import as_object
 from pgflow_cli.look.parsing import parse_json, parse_pairs, parse_span
 from pgflow_cli.look.selection import Key, exists, find_detail, find_run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 Edit = Annotated[
     str | None,
@@ -43,59 +38,46 @@ NewInput = Annotated[
 _NAMES = ("status", "generation", "origin_key", "origin_generation", "origin_seq")
 
 
-@dataclass(frozen=True)
-class Again:
-    """The part of a run that is to be done again, and how."""
+def _do(
+    db: Database, key: str, send: Callable[..., Any], *given: Any, **options: Any
+) -> inspect.RunDetail:
+    """Call a verb of the client on a run, and return the run that it has made."""
+    find_run(db, key)
+    made = send(key, *given, **{name: it for name, it in options.items() if it is not None})
+    return find_detail(db, made or key)
 
-    options: dict[str, Any]
-    form: Form
-    database: Database
 
-    def do(
-        self, key: str, send: Callable[..., Any], *given: Any, **options: Any
-    ) -> inspect.RunDetail:
-        """Call a verb of the client on a run, and return the run that it has made."""
-        options = {name: value for name, value in options.items() if value is not None}
-        find_run(self.database, key)
-        made = send(key, *given, **{**self.options, **options})
-        return find_detail(self.database, made or key)
-
-    def print(self, run: inspect.RunDetail, text: str, *, is_new: bool = True) -> None:
-        """Print the run."""
-        row = {"key": run.key, "is_new": is_new, **as_object(run, _NAMES)}
-        print_one(self.form, row, text)
+def _print(db: Database, run: inspect.RunDetail, text: str, *, is_new: bool = True) -> None:
+    db.answer({"key": run.key, "is_new": is_new, **as_object(run, _NAMES)}, text)
 
 
 def _again(
-    form: Answer,
-    database: Db,
     *,
     effects: Effects = None,
     attempts: Attempts = None,
     deadline: str | None = None,
     why: Why = None,
-) -> Again:
+) -> dict[str, Any]:
     """Return the options.
 
     Args:
         deadline: A new deadline: cancel it if it is not over after 90s, 10m, 7d...
     """
-    given = {
+    return {
         "effects": check_word("--effects", effects, EFFECTS),
         "attempts": attempts,
         "timeout": parse_span(deadline, "--deadline"),
         "why": why,
         "by": operator(),
     }
-    options = {name: value for name, value in given.items() if value is not None}
-    return Again(options, form, database)
 
 
-AgainOptions = Annotated[Again, Made(_again)]
+AgainOptions = Annotated[dict[str, Any], Made(_again)]
 
 
 def fork(
     key: Key,
+    db: Answer,
     again: AgainOptions,
     new_key: str | None = None,
     *,
@@ -122,25 +104,27 @@ def fork(
         "input": None if text is None else parse_json(text, "--input"),
         "labels": parse_pairs(label, "--label") or None,
     }
-    database = again.database
-    is_new = new_key is None or not exists(database, new_key)
-    run = again.do(
+    is_new = new_key is None or not exists(db, new_key)
+    run = _do(
+        db,
         key,
-        database.client.fork,
+        db.client.fork,
         new_key,
         at=at,
         from_step=from_step,
         with_mail=with_mail,
         generation=generation,
         **options,
+        **again,
     )
     begun = f"from {run.origin_key} at unit {run.origin_seq}"
     done = f"is forked {begun}." if is_new else f"was forked {begun} before; it is {run.status}."
-    again.print(run, f"{run.key} {done}", is_new=is_new)
+    _print(db, run, f"{run.key} {done}", is_new=is_new)
 
 
 def rewind(
     key: Key,
+    db: Answer,
     again: AgainOptions,
     *,
     to: Annotated[int | None, opt(min=0)] = None,
@@ -158,23 +142,28 @@ def rewind(
     """
     if to is None and from_step is None:
         raise Mistake("where to? Pass --to UNIT or --from-step STEP; `pgflow restart` begins anew")
-    send, children = again.database.client.rewind, _children(cancel=cancel_children)
-    run = again.do(key, send, to, from_step=from_step, children=children, **_edited(edit))
+    send, children = db.client.rewind, _children(cancel=cancel_children)
+    run = _do(db, key, send, to, from_step=from_step, children=children, **_edited(edit), **again)
     text = f"{key} is rewound to unit {run.origin_seq}, as generation {run.generation}."
-    again.print(run, text)
+    _print(db, run, text)
 
 
 def restart(
-    key: Key, again: AgainOptions, *, text: NewInput = None, cancel_children: Children = False
+    key: Key,
+    db: Answer,
+    again: AgainOptions,
+    *,
+    text: NewInput = None,
+    cancel_children: Children = False,
 ) -> None:
     """Restarts a run from the beginning, with the same key.
 
     Its input stays the same unless another is given.
     """
     given = None if text is None else parse_json(text, "--input")
-    send, children = again.database.client.restart, _children(cancel=cancel_children)
-    run = again.do(key, send, input=given, children=children)
-    again.print(run, f"{key} is restarted, as generation {run.generation}.")
+    send, children = db.client.restart, _children(cancel=cancel_children)
+    run = _do(db, key, send, input=given, children=children, **again)
+    _print(db, run, f"{key} is restarted, as generation {run.generation}.")
 
 
 def _children(*, cancel: bool) -> str:

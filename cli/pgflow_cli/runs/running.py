@@ -9,6 +9,8 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
@@ -17,11 +19,10 @@ from pgflow_cli.look.output import console, note, printable, shown
 from pgflow_cli.runs import declared, stages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pgflow import AsyncApp, AsyncRun, Workflow
 
 
+@dataclass
 class RunHere:
     """Works on one run until it ends.
 
@@ -30,31 +31,19 @@ class RunHere:
         limit: Longest time in seconds.
         again: Returns the command that continues the run of a key.
         shows_progress: True to show what it is doing.
-        watch: True to print each node of a declared workflow as it begins and ends.
-        as_json: True to print nodes as JSON.
+        watch: Prints each node of a declared workflow as it begins and ends; None for nothing.
         stops_at_gates: True to end when the run waits for a person.
     """
 
-    def __init__(
-        self,
-        app: AsyncApp,
-        limit: float | None,
-        again: Callable[[str], str],
-        *,
-        shows_progress: bool,
-        watch: bool,
-        as_json: bool,
-        stops_at_gates: bool,
-    ) -> None:
-        self._app = app
-        self._limit = limit
-        self._again = again
-        self._shows_progress = shows_progress
-        self._watch = _Watch(as_json=as_json) if watch else None
-        self._stops_at_gates = stops_at_gates
-        self._printed: set[str] = set()
+    app: AsyncApp
+    limit: float | None
+    again: Callable[[str], str]
+    shows_progress: bool
+    watch: Watch | None
+    stops_at_gates: bool
+    printed: set[str] = field(default_factory=set)
 
-    def run(
+    async def run(
         self, workflow: Workflow[..., Any], arguments: dict[str, Any], attach: str | None
     ) -> tuple[str, Any]:
         """Start a run and work on it, and return its key and its output.
@@ -68,29 +57,24 @@ class RunHere:
             RunFailed, RunCancelled, RunStuck: It did not complete.
             Ended: The time limit or a signal came first; the run is handed back.
         """
-        return asyncio.run(self._run(workflow, arguments, attach))
-
-    async def _run(
-        self, workflow: Workflow[..., Any], arguments: dict[str, Any], attach: str | None
-    ) -> tuple[str, Any]:
-        app, stopped = self._app, _end_at_signals()
+        app, stopped = self.app, _end_at_signals()
         async with app:
             handle = app.get(attach, workflow) if attach else await app.start(workflow, **arguments)
             key = handle.key
             try:
                 queues = [workflow.start_options.queue]
-                async with app.worker(queues=queues), asyncio.timeout(self._limit):
+                async with app.worker(queues=queues), asyncio.timeout(self.limit):
                     await self._finish(handle)
             except TimeoutError:
                 note(
-                    f"pgflow: run {key!r} is {await handle.status()} after {self._limit:g} s. "
-                    f"{self._again(key)}"
+                    f"pgflow: run {key!r} is {await handle.status()} after {self.limit:g} s. "
+                    f"{self.again(key)}"
                 )
                 raise Ended(TIME_LIMIT) from None
             except asyncio.CancelledError:
                 if not stopped:
                     raise
-                note(f"pgflow: run {key!r} was handed back. {self._again(key)}")
+                note(f"pgflow: run {key!r} was handed back. {self.again(key)}")
                 raise Ended(INTERRUPTED) from None
             # As it is stored, as any other program would read it.
             return key, app.open_value(await inspect.ask_async(app, inspect.read_output(key)))
@@ -102,10 +86,10 @@ class RunHere:
             Ended: It waits for a person, and there is no terminal to answer from.
         """
         result = asyncio.ensure_future(handle.result())
-        watching = asyncio.sleep(0) if self._watch is None else self._watch.follow(handle)
+        watching = asyncio.sleep(0) if self.watch is None else self.watch.follow(handle)
         followed = asyncio.ensure_future(watching)
         try:
-            with _spinner(handle.key, visible=self._shows_progress) as show:
+            with _spinner(handle.key, visible=self.shows_progress) as show:
                 while True:
                     done, _ = await asyncio.wait([result], timeout=0.5)
                     if done:
@@ -113,9 +97,9 @@ class RunHere:
                         result.result()
                         return
                     status = await handle.status()
-                    at_work = "" if self._watch is None else self._watch.at_work()
+                    at_work = "" if self.watch is None else self.watch.at_work()
                     show(f"{status}: {at_work}" if at_work else status)
-                    if status == "waiting" and self._stops_at_gates:
+                    if status == "waiting" and self.stops_at_gates:
                         await self._look(handle.key)
         finally:
             for task in (result, followed):
@@ -129,15 +113,15 @@ class RunHere:
         Raises:
             Ended: The run itself asks.
         """
-        run = await inspect.ask_async(self._app, inspect.find_detail(key))
+        run = await inspect.ask_async(self.app, inspect.find_detail(key))
         for lock in (run.reason_detail or {}).get("locks") or ():
-            for held in await inspect.ask_async(self._app, inspect.list_locks(lock)):
+            for held in await inspect.ask_async(self.app, inspect.list_locks(lock)):
                 folder = lock.removeprefix("folder")
                 self._print(lock, f"run {held.holder!r} works in {folder}: waiting for it")
         signals = stages.awaited(run)
         for name in (*signals, *stages.events(run)):
             self._print(name, f"{name} is waited for:  pgflow signal {key} {name} JSON")
-        gates = await inspect.ask_async(self._app, inspect.list_gates_below(key))
+        gates = await inspect.ask_async(self.app, inspect.list_gates_below(key))
         for gate in gates:
             asked = gate.request.get("message") if isinstance(gate.request, dict) else None
             text = shown(str(asked or gate.request)[:2000])
@@ -146,13 +130,13 @@ class RunHere:
             how = f"  {_how_to_answer(gate, named)}   or   pgflow reject {named} --why ..."
             self._print(gate.gate, f"{gate.name} asks: {text}\n{how}")
         if signals or any(gate.key == key for gate in gates):
-            _print(f"pgflow: run {key!r} waits for a person. {self._again(key)}")
+            _print(f"pgflow: run {key!r} waits for a person. {self.again(key)}")
             raise Ended(NEEDS_A_PERSON)
 
     def _print(self, about: str, text: str) -> None:
         """Print a text on something once."""
-        if about not in self._printed:
-            self._printed.add(about)
+        if about not in self.printed:
+            self.printed.add(about)
             _print(text)
 
 
@@ -171,7 +155,7 @@ def _end_at_signals() -> list[int]:
     return stopped
 
 
-class _Watch:
+class Watch:
     """Prints the nodes of a declared workflow as they begin and end, and the words of its agents
     and the errors of its programs meanwhile, on standard error.
     """

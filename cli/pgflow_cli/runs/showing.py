@@ -1,25 +1,27 @@
-"""``pgflow show``: everything about one run."""
+"""``pgflow show``: everything about one run, with its calls in the order of the code."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.nodes import database_with
-from pgflow_cli.look.options import Db
+from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import (
-    AsJson,
     Form,
     age,
     amount,
     as_object,
-    choose_form,
     console,
     dump,
     duration,
@@ -34,18 +36,12 @@ from pgflow_cli.look.output import (
 )
 from pgflow_cli.look.selection import ENDED, Key, find_detail
 from pgflow_cli.runs import declared
-from pgflow_cli.runs.calls import CALL_COLUMNS
-from pgflow_cli.runs.moment import show_at
+from pgflow_cli.runs.following import show_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
-    from decimal import Decimal
-
     from rich.console import RenderableType
     from rich.text import Text
 
-    from pgflow_cli.look.database import Database
 
 _RUN = (
     "key", "status", "workflow", "queue", "version", "priority", "labels", "why", "reason_code",
@@ -65,13 +61,12 @@ PICTURE_UNITS = 400
 
 def show(
     key: Key,
-    database: Db,
+    db: Answer,
     *,
     limit: Annotated[int | None, opt("--limit", "-n", min=0)] = None,
     all_nodes: bool = False,
     svg: bool = False,
     at: Annotated[int | None, opt(metavar="UNIT", min=1)] = None,
-    as_json: AsJson = None,
 ) -> None:
     """Shows a run: where it is and why, input, result, calls.
 
@@ -84,27 +79,26 @@ def show(
         svg: Print its newest calls on a time axis, as SVG.
         at: As it was at this unit of its journal: calls and state.
     """
-    if svg and (as_json or limit is not None or at is not None):
+    if svg and (db.form is Form.JSON or limit is not None or at is not None):
         raise Mistake("--svg prints a picture: leave out --json, --limit and --at")
-    form = choose_form(as_json=as_json)
-    most = (DEFAULT_LIMIT if form is Form.TABLE else 0) if limit is None else limit
-    with database_with(database, key) if all_nodes else database as there:
+    most = (DEFAULT_LIMIT if db.form is Form.TABLE else 0) if limit is None else limit
+    with database_with(db, key) if all_nodes else db as there:
         if svg:
             typer.echo(_picture(there, key), nl=False)
             return
         if at is not None:
-            show_at(there, key, at, form, most or None)
+            show_at(there, key, at, most or None)
             return
         whole = read_whole(there, key, most or None)
-        if form is Form.JSON:
+        if db.form is Form.JSON:
             typer.echo(dump(whole.as_object(), indent=2))
             return
         out = console()
-        for part in draw(whole, there.now(), out.width):
+        for part in draw(whole, there.now, out.width):
             out.print(part)
 
 
-def _picture(database: Database, key: str) -> str:
+def _picture(db: Database, key: str) -> str:
     """Return the newest calls of a run, as SVG.
 
     Raises:
@@ -113,14 +107,14 @@ def _picture(database: Database, key: str) -> str:
     from pgflow._console.picture import draw_picture
     from pgflow._console.waterfall import draw
 
-    run = find_detail(database, key)
-    after = max(0, database.ask(inspect.last_seq(run.run_id)) - PICTURE_UNITS)
-    units = database.ask(inspect.list_units(run.run_id, after=after, limit=PICTURE_UNITS)).items
+    run = find_detail(db, key)
+    after = max(0, db.ask(inspect.last_seq(run.run_id)) - PICTURE_UNITS)
+    units = db.ask(inspect.list_units(run.run_id, after=after, limit=PICTURE_UNITS)).items
     began_at = units[0].at if units and after else run.created_at
     entries = inspect.fold(units, began_at)
     if not entries:
         raise Mistake(f"run {key!r} has recorded nothing yet: there is nothing to draw")
-    now = None if run.status in ENDED else database.now()
+    now = None if run.status in ENDED else db.now
     return draw_picture(draw(entries, began_at, now), run.key, f"{run.workflow}, {run.status}")
 
 
@@ -150,19 +144,19 @@ class WholeRun:
         }
 
 
-def read_whole(database: Database, key: str, limit: int | None = None) -> WholeRun:
+def read_whole(db: Database, key: str, limit: int | None = None) -> WholeRun:
     """Return all about a run.
 
     Args:
-        database: The database.
+        db: The database.
         key: Of the run.
         limit: At most so many calls, those of one name folded; None for each.
 
     Raises:
         Mistake: No run has the key.
     """
-    ask = database.ask
-    run = find_detail(database, key)
+    ask = db.ask
+    run = find_detail(db, key)
     return WholeRun(
         run,
         None if run.parent_run_id is None else ask(inspect.find_key(run.parent_run_id)),
@@ -317,3 +311,46 @@ def _traceback(error: Any) -> Text | None:
 
 
 _CHILD_COLUMNS = table("CHILD=key status workflow")
+
+
+GOOD, BAD = ("completed", "confirmed"), ("failed", "abandoned", "unknown")
+_WORDS = {"completed": "done", "confirmed": "done", "started": "running", "intended": "running"}
+_STYLES = {**dict.fromkeys(GOOD, "green"), **dict.fromkeys(BAD, "red")}
+
+
+def _name(call: inspect.Call) -> str:
+    name = f"{call.kind}: {call.name}" if call.kind != "step" else call.name
+    return (
+        f"{name} x {sum(call.counts.values()):,}" if isinstance(call, inspect.CallGroup) else name
+    )
+
+
+def _status(call: inspect.Call) -> Text:
+    from rich.text import Text
+
+    if isinstance(call, inspect.CallRow):
+        return Text(call.status, style=_STYLES.get(call.status, "yellow"))
+    by_word: dict[str, int] = {}
+    for status, calls in call.counts.items():
+        word = _WORDS.get(status, status)
+        by_word[word] = by_word.get(word, 0) + calls
+    is_good, is_bad = call.counts.keys() <= set(GOOD), call.counts.keys() & set(BAD)
+    style = "red" if is_bad else "green" if is_good else "yellow"
+    return Text(", ".join(f"{calls:,} {word}" for word, calls in by_word.items()), style=style)
+
+
+def _result(call: inspect.Call) -> Any:
+    if not isinstance(call, inspect.CallRow):
+        return ""
+    if call.error:
+        return inspect.describe_error(call.error)
+    return short_json(call.output) if call.status in GOOD else ""
+
+
+CALL_COLUMNS = table(
+    "call NAME/40 STATUS TRIES=attempts ENDED=ended_at@110 "
+    "IDEMPOTENCY_KEY=idempotency_key/70@150 RESULT*200",
+    NAME=_name,
+    STATUS=_status,
+    RESULT=_result,
+)

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
+from pgflow_cli.files.declared import refuse_unknown
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import print_one, shown
+from pgflow_cli.look.options import Answer, operator
+from pgflow_cli.look.output import shown
 from pgflow_cli.look.selection import Key, find_detail
 
 if TYPE_CHECKING:
     from pgflow.declare import Graph
-    from pgflow_cli.look.database import Database
 
 
 def folder_of(graph: Graph, path: Path) -> Path | None:
@@ -35,24 +34,15 @@ def folder_of(graph: Graph, path: Path) -> Path | None:
     return folder
 
 
-def on_request(graph: Graph) -> list[str]:
-    """Return the stages that run only on request."""
-    return [node.id for node in graph.nodes if any(gate.kind == "request" for gate in node.gates)]
-
-
 def check_requested(graph: Graph, stages: tuple[str, ...]) -> None:
     """Refuse requests for stages that do not wait for one.
 
     Raises:
         Mistake: One of them does not.
     """
-    known = on_request(graph)
-    for stage in stages:
-        if stage not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise Mistake(
-                f"{shown(graph.name)} has no stage {stage!r} that runs on request only: {has}"
-            )
+    which = " that runs on request only"
+    known = [node.id for node in graph.nodes if any(gate.kind == "request" for gate in node.gates)]
+    refuse_unknown("stage", stages, known, graph, which)
 
 
 def signals_of(graph: Graph) -> list[str]:
@@ -123,7 +113,7 @@ def _graph_of(detail: inspect.RunDetail) -> Graph | None:
     return Graph.model_validate(inspect.readable(graph))
 
 
-def request(key: Key, stage: str, form: Answer, database: Db) -> None:
+def request(key: Key, stage: str, db: Answer) -> None:
     """Requests a stage that a run would skip.
 
     The run is one of a workspace. It must not have passed the stage yet: exit code 2 if it has, or
@@ -135,13 +125,14 @@ def request(key: Key, stage: str, form: Answer, database: Db) -> None:
     from pgflow import Signal
     from pgflow.declare.durable.stages.mail import REQUEST
 
-    detail, client = find_detail(database, key), database.client
+    detail, client = find_detail(db, key), db.client
     graph = _graph_of(detail)
     if graph is None:
         raise Mistake(f"run {key!r} is not of a workspace, or its input cannot be read here")
     check_requested(graph, (stage,))
     name = f"{REQUEST}{stage}"
-    if _has_passed(database, detail, name):
+    units = db.ask(inspect.list_units(detail.run_id, limit=None))
+    if any(unit.name == name and unit.event == "wait_timed_out" for unit in units):
         raise Mistake(f"run {key!r} has passed stage {stage!r}: it was left out")
     with client.transaction():
         sent = client.send(key, Signal(name, object), {}, idempotency_key=name, by=operator())
@@ -152,10 +143,4 @@ def request(key: Key, stage: str, form: Answer, database: Db) -> None:
         if sent.is_new
         else f"Stage {stage} of {key} was already requested."
     )
-    print_one(form, {"key": key, "stage": stage, "new": sent.is_new}, text)
-
-
-def _has_passed(database: Database, detail: inspect.RunDetail, name: str) -> bool:
-    """Return True if the run has looked for the request, and found none."""
-    units = database.ask(inspect.list_units(detail.run_id, limit=None))
-    return any(unit.name == name and unit.event == "wait_timed_out" for unit in units)
+    db.answer({"key": key, "stage": stage, "new": sent.is_new}, text)

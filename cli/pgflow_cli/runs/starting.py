@@ -17,8 +17,8 @@ from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import Answer, Db, Deadline, OwnLabels
-from pgflow_cli.look.output import Form, dump, note, print_one, shown
+from pgflow_cli.look.options import Answer, Deadline, OwnLabels
+from pgflow_cli.look.output import Form, dump, note, shown
 from pgflow_cli.look.parsing import parse_input, parse_moment, parse_pairs, parse_span, refuse_empty
 from pgflow_cli.look.selection import exists
 from pgflow_cli.runs.declared import FileOptions
@@ -110,8 +110,7 @@ class StartGiven:
 def start(
     target: Annotated[str, arg(metavar="WORKFLOW")],
     given: Annotated[StartGiven, Made(StartGiven)],
-    form: Answer,
-    database: Db,
+    db: Answer,
     words: Annotated[list[str] | None, arg(metavar="NAME=TEXT|NAME:=JSON")] = None,
     *,
     text: Annotated[str | None, opt("--input", "-i")] = None,
@@ -128,25 +127,27 @@ def start(
     from pgflow import StartOptions
 
     value, parsed = parse_input(words, text), given.parsed()
-    workflow = _load(target, database) if ":" in target or target.endswith(".py") else None
-    if workflow is None:
+    if ":" not in target and not target.endswith(".py"):
         name, defaults = target, None
-        queue, version = _find_queue(database, name, given.queue, new=new), given.version or ""
+        queue, version = _find_queue(db, name, given.queue, new=new), given.version or ""
     else:
         if given.version is not None:
             raise Mistake(
                 f"--version requires the name of a workflow: the code of {target} decides whether "
                 "its runs are pinned"
             )
+        from pgflow_cli.look.targets import load_workflow
+
+        workflow = load_workflow(target, db.given)[1]
         check_input(workflow, value)
         name, defaults, own = workflow.name, workflow.defaults_text, workflow.start_options
         queue, version = own.queue, own.version
         parsed["timeout"] = parsed["timeout"] or own.timeout
     if isinstance(parsed["run_at"], timedelta):
-        parsed["run_at"] += database.now()
+        parsed["run_at"] += db.now
     queue = queue if given.queue is None else given.queue
     options = StartOptions(**parsed, queue=queue, version=version)
-    started = database.client.start_by_name(name, value, options, defaults=defaults)
+    started = db.client.start_by_name(name, value, options, defaults=defaults)
     row = {"key": started.key, "workflow": name, "queue": options.queue, "new": started.is_new}
     facts = {
         "changed": options.debounce is not None and not started.is_new,
@@ -154,33 +155,25 @@ def start(
         "replaced": started.has_replaced,
     }
     row |= {fact: True for fact, holds in facts.items() if holds}
-    print_one(form, row, _describe(row))
-    if form is Form.TABLE:
-        _note_unserved(database, name, options)
+    db.answer(row, _describe(row))
+    if db.form is Form.TABLE:
+        _note_unserved(db, name, options)
 
 
-def _note_unserved(database: Database, name: str, options: StartOptions) -> None:
+def _note_unserved(db: Database, name: str, options: StartOptions) -> None:
     """Print why no worker takes a run now, if none does and the role may see that."""
     from psycopg.errors import InsufficientPrivilege
 
     try:
-        is_served = database.ask(inspect.is_served(options.queue))
-        why = database.ask(inspect.why_unserved(options.queue, name, options.version))
+        is_served = db.ask(inspect.is_served(options.queue))
+        why = db.ask(inspect.why_unserved(options.queue, name, options.version))
     except InsufficientPrivilege:  # a login of a tenant
         return
     if not is_served:
-        note(
-            f"No worker serves the queue {options.queue!r} now: it begins once one does (`pgflow "
-            "workers MODULE`)."
-        )
+        text = f"No worker serves the queue {options.queue!r} now: it begins once one does"
+        note(f"{text} (`pgflow workers MODULE`).")
     elif why:
         note(f"It is not taken now: {why}.")
-
-
-def _load(target: str, database: Database) -> Workflow[..., Any]:
-    from pgflow_cli.look.targets import load_workflow
-
-    return load_workflow(target, database.given)[1]
 
 
 def check_input(workflow: Workflow[..., Any], value: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +215,7 @@ def _describe(started: dict[str, Any]) -> str:
     return f"{key} is the same run as before: nothing new was started."
 
 
-def _find_queue(database: Database, name: str, queue: str | None, *, new: bool) -> str:
+def _find_queue(db: Database, name: str, queue: str | None, *, new: bool) -> str:
     """Return the queue of a workflow that is known by name only: that of its latest run, else one
     that workers serve for it.
 
@@ -231,15 +224,14 @@ def _find_queue(database: Database, name: str, queue: str | None, *, new: bool) 
     """
     import difflib
 
-    found = database.ask(inspect.find_queue(name))
+    found = db.ask(inspect.find_queue(name))
     if found is not None:
         return found
     if new:
         return queue or "default"
-    close = difflib.get_close_matches(name, database.ask(inspect.list_workflows()), 1)
-    hint = (
-        f"did you mean {close[0]}?" if close else "name it MODULE:WORKFLOW to take it from its code"
-    )
+    close = difflib.get_close_matches(name, db.ask(inspect.list_workflows()), 1)
+    hint = "name it MODULE:WORKFLOW to take it from its code"
+    hint = f"did you mean {close[0]}?" if close else hint
     raise Mistake(
         f"no run and no worker has named a workflow {name!r}: {hint} (--new starts it all the same)"
     )
@@ -298,8 +290,7 @@ def run(
     target: Annotated[str, arg(metavar="MODULE[:WORKFLOW]|FILE|FOLDER|NAME")],
     options: Annotated[FileOptions, Made(FileOptions)],
     given: Annotated[RunGiven, Made(RunGiven)],
-    form: Answer,
-    database: Db,
+    db: Answer,
     *,
     watch: bool = False,
     log_level: str = "warning",
@@ -316,23 +307,23 @@ def run(
         watch: FILE: print each node as it begins and ends.
         log_level: debug, info, warning or error.
     """
+    import asyncio
+
     from pgflow_cli.look.logs import set_up_logging
-    from pgflow_cli.runs.running import RunHere
+    from pgflow_cli.runs.running import RunHere, Watch
 
     set_up_logging(log_level, tells_failures=True)
-    limit, timeout = (
-        parse_span(given.max_runtime, "--max-runtime"),
-        parse_span(given.deadline, "--deadline"),
-    )
+    limit = parse_span(given.max_runtime, "--max-runtime")
+    timeout = parse_span(given.deadline, "--deadline")
     labels, pool = parse_pairs(given.label, "--label"), options.pool
-    found = _prepare(database, target, options, given)
+    found = _prepare(db, target, options, given)
     if found.label:
         labels = {"file": found.label, **labels}
     workflow = found.workflow.options(
         key=given.key, timeout=timeout, labels=labels or None, budget=pool
     )
     if options.detach:
-        _start_only(database, form, workflow, found.arguments, given.key)
+        _start_only(db, workflow, found.arguments, given.key)
         return
     goes_back = given.from_node is not None
     more = None if goes_back else () if given.key is not None else ("--key",)
@@ -340,18 +331,18 @@ def run(
         found.app,
         None if limit is None else limit.total_seconds(),
         partial(_how_to_go_on, called.find_root().obj, more, found.module),
-        shows_progress=form is Form.TABLE and sys.stderr.isatty(),
-        watch=watch,
-        as_json=form is Form.JSON,
+        shows_progress=db.form is Form.TABLE and sys.stderr.isatty(),
+        watch=Watch(as_json=db.form is Form.JSON) if watch else None,
         stops_at_gates=found.file is not None,
     )
-    key, output = here.run(workflow, found.arguments, attach=given.key if goes_back else None)
+    attach = given.key if goes_back else None
+    key, output = asyncio.run(here.run(workflow, found.arguments, attach))
     result = dump(output) if found.file is None else shown(output["output"])
     row = {"key": key, "status": "completed", "output": output}
-    print_one(form, row, f"{key} completed: {result}")
+    db.answer(row, f"{key} completed: {result}")
 
 
-def _prepare(database: Database, target: str, options: FileOptions, given: RunGiven) -> Prepared:
+def _prepare(db: Database, target: str, options: FileOptions, given: RunGiven) -> Prepared:
     """Return what a target names, with its arguments; rewind the run if it is to begin at a node.
 
     Raises:
@@ -363,21 +354,21 @@ def _prepare(database: Database, target: str, options: FileOptions, given: RunGi
     folders = options.folders
     file = declared.find_file(target, folders)
     if given.from_node is not None:
-        _go_back(database, file, given.key, given.from_node, given.effects, options)
-        return Prepared(*_app_of_files(database.dsn), {}, file=file)
+        _go_back(db, file, given.key, given.from_node, given.effects, options)
+        return Prepared(*_app_of_files(db.dsn), {}, file=file)
     if file is not None:
-        ask = partial(asking.ask_missing, database, given.key)
+        ask = partial(asking.ask_missing, db, given.key)
         arguments = declared.prepare(file, options, ask)
-        declared.check_folder(database, arguments, given.key)
+        declared.check_folder(db, arguments, given.key)
         label = arguments["frozen"].graph.name[:255]
-        return Prepared(*_app_of_files(database.dsn), arguments, file=file, label=label)
+        return Prepared(*_app_of_files(db.dsn), arguments, file=file, label=label)
     if ":" not in target:
         try:
             load_module(target)
         except NoModule:
             raise Mistake(declared.unfound(target, folders)) from None
     options.refuse_other(target)
-    app, workflow = load_workflow(target, database.dsn)
+    app, workflow = load_workflow(target, db.dsn)
     value = parse_input(options.words, options.inputs[0] if options.inputs else None)
     return Prepared(app, workflow, check_input(workflow, value), target.partition(":")[0])
 
@@ -402,7 +393,7 @@ def _how_to_go_on(
 
 
 def _go_back(
-    database: Database,
+    db: Database,
     file: Path | None,
     key: str | None,
     node: str,
@@ -421,26 +412,24 @@ def _go_back(
         raise Mistake("--from requires a file and the --key of its run")
     own = ("words", "inputs", "provider", "providers", "cwd", "secret", "env", "budget", "detach")
     if any(getattr(options, name) for name in own):
-        raise Mistake(
-            "--from reuses the options that the run began with: pass --key and --from alone"
-        )
+        text = "--from reuses the options that the run began with"
+        raise Mistake(f"{text}: pass --key and --from alone")
     check_word("--effects", effects, EFFECTS)
-    declared.go_back(database, file, key, node, effects)
+    declared.go_back(db, file, key, node, effects)
 
 
 def _start_only(
-    database: Database,
-    form: Form,
+    db: Database,
     workflow: Workflow[..., Any],
     arguments: dict[str, Any],
     key: str | None,
 ) -> None:
     """Start a run that a worker elsewhere will take."""
-    is_new = key is None or not exists(database, key)
-    handle = database.client.start(workflow, **arguments)
+    is_new = key is None or not exists(db, key)
+    handle = db.client.start(workflow, **arguments)
     queue = workflow.start_options.queue
     row = {"key": handle.key, "workflow": workflow.name, "queue": queue, "new": is_new}
-    print_one(form, row, _describe(row))
+    db.answer(row, _describe(row))
 
 
 def _app_of_files(dsn: str) -> tuple[AsyncApp, Workflow[..., Any]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.options import Db, Rows
+from pgflow_cli.look.options import Rows
 from pgflow_cli.look.output import (
     GAP,
     Column,
@@ -17,30 +19,26 @@ from pgflow_cli.look.output import (
     duration,
     make_table,
     plain,
-    print_rows,
     shown,
     styled_status,
+    table,
     when,
 )
 from pgflow_cli.look.selection import ENDED, Key, find
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
     from rich.console import RenderableType
     from rich.text import Text
 
 
 _UNIT_NAMES = ("seq", "call", "event", "name", "at", "is_inherited")
-_UNIT_COLUMNS = [
-    Column("UNIT", "seq", right=True),
-    Column("CALL", lambda unit: unit.call or "", right=True),
-    Column("EVENT", lambda unit: unit.event.replace("_", " ")),
-    Column("NAME", "name", takes_rest=True),
-    Column("AT", lambda unit: when(unit.at), from_width=90),
-    Column("FROM", lambda unit: "its origin" if unit.is_inherited else "", from_width=110),
-]
+_UNIT_COLUMNS = table(
+    "UNIT=seq> CALL> EVENT name*60 AT@90 FROM@110",
+    CALL=lambda unit: unit.call or "",
+    EVENT=lambda unit: unit.event.replace("_", " "),
+    AT=lambda unit: when(unit.at),
+    FROM=lambda unit: "its origin" if unit.is_inherited else "",
+)
 
 NARROW = 100
 """Below so many columns a name gets less room, and the bars the rest."""
@@ -52,8 +50,7 @@ _NAMED = ("timer", "signal", "child", "lock", "update")
 
 def timeline(
     key: Key,
-    form: Rows,
-    database: Db,
+    db: Rows,
     *,
     generation: Annotated[int | None, opt(min=1)] = None,
     units: bool = False,
@@ -68,15 +65,15 @@ def timeline(
         generation: An earlier one of a run that was continued as new; else the newest.
         units: The units of its journal, as they are numbered for fork and rewind.
     """
-    history = find(database, key, inspect.read_history(key, generation))
+    history = find(db, key, inspect.read_history(key, generation))
     if units:
-        print_rows(form, _UNIT_COLUMNS, history.units, names=_UNIT_NAMES)
-    elif form is Form.TABLE:
+        db.print(history.units, _UNIT_COLUMNS, "nothing found", _UNIT_NAMES)
+    elif db.form is Form.TABLE:
         out = console()
         for part in draw(history, out.width, is_unicode=out.encoding.lower().startswith("utf")):
             out.print(part)
     else:
-        print_rows(form, [], [entry_row(entry) for entry in history.entries], names=_ENTRY_NAMES)
+        db.print([entry_row(entry) for entry in history.entries], [], "", _ENTRY_NAMES)
 
 
 _ENTRY_NAMES = (
@@ -87,21 +84,13 @@ _ENTRY_NAMES = (
 
 def entry_row(entry: inspect.Entry) -> dict[str, Any]:
     """Return an entry for machines."""
-    values = (
-        entry.call,
-        entry.kind,
-        entry.name,
-        entry.status,
-        entry.began_at,
-        entry.is_known,
-        entry.ended_at,
-        None if entry.seconds is None else round(entry.seconds, 6),
-        entry.attempts,
-        [inspect.describe_error(failure.error) for failure in entry.failures],
-        entry.due_at,
-        detail(entry),
-    )
-    return dict(zip(_ENTRY_NAMES, values, strict=True))
+    row = {name: getattr(entry, name, None) for name in _ENTRY_NAMES}
+    return row | {
+        "began_is_recorded": entry.is_known,
+        "seconds": None if entry.seconds is None else round(entry.seconds, 6),
+        "errors": [inspect.describe_error(failure.error) for failure in entry.failures],
+        "detail": detail(entry),
+    }
 
 
 def detail(entry: inspect.Entry) -> str:
@@ -139,16 +128,14 @@ def draw(history: inspect.History, width: int, *, is_unicode: bool = True) -> li
     """Return the picture: a line on the run, the bars, and remarks."""
     begin, end = history.began_at, history.seen_until
     bars = Bars(begin, max((end - begin).total_seconds(), 0.001), Marks() if is_unicode else ASCII)
-    name_room = 24 if width < NARROW else 40
-    columns = [
-        Column("CALL", lambda entry: entry.call or "", right=True),
-        Column("WHAT", _what, most=name_room),
-        Column(
-            "AT", lambda entry: f"+{duration((entry.began_at - begin).total_seconds())}", right=True
-        ),
-        Column("TOOK", _took, right=True),
-        Column("TRIES", lambda entry: entry.attempts or "", right=True),
-    ]
+    columns = table(
+        f"CALL> WHAT/{24 if width < NARROW else 40} AT> TOOK> TRIES>",
+        CALL=lambda entry: entry.call or "",
+        WHAT=_what,
+        AT=lambda entry: f"+{duration((entry.began_at - begin).total_seconds())}",
+        TOOK=_took,
+        TRIES=lambda entry: entry.attempts or "",
+    )
     taken = sum(column_widths(columns, history.entries, width)) + GAP * len(columns)
     bar_room = max(10, width - taken)
     columns.append(Column("", lambda entry: bars.draw(entry, bar_room, history.now), most=bar_room))
@@ -181,12 +168,11 @@ def _what(entry: inspect.Entry) -> Text:
     if entry.kind == MARK:
         if entry.name == RECOVERED:
             return Text(RECOVERED, style="bold magenta")
-        return Text(
-            f"· {entry.name}" + (f" ({text})" if (text := detail(entry)) else ""),
-            style="bright_black",
-        )
-    prefix = f"{'sleep' if entry.kind == 'timer' else entry.kind}: " if entry.kind in _NAMED else ""
-    return Text((prefix if not entry.name.startswith("sleep") else "") + entry.name)
+        text = f" ({said})" if (said := detail(entry)) else ""
+        return Text(f"· {entry.name}{text}", style="bright_black")
+    kind = "sleep" if entry.kind == "timer" else entry.kind
+    prefix = f"{kind}: " if entry.kind in _NAMED and not entry.name.startswith("sleep") else ""
+    return Text(prefix + entry.name)
 
 
 def _took(entry: inspect.Entry) -> str:
@@ -194,11 +180,7 @@ def _took(entry: inspect.Entry) -> str:
 
     if entry.kind == MARK:
         return ""
-    return (
-        "…"
-        if entry.ended_at is None
-        else duration((entry.ended_at - entry.began_at).total_seconds())
-    )
+    return "…" if entry.seconds is None else duration(entry.seconds)
 
 
 @dataclass(frozen=True)

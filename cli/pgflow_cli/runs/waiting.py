@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.options import Db, Rows, Timeout
-from pgflow_cli.look.output import dump, note, print_rows, shown
+from pgflow_cli.look.output import dump, note, shown
 from pgflow_cli.look.parsing import parse_span
 from pgflow_cli.look.selection import ENDED, Key, complete_key, find_detail
 from pgflow_cli.runs.listing import run_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pgflow_cli.look.database import Database
 
 Keys = Annotated[list[str], arg("Keys of the runs.", metavar="KEY...", autocompletion=complete_key)]
 _NAMES = ("key", "status", "workflow", "since", "why")
@@ -28,14 +25,14 @@ PATIENCE_SECONDS = 1.0
 """Time after which a wait prints what it waits for."""
 
 
-def wait(keys: Keys, form: Rows, database: Db, *, timeout: Timeout = None) -> None:
+def wait(keys: Keys, db: Rows, *, timeout: Timeout = None) -> None:
     """Waits until runs end or get stuck.
 
     Exit code 0 if all completed, 1 if one failed or was cancelled, 4 if one is stuck, 3 if the time
     is over first.
     """
-    runs = _wait(database, keys, timeout)
-    print_rows(form, run_columns(runs, database.now()), runs, names=_NAMES)
+    runs = _wait(db, keys, timeout)
+    db.print(runs, run_columns(runs, db.now), "", _NAMES)
     code = _exit_code(runs)
     if code == TIME_LIMIT:
         open_runs = sum(run.status not in OVER for run in runs)
@@ -45,13 +42,13 @@ def wait(keys: Keys, form: Rows, database: Db, *, timeout: Timeout = None) -> No
         raise Ended(code)
 
 
-def result(key: Key, database: Db, *, timeout: Timeout = None) -> None:
+def result(key: Key, db: Db, *, timeout: Timeout = None) -> None:
     """Waits for a run, and prints its result as JSON.
 
     Exit code 1 if it failed or was cancelled, 4 if it is stuck, 3 if the time is over first;
     standard error says why. If nothing comes for a second, it says what the run waits for.
     """
-    (run,) = _wait(database, [key], timeout, meanwhile=lambda: _note_reason(database, key))
+    (run,) = _wait(db, [key], timeout, meanwhile=lambda: _note_reason(db, key))
     if run.status == "completed":
         typer.echo(dump(run.output))
         return
@@ -59,12 +56,12 @@ def result(key: Key, database: Db, *, timeout: Timeout = None) -> None:
     raise Ended(_exit_code([run]))
 
 
-def _note_reason(database: Database, key: str) -> None:
+def _note_reason(db: Database, key: str) -> None:
     """Print what a run waits for, if that is known: it may be for a person, or a worker."""
     import psycopg
 
     try:
-        run = find_detail(database, key)
+        run = find_detail(db, key)
     except (Mistake, psycopg.Error):  # the wait goes on, and reports it in the end
         return
     if run.status not in OVER and run.why:
@@ -87,7 +84,7 @@ def _exit_code(runs: Sequence[inspect.RunRow]) -> int:
 
 
 def _wait(
-    database: Database,
+    db: Database,
     keys: list[str],
     timeout: str | None,
     *,
@@ -96,7 +93,7 @@ def _wait(
     """Return the runs as they are once all are over, or the time is.
 
     Args:
-        database: The database.
+        db: The database.
         keys: Of the runs.
         timeout: Longest wait, as it was given.
         meanwhile: Called once, if they are not over after a second.
@@ -106,19 +103,19 @@ def _wait(
     """
     limit = parse_span(timeout, "--timeout")
     keys = list(dict.fromkeys(keys))
-    runs = [find_detail(database, key) for key in keys]
+    runs = [find_detail(db, key) for key in keys]
     open_runs = {run.key: run.chain_id for run in runs if run.status not in OVER}
     if not open_runs:
         return runs
     import asyncio
 
-    asyncio.run(_until_over(database.dsn, open_runs, limit, meanwhile))
-    return [_find_again(database, key) for key in keys]
+    asyncio.run(_until_over(db.dsn, open_runs, limit, meanwhile))
+    return [_find_again(db, key) for key in keys]
 
 
-def _find_again(database: Database, key: str) -> inspect.RunDetail:
+def _find_again(db: Database, key: str) -> inspect.RunDetail:
     try:
-        return find_detail(database, key)
+        return find_detail(db, key)
     except Mistake:
         raise Mistake(f"run {key!r} has ended, and its history was removed meanwhile") from None
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import signal
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pgflow_cli.shop.proof import Proof
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
     import psycopg
 
     from pgflow_cli.shop.processes import Workers
@@ -67,43 +66,43 @@ class Kill:
     held: list[str]
 
 
+@dataclass
 class Chaos:
-    """Kills some workers, spread over the work."""
+    """Kills some workers, spread over the work.
 
-    def __init__(
-        self,
-        conn: psycopg.Connection[Any],
-        workers: Workers,
-        *,
-        kills: int,
-        total: int,
-        say: Callable[[str], None],
-    ) -> None:
-        self._conn = conn
-        self._workers = workers
-        self._say = say
-        self._due = [total * number // (kills + 1) for number in range(1, kills + 1)]
-        self.kills: list[Kill] = []
+    Attributes:
+        conn: The database.
+        workers: The workers.
+        due: Progress of the work at which each kill is due.
+        say: Takes one line of what happens.
+        kills: Those that were killed so far.
+    """
+
+    conn: psycopg.Connection[Any]
+    workers: Workers
+    due: list[int]
+    say: Callable[[str], None]
+    kills: list[Kill] = field(default_factory=list)
 
     @property
     def pids(self) -> list[int]:
         """Workers that are alive."""
-        return self._workers.pids
+        return self.workers.pids
 
     def strike(self, done: int) -> None:
         """Kill a worker if the work has come far enough for the next kill, and one holds runs."""
-        if len(self.kills) == len(self._due) or done < self._due[len(self.kills)]:
+        if len(self.kills) == len(self.due) or done < self.due[len(self.kills)]:
             return
-        busiest = self._conn.execute(_BUSIEST, (self._workers.pids,)).fetchone()
+        busiest = self.conn.execute(_BUSIEST, (self.workers.pids,)).fetchone()
         if busiest is None:
             return
         worker_id, pid = busiest
-        self._workers.send(pid, signal.SIGSTOP)
+        self.workers.send(pid, signal.SIGSTOP)
         if self._settled(worker_id, pid).held:
-            self._workers.kill(pid)
+            self.workers.kill(pid)
             self._record(self._settled(worker_id, pid))
         else:
-            self._workers.send(pid, signal.SIGCONT)
+            self.workers.send(pid, signal.SIGCONT)
 
     def _settled(self, worker_id: int, pid: int) -> Kill:
         before = self._look_at(worker_id, pid)
@@ -115,17 +114,15 @@ class Chaos:
             before = now
 
     def _look_at(self, worker_id: int, pid: int) -> Kill:
-        row = self._conn.execute(_HELD, (worker_id,)).fetchone()
+        row = self.conn.execute(_HELD, (worker_id,)).fetchone()
         assert row is not None
         return Kill(worker_id, pid, *row)
 
     def _record(self, kill: Kill) -> None:
         self.kills.append(kill)
         held = f"runs held {len(kill.held)}: {', '.join(kill.held)}"
-        self._say(
-            f"kill {len(self.kills):<3} worker {kill.worker_id} (pid {kill.pid}) died, {held}"
-        )
-        self._say(f"worker   pid {self._workers.start_one()} takes its place")
+        self.say(f"kill {len(self.kills):<3} worker {kill.worker_id} (pid {kill.pid}) died, {held}")
+        self.say(f"worker   pid {self.workers.start_one()} takes its place")
 
     # ------------------------------------------------------------ what came of it
 
@@ -135,25 +132,19 @@ class Chaos:
         """
         counts = ", ".join(str(len(kill.held)) for kill in self.kills)
         faults = [f"worker {kill.worker_id} held nothing" for kill in self.kills if not kill.held]
-        if len(self.kills) < len(self._due):
-            faults.append(f"the work was over after {len(self.kills)} of {len(self._due)} kills")
+        if len(self.kills) < len(self.due):
+            faults.append(f"the work was over after {len(self.kills)} of {len(self.due)} kills")
         held = sum(len(kill.held) for kill in self.kills)
         resumed = sum(map(self._count_resumed, self.kills))
         lost = [f"{held - resumed} did not complete under another lease"] if resumed < held else []
+        killed = f"kills {len(self.kills)}, runs held {counts or 'none'}"
+        went_on = f"resumed {resumed} of {held}"
         return [
-            Proof(
-                "workers were killed while they held runs",
-                f"kills {len(self.kills)}, runs held {counts or 'none'}",
-                faults,
-            ),
-            Proof(
-                "every run held at a kill was resumed and completed",
-                f"resumed {resumed} of {held}",
-                lost,
-            ),
+            Proof("workers were killed while they held runs", killed, faults),
+            Proof("every run held at a kill was resumed and completed", went_on, lost),
         ]
 
     def _count_resumed(self, kill: Kill) -> int:
-        row = self._conn.execute(_RESUMED, {"held": kill.held, "at": kill.at}).fetchone()
+        row = self.conn.execute(_RESUMED, {"held": kill.held, "at": kill.at}).fetchone()
         assert row is not None
         return int(row[0])

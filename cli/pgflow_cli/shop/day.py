@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,23 +130,22 @@ def run_day(
         folder = options.folder or Path(tempfile.mkdtemp(prefix="pgflow-shop-"))
         folder.mkdir(parents=True, exist_ok=True)
         name = open_day(conn, book := (folder / "provider.db").resolve())
-        provider = stack.enter_context(closing(_start_provider(book, options)))
+        words = (str(book), str(options.latency_ms), str(options.seed))
+        server = Server("pgflow_cli.shop.provider", *words, log=book.with_name("provider.log"))
+        provider = stack.enter_context(closing(server))
         say(f"provider pid {provider.pid} at {provider.address}, its book is {book}")
         environment = {"PGFLOW_DSN": dsn, ADDRESS: provider.address}
         workers = stack.enter_context(
             closing(Workers("pgflow_cli.shop.flows:app", folder, environment, queue=name))
         )
-        chaos = Chaos(conn, workers, kills=options.kills, total=options.orders, say=say)
+        kills = options.kills
+        due = [options.orders * number // (kills + 1) for number in range(1, kills + 1)]
+        chaos = Chaos(conn, workers, due, say)
         day = Day(conn, stack.enter_context(App(dsn)), chaos, name, say)
         day.start(workers, options)
         day.watch(options.orders, workers, looked)
         proofs = [*chaos.proofs(), *prove(conn, name, book)]
         return Report(name, folder, chaos.kills, read_counts(book), proofs)
-
-
-def _start_provider(book: Path, options: Options) -> Server:
-    words = (str(book), str(options.latency_ms), str(options.seed))
-    return Server("pgflow_cli.shop.provider", *words, log=book.with_name("provider.log"))
 
 
 def be_alone(conn: psycopg.Connection[Any]) -> None:
@@ -208,35 +207,31 @@ where status = 'waiting' and reason = 'signal delivered' and labels->>'shop' = %
 """
 
 
+@dataclass
 class Day:
     """The orders of one day, with the courier who delivers and the chaos that kills workers."""
 
-    def __init__(
-        self,
-        conn: psycopg.Connection[Any],
-        app: App,
-        chaos: Chaos,
-        name: str,
-        say: Callable[[str], None],
-    ) -> None:
-        self.conn, self.chaos, self.name = conn, chaos, name
-        self._app, self._say = app, say
-        self._delivered: set[str] = set()
+    conn: psycopg.Connection[Any]
+    app: App
+    chaos: Chaos
+    name: str
+    say: Callable[[str], None]
+    delivered: set[str] = field(default_factory=set)
 
     def start(self, workers: Workers, options: Options) -> None:
         """Start two workers, then every order in one transaction."""
         for _ in range(2):
-            self._say(f"worker   pid {workers.start_one()}")
+            self.say(f"worker   pid {workers.start_one()}")
         chance = random.Random(options.seed)  # noqa: S311 - orders of a made-up shop
-        with psycopg.connect(self._app.dsn) as conn:
-            client = self._app.using(conn)
+        with psycopg.connect(self.app.dsn) as conn:
+            client = self.app.using(conn)
             for number in range(1, options.orders + 1):
                 item = chance.choice(list(ITEMS))
                 order = Order(number, chance.choice(CUSTOMERS), item, ITEMS[item])
                 key, labels = f"{self.name}/order-{number}", {"shop": self.name}
                 client.start(fulfil.options(key=key, queue=self.name, labels=labels), order)
-        self._app.nudge()
-        self._say(f"start    {options.orders} orders, {self.name}/order-1 and so on")
+        self.app.nudge()
+        self.say(f"start    {options.orders} orders, {self.name}/order-1 and so on")
 
     def watch(
         self, orders: int, workers: Workers, looked: Callable[[Day, Progress], None] | None
@@ -256,7 +251,7 @@ class Day:
                 last, deadline = progress, now + PATIENCE_SECONDS
             is_over = progress.ended == orders or progress.broken > 0 or now > deadline
             if is_over or now > next_line:
-                self._say(f"progress {progress}")
+                self.say(f"progress {progress}")
                 next_line = now + PROGRESS_SECONDS
             if is_over:
                 return
@@ -266,6 +261,6 @@ class Day:
 
     def _deliver(self) -> None:
         for (key,) in self.conn.execute(_WITH_COURIER, (self.name,)).fetchall():
-            if key not in self._delivered:
-                self._delivered.add(key)
-                self._app.send(key, delivered, "the neighbour")
+            if key not in self.delivered:
+                self.delivered.add(key)
+                self.app.send(key, delivered, "the neighbour")

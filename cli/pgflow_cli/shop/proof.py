@@ -71,43 +71,26 @@ def prove(conn: psycopg.Connection[Any], shop: str, path: Path) -> list[Proof]:
     """
     entries = _read(path, "select 'P' || printf('%06d', id), kind, number, cents from entry")
     theirs = Counter((ref, number, cents) for ref, kind, number, cents in entries if cents)
-    ours = Counter(
-        conn.execute(
-            "select reference, order_number, cents from shop.payment where key like %s || '/%%'",
-            (shop,),
-        ).fetchall()
-    )
+    payments = "select reference, order_number, cents from shop.payment where key like %s || '/%%'"
+    ours = Counter(conn.execute(payments, (shop,)).fetchall())
     done = Counter((kind, number) for _, kind, number, _ in entries)
-    runs = conn.execute(
-        "select key, status from pgflow.runs where labels->>'shop' = %s", (shop,)
-    ).fetchall()
+    query = "select key, status from pgflow.runs where labels->>'shop' = %s"
+    runs = conn.execute(query, (shop,)).fetchall()
     checked = conn.execute("select invariant, detail from pgflow.check()").fetchall()
+    here = [f"only in the shop's book: {_shown(one)}" for one in (ours - theirs).elements()]
+    there = [f"only in the provider's book: {_shown(one)}" for one in (theirs - ours).elements()]
+    twice = [
+        f"{kind} of order {n}: {times} times" for (kind, n), times in done.items() if times > 1
+    ]
+    open_ = [f"{key} is {status}" for key, status in runs if status != "completed"]
+    broken = [f"{invariant}: {detail}" for invariant, detail in checked]
+    sums = f"{len(ours)} payments: {_euros(ours)} here, {_euros(theirs)} there"
+    of_provider = f"{len(entries)} entries of the provider"
     return [
-        Proof(
-            "both books agree to the cent, payment by payment",
-            f"{len(ours)} payments: {_euros(ours)} here, {_euros(theirs)} there",
-            [f"only in the shop's book: {_shown(one)}" for one in (ours - theirs).elements()]
-            + [f"only in the provider's book: {_shown(one)}" for one in (theirs - ours).elements()],
-        ),
-        Proof(
-            "nothing was charged, refunded or sent twice",
-            f"{len(entries)} entries of the provider",
-            [
-                f"{kind} of order {n}: {times} times"
-                for (kind, n), times in done.items()
-                if times > 1
-            ],
-        ),
-        Proof(
-            "every order has ended",
-            f"{len(runs)} runs",
-            [f"{key} is {status}" for key, status in runs if status != "completed"],
-        ),
-        Proof(
-            "pgflow.check() finds nothing",
-            f"{len(checked)} findings",
-            [f"{invariant}: {detail}" for invariant, detail in checked],
-        ),
+        Proof("both books agree to the cent, payment by payment", sums, here + there),
+        Proof("nothing was charged, refunded or sent twice", of_provider, twice),
+        Proof("every order has ended", f"{len(runs)} runs", open_),
+        Proof("pgflow.check() finds nothing", f"{len(checked)} findings", broken),
     ]
 
 

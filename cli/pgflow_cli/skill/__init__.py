@@ -7,32 +7,30 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.output import AsJson, choose_form, plain, print_one
+from pgflow_cli.look.failures import Mistake, opening
+from pgflow_cli.look.options import AnswerForm
+from pgflow_cli.look.output import plain, print_one
 
 OURS = "---\nname: pgflow\n"
 """Beginning of the file, in every version of it."""
 
 
-def install_skill(*, to: Path = Path(".agents/skills"), as_json: AsJson = None) -> None:
+def install_skill(*, to: Path = Path(".agents/skills"), form: AnswerForm) -> None:
     """Writes the skill for coding assistants, or renews it.
 
     Args:
         to: Folder of skills; pgflow/SKILL.md is written into it.
     """
-    form = choose_form(as_json=as_json)
     target = to / "pgflow" / "SKILL.md"
     text = resources.files("pgflow_cli.skill").joinpath("SKILL.md").read_text(encoding="utf-8")
     changed = _write(target, text)
-    report = {"file": str(target), "changed": changed}
-    print_one(
-        form, report, lambda: plain(f"Wrote {target}" if changed else f"{target} is up to date")
-    )
+    words = f"Wrote {target}" if changed else f"{target} is up to date"
+    print_one(form, {"file": str(target), "changed": changed}, lambda: plain(words))
 
 
 def _write(target: Path, text: str) -> bool:
     """Write the file unless it has this text already; return True if it was written."""
-    try:
+    with opening(target, "written"):
         before = target.read_text(encoding="utf-8") if target.exists() else OURS
         if not before.startswith(OURS):
             raise Mistake(
@@ -43,6 +41,4 @@ def _write(target: Path, text: str) -> bool:
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Mistake(f"{target} cannot be written: {error}") from error
     return True

@@ -17,8 +17,8 @@ from textual.widgets import Button, Input, Label, Static, TextArea
 
 from pgflow._console.backend import Backend
 from pgflow_cli.look.output import printable
+from pgflow_cli.top.live import EXPECTED, ORDER_SECONDS, explain_order
 from pgflow_cli.top.orders import Field, Order, check
-from pgflow_cli.top.troubles import EXPECTED, ORDER_SECONDS, explain_order
 
 
 class Ask(ModalScreen[str]):
@@ -66,7 +66,7 @@ class Ask(ModalScreen[str]):
 
     def on_mount(self) -> None:
         """Begin at the first field, or at the way out."""
-        self._show_command()
+        self.show_command()
         first = self._order.fields[0].name if self._order.fields else None
         self.query_one(f"#field-{first}" if first else "#leave").focus()
 
@@ -79,7 +79,8 @@ class Ask(ModalScreen[str]):
             for field in self._order.fields
         }
 
-    def _show_command(self) -> None:
+    def show_command(self) -> None:
+        """Show the command and the statement for what is typed."""
         typed = self.typed()
         self.query_one("#command", Static).update(
             Text.assemble(
@@ -93,13 +94,7 @@ class Ask(ModalScreen[str]):
             )
         )
 
-    def on_input_changed(self) -> None:
-        """Follow what is typed."""
-        self._show_command()
-
-    def on_text_area_changed(self) -> None:
-        """Follow what is typed."""
-        self._show_command()
+    on_input_changed = on_text_area_changed = show_command
 
     def on_input_submitted(self) -> None:
         """Go on to the next field: only the button, or its key, does it."""

@@ -7,11 +7,11 @@ import sys
 import typer
 
 from pgflow import inspect
-from pgflow_cli.look.consoles import Roles, Target, check_roles, open_target
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import operator
 from pgflow_cli.look.output import AsJson, Form, choose_form, console, dump
+from pgflow_cli.look.targets import Roles, Target, check_roles, open_target
 
 
 def top(
@@ -66,9 +66,9 @@ async def _tell_once(target: str | None, dsn: str | None, form: Form) -> None:
 async def _show(
     target: str | None, dsn: str | None, roles: tuple[str, ...], *, read_only: bool
 ) -> None:
+    from pgflow_cli.top.live import ImpatientBackend
     from pgflow_cli.top.orders import Person
     from pgflow_cli.top.screen import Top
-    from pgflow_cli.top.troubles import ImpatientBackend
 
     person = None if read_only else Person(operator(), roles)
     async with open_target(target, dsn, listen=False) as app:

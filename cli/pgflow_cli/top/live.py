@@ -1,4 +1,5 @@
-"""Parts that all screens have: an application with a backend, and repeated reads.
+"""Parts that all screens have: an application with a backend, repeated reads, and one line for the
+user on what went wrong.
 
 It asks one small question every two seconds, and only for what is seen. If the database does not
 answer, the screen shows that above the old rows, and reads everything again once it answers.
@@ -8,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from time import monotonic
-from typing import ClassVar, cast
+from typing import ClassVar, TypeVar, cast
 
+import psycopg
 from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -20,10 +23,67 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from pgflow import inspect
-from pgflow._console.backend import Backend
-from pgflow_cli.look.output import printable
+from pgflow._console.backend import Backend, Unreachable
+from pgflow.app import AsyncApp
+from pgflow.errors import PgflowError
+from pgflow_cli.look.failures import hide_secrets
+from pgflow_cli.look.output import printable, shown
 from pgflow_cli.top.orders import Person
-from pgflow_cli.top.troubles import EXPECTED, explain, is_silent
+
+T = TypeVar("T")
+
+ASKING_SECONDS = 5.0
+"""Time for one question, after which the database counts as one that cannot be asked."""
+ORDER_SECONDS = 10.0
+"""Time limit of an order. After it, the outcome of the order is unknown."""
+
+SILENT = (*Unreachable, TimeoutError, OSError)
+"""Errors of a database that cannot be asked just now."""
+EXPECTED = (*SILENT, PgflowError, psycopg.Error)
+"""Errors that a person can do something about, or wait for the end of."""
+
+
+class ImpatientBackend(Backend):
+    """A backend that gives up soon when the database does not answer: the user shall hear of it."""
+
+    def __init__(self, app: AsyncApp, seconds: float = ASKING_SECONDS) -> None:
+        super().__init__(app)
+        self._seconds = seconds
+
+    async def ask(self, question: inspect.Question[T]) -> T:
+        """Ask the database."""
+        async with asyncio.timeout(self._seconds):
+            return await super().ask(question)
+
+
+def is_silent(error: BaseException) -> bool:
+    """Return True if the database cannot be asked just now."""
+    return isinstance(error, SILENT) and not isinstance(error, psycopg.errors.QueryCanceled)
+
+
+def explain(error: BaseException) -> str:
+    """Return a line for an error."""
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return shown(
+            f"{error.diag.message_primary}: the role of this connection is too low. Looking needs "
+            "pgflow_auditor, orders pgflow_operator, answers to gates pgflow_approver"
+        )
+    if isinstance(error, psycopg.errors.QueryCanceled):
+        return "This took the database too long"
+    if is_silent(error):
+        return "No answer from the database"
+    if isinstance(error, psycopg.Error):
+        message = error.diag.message_primary or str(error)
+        return shown(hide_secrets(f"The database refused: {message}"))
+    return shown(hide_secrets(str(error)))
+
+
+def explain_order(error: BaseException) -> str:
+    """Return a line for an error of an order: one that had no answer may have been done."""
+    if is_silent(error):
+        return "No answer from the database: it may have been done. Look before you say it again"
+    return explain(error)
+
 
 TICK_SECONDS = 2.0
 CLOCK_SECONDS = 60.0
@@ -121,17 +181,7 @@ class Live(Screen[None]):
         self.is_asked = True
         self._wanted.set()
 
-    def on_screen_resume(self) -> None:
-        """Read it once it is seen again."""
-        self.look_soon()
-
-    def on_resize(self) -> None:
-        """Draw it for its new size."""
-        self.look_soon()
-
-    def action_again(self) -> None:
-        """Read it now."""
-        self.look_soon()
+    on_screen_resume = on_resize = action_again = look_soon
 
     def action_back(self) -> None:
         """Leave."""
@@ -141,20 +191,13 @@ class Live(Screen[None]):
         while True:
             self._wanted.clear()
             if self.is_current:
-                await self._look()
-            try:
+                with suppress(NoMatches):  # it is being left
+                    await self._look()
+            with suppress(TimeoutError):
                 async with asyncio.timeout(self.top.tick_seconds):
                     await self._wanted.wait()
-            except TimeoutError:
-                continue
 
     async def _look(self) -> None:
-        try:
-            await self._look_once()
-        except NoMatches:
-            return  # it is being left
-
-    async def _look_once(self) -> None:
         try:
             await self.show()
         except EXPECTED as error:

@@ -142,27 +142,24 @@ def orders_of_run(run: inspect.RunRow, person: Person) -> list[Order]:
 
 
 def _run_order(order: run_orders.Order, run: inspect.RunRow, person: Person) -> Order:
-    is_signal = order.verb == "signal"
     waits_for = (getattr(run, "reason_detail", None) or {}).get("signals") or [""]
-    fields = (
-        (
-            Field("name", "Name of the signal", str(waits_for[0]), is_needed=True),
-            Field("payload", "Its payload, in JSON", "null", is_needed=True),
-        )
-        if is_signal
-        else (WHY,)
+    signal = (
+        Field("name", "Name of the signal", str(waits_for[0]), is_needed=True),
+        Field("payload", "Its payload, in JSON", "null", is_needed=True),
     )
+
+    def said(typed: Typed) -> tuple[run_orders.Order, str, str, str]:
+        return order, run.key, typed.get("name", ""), typed.get("payload", "")
+
     return Order(
         RUN_KEYS[order.verb],
         order.title,
         order.says,
-        fields,
-        lambda typed: run_orders.command_of(
-            order, run.key, typed.get("name", ""), typed.get("payload", ""), typed.get("why", "")
+        signal if order.verb == "signal" else (WHY,),
+        lambda typed: run_orders.command_of(*said(typed), typed.get("why", "")),
+        lambda typed: run_orders.sql_of(*said(typed), person.name).replace(
+            "'WHY'", literal(typed.get("why", ""))
         ),
-        lambda typed: run_orders.sql_of(
-            order, run.key, typed.get("name", ""), typed.get("payload", ""), person.name
-        ).replace("'WHY'", literal(typed.get("why", ""))),
         partial(_tell_run, order, run.key, person),
         order.past,
     )
@@ -175,13 +172,12 @@ async def _tell_run(
     if run.status not in order.fits:
         raise WrongState(run_orders.refusal_of(order, key, run.status))
     if order.verb == "signal":
+        signal = Signal(typed["name"].strip(), object)
         payload = read_json(typed["payload"], "the payload")
-        await backend.call(
-            "send", key, Signal(typed["name"].strip(), object), payload, by=person.name
-        )
-        return
-    why = typed["why"].strip()
-    await backend.call(order.verb, key, by=person.name, **({"why": why} if why else {}))
+        await backend.call("send", key, signal, payload, by=person.name)
+    else:
+        why = {"why": typed["why"].strip()} if typed["why"].strip() else {}
+        await backend.call(order.verb, key, by=person.name, **why)
 
 
 # ---------------------------------------------------------------- gates
@@ -203,17 +199,12 @@ def orders_of_gate(
     edit = Field("edit", "The request, as it should be", dump(shown, indent=2), True, True)
     result = Field("result", "Its result, in JSON", "null", True)
     reason, to = Field("why", "Why", is_needed=True), Field("to", "To whom", is_needed=True)
+    done = "You have done it yourself: the run will not."
     answers = (
         ("a", "approve", "Approve", "It is done exactly as it is shown.", (COMMENT,)),
         ("e", "edit", "Edit, then approve", "It is done as you say.", (edit, COMMENT)),
         ("j", "reject", "Reject", "It is not done. The run receives your reason.", (reason,)),
-        (
-            "k",
-            "take_over",
-            "Take over",
-            "You have done it yourself: the run will not.",
-            (result, COMMENT),
-        ),
+        ("k", "take_over", "Take over", done, (result, COMMENT)),
         ("l", "escalate", "Escalate", "Another person must decide.", (to,)),
     )
     left_out = {"a"} if gate.needs_value else set()
@@ -231,15 +222,11 @@ def _answer_order(
     says: str,
     fields: tuple[Field, ...],
 ) -> Order:
-    async def give(backend: Backend, typed: Typed) -> None:
-        await backend.call(
-            "answer",
-            gate.gate,
-            answer_of(verb, typed),
-            by=person.name,
-            payload_hash=gate.payload_hash,
-            acting_as=list(person.roles),
-        )
+    bound = {"payload_hash": gate.payload_hash, "by": person.name}
+
+    def give(backend: Backend, typed: Typed) -> Awaitable[Any]:
+        roles = list(person.roles)
+        return backend.call("answer", gate.gate, answer_of(verb, typed), acting_as=roles, **bound)
 
     def line(typed: Typed) -> str:
         given = [typed[name] for name in ("edit", "result") if name in typed]
@@ -271,28 +258,26 @@ def answer_of(verb: str, typed: Typed) -> Answer:
         InvalidArgument: The text is not JSON, or null for an edit.
     """
     why = typed.get("why", "").strip()
-    if verb == "edit":
-        edit = read_json(typed["edit"], "the edit")
-        if edit is None:
-            raise InvalidArgument("an edit cannot be null: approve or reject instead")
-        return Approve(edit=edit, comment=why)
-    if verb == "reject":
-        return Reject(why)
-    if verb == "escalate":
-        return Escalate(typed["to"].strip())
-    if verb == "take_over":
-        return TakeOver(read_json(typed["result"], "the result"), comment=why)
-    return Approve(comment=why)
+    if verb == "edit" and (edit := read_json(typed["edit"], "the edit")) is None:
+        raise InvalidArgument("an edit cannot be null: approve or reject instead")
+    answers: dict[str, Callable[[], Answer]] = {
+        "approve": lambda: Approve(comment=why),
+        "edit": lambda: Approve(edit=edit, comment=why),
+        "reject": lambda: Reject(why),
+        "escalate": lambda: Escalate(typed["to"].strip()),
+        "take_over": lambda: TakeOver(read_json(typed["result"], "the result"), comment=why),
+    }
+    return answers[verb]()
 
 
 def _delegate_order(gate: inspect.GateRow, person: Person) -> Order:
     mine = (person.name, *person.roles)
     place = next((name for name in gate.approvers if name in mine), person.name)
 
-    async def give(backend: Backend, typed: Typed) -> None:
+    def give(backend: Backend, typed: Typed) -> Awaitable[Any]:
         why = typed["why"].strip()
         kept = why if place == person.name else f"{person.name}: {why or 'delegated'}"
-        await backend.call("delegate_gate", gate.gate, typed["to"].strip(), by=place, why=kept)
+        return backend.call("delegate_gate", gate.gate, typed["to"].strip(), by=place, why=kept)
 
     return Order(
         "g",
@@ -317,38 +302,33 @@ def orders_of_debt(debt: inspect.ObligationRow, person: Person) -> list[Order]:
         ]
     key, by = debt.effect or "", person.name
 
-    async def discharge(backend: Backend, typed: Typed) -> None:
-        await backend.call(
-            "discharge", key, read_json(typed["value"] or "null", "the evidence"), by=by
-        )
-
-    async def transfer(backend: Backend, typed: Typed) -> None:
-        await backend.call("transfer", key, typed["to"].strip(), why=typed["why"].strip(), by=by)
-
-    async def waive(backend: Backend, typed: Typed) -> None:
-        await backend.call("waive", key, by=by, why=typed["why"].strip())
-
+    evidence, to = (
+        Field("value", "Evidence, in JSON", "null"),
+        Field("to", "To whom", is_needed=True),
+    )
     return [
         Order(
             "d",
             "Discharge",
             "It was done.",
-            (Field("value", "Evidence, in JSON", "null"),),
-            lambda typed: command("discharge", key, evidence=typed["value"]),
-            lambda typed: call("discharge", key, evidence=typed["value"], sent_by=by),
-            discharge,
+            (evidence,),
+            lambda t: command("discharge", key, evidence=t["value"]),
+            lambda t: call("discharge", key, evidence=t["value"], sent_by=by),
+            lambda backend, t: backend.call(
+                "discharge", key, read_json(t["value"] or "null", "the evidence"), by=by
+            ),
             "Discharged.",
         ),
         Order(
             "h",
             "Hand over",
             "An outside party owes it from now on.",
-            (Field("to", "To whom", is_needed=True), WHY),
-            lambda typed: command("transfer", key, typed["to"] or "HOLDER", why=typed["why"]),
-            lambda typed: call(
-                "transfer_obligation", key, typed["to"], why=typed["why"], sent_by=by
+            (to, WHY),
+            lambda t: command("transfer", key, t["to"] or "HOLDER", why=t["why"]),
+            lambda t: call("transfer_obligation", key, t["to"], why=t["why"], sent_by=by),
+            lambda backend, t: backend.call(
+                "transfer", key, t["to"].strip(), why=t["why"].strip(), by=by
             ),
-            transfer,
             "Handed over. It stays owed.",
         ),
         Order(
@@ -356,9 +336,9 @@ def orders_of_debt(debt: inspect.ObligationRow, person: Person) -> list[Order]:
             "Waive",
             "It need not be done.",
             (Field("why", "Why", is_needed=True),),
-            lambda typed: command("waive", key, why=typed["why"] or "WHY"),
-            lambda typed: call("waive_obligation", key, typed["why"], sent_by=by),
-            waive,
+            lambda t: command("waive", key, why=t["why"] or "WHY"),
+            lambda t: call("waive_obligation", key, t["why"], sent_by=by),
+            lambda backend, t: backend.call("waive", key, by=by, why=t["why"].strip()),
             "Waived.",
         ),
     ]
@@ -378,10 +358,10 @@ def _settle_order(debt: inspect.ObligationRow, verdict: str, person: Person) -> 
         given, why = typed.get("value"), typed["why"]
         return call("settle_effect", key, verdict, value=given, why=why, sent_by=person.name)
 
-    async def give(backend: Backend, typed: Typed) -> None:
+    def give(backend: Backend, typed: Typed) -> Awaitable[Any]:
         result = read_json(typed["value"], "the result") if has_value else None
         why = typed["why"].strip()
-        await backend.call("settle_effect", key, verdict, result, why=why, by=person.name)
+        return backend.call("settle_effect", key, verdict, result, why=why, by=person.name)
 
     return Order(
         VERDICT_KEYS[verdict],

@@ -29,6 +29,7 @@ from pgflow_cli.look.output import (
     styled_status,
     table,
 )
+from pgflow_cli.look.selection import ENDED
 from pgflow_cli.runs.timeline import Bars, Marks
 from pgflow_cli.top.orders import Order, Person, orders_of_debt, orders_of_gate, orders_of_run
 from pgflow_cli.top.views import Place
@@ -36,7 +37,6 @@ from pgflow_cli.top.views import Place
 WINDOW_UNITS = 200
 MOST_ROWS = 30
 BAR_ROOM = 20
-ENDED = ("completed", "failed", "cancelled")
 
 
 @dataclass
@@ -98,14 +98,11 @@ class StoryReader:
 
     def _head(self, run: inspect.RunDetail) -> list[RenderableType]:
         line = Text.assemble(
-            styled_status(run.status),
-            "  ",
-            plain(run.workflow),
-            "  ",
-            f"started {age(run.created_at, self.now)}",
+            styled_status(run.status), "  ", plain(run.workflow), "  ", "started ",
+            age(run.created_at, self.now),
             f", generation {run.generation}" if run.generation > 1 else "",
             f", worker {run.worker_id}" if run.worker_id is not None else "",
-        )
+        )  # fmt: skip
         parts = [why(run), f"({run.why})" if run.why else "", advice(run)]
         return [line, plain(" ".join(filter(None, parts)))]
 
@@ -124,9 +121,8 @@ class StoryReader:
         """Return the newest part of the journal as lines on one axis of time."""
         last = await self.backend.ask(inspect.last_seq(run.run_id))
         after = max(0, last - WINDOW_UNITS)
-        units = (
-            await self.backend.ask(inspect.list_units(run.run_id, after=after, limit=WINDOW_UNITS))
-        ).items
+        question = inspect.list_units(run.run_id, after=after, limit=WINDOW_UNITS)
+        units = (await self.backend.ask(question)).items
         if not units:
             return []
         begin = units[0].at if after else run.created_at
@@ -135,7 +131,9 @@ class StoryReader:
         entries = inspect.fold(units, begin)
         columns = [
             Column("WHAT", _what, most=40, takes_rest=True),
-            Column("AT", lambda row: _offset(row, begin), right=True),
+            Column(
+                "AT", lambda row: "+" + duration((row.began_at - begin).total_seconds()), right=True
+            ),
             Column("TOOK", _took, right=True),
             Column("STATUS", _status),
             Column("", lambda row: bars.draw(row, BAR_ROOM, until), 70, most=BAR_ROOM),
@@ -155,25 +153,20 @@ class StoryReader:
     async def _tell_ledgers(self, run: inspect.RunDetail, story: Story) -> None:
         for gate in await self.backend.ask(inspect.list_gates(run.key, tenant=self.backend.tenant)):
             story.links.append((f"gate {gate.name}", ("gate", gate.gate)))
-        debts = [
-            debt for debt in await self.backend.ask(inspect.list_debts(run.run_id)) if debt.effect
-        ]
         story.links += [
             (f"{debt.kind} {debt.name}, {debt.state or 'open'}", ("debt", debt.effect))
-            for debt in debts
+            for debt in await self.backend.ask(inspect.list_debts(run.run_id))
             if debt.kind != "gate" and debt.effect
         ]
-        decisions = (
-            await self.backend.ask(inspect.list_decisions(run.run_id, limit=MOST_ROWS))
-        ).items
+        ask = self.backend.ask
+        decisions = (await ask(inspect.list_decisions(run.run_id, limit=MOST_ROWS))).items
         if decisions:
             story.parts.append(_heading("Decisions"))
             story.parts += [self._decision(one) for one in decisions]
-        effects = (await self.backend.ask(inspect.list_effects(run.run_id, limit=MOST_ROWS))).items
+        effects = (await ask(inspect.list_effects(run.run_id, limit=MOST_ROWS))).items
         if effects:
-            story.parts.append(_heading("Effects"))
-            story.parts.append(_effects(effects, self.width))
-        spent = await self.backend.ask(inspect.sum_charges("run", run_id=run.run_id))
+            story.parts += [_heading("Effects"), _effects(effects, self.width)]
+        spent = await ask(inspect.sum_charges("run", run_id=run.run_id))
         if spent:
             line = ", ".join(f"{amount(row.amount)} {row.unit}" for row in spent)
             story.parts += [_heading("Spent"), plain(line)]
@@ -236,18 +229,16 @@ class StoryReader:
         parts: list[RenderableType] = [
             plain(f"{debt.state}: {says}"),
             plain(
-                f"Run {debt.key} owes it"
-                + (f" to {debt.owed_to}" if debt.owed_to else "")
-                + f". It was opened {age(debt.opened_at, self.now)}."
+                f"Run {debt.key} owes it{f' to {debt.owed_to}' if debt.owed_to else ''}. It was "
+                f"opened {age(debt.opened_at, self.now)}."
             ),
             plain(f"Key: {debt.effect}"),
         ]
         if debt.due_at is not None:
             parts.append(plain(f"Due {age(debt.due_at, self.now)}."))
         if debt.kind == "effect":
-            found = await self.backend.ask(
-                inspect.list_effects(debt.run_id, after=debt.call - 1, limit=1)
-            )
+            question = inspect.list_effects(debt.run_id, after=debt.call - 1, limit=1)
+            found = await self.backend.ask(question)
             for effect in found:
                 if effect.call == debt.call:
                     parts += [_heading("Arguments"), _value(self.backend.clear(effect.request))]
@@ -262,9 +253,9 @@ class StoryReader:
         worker = next((one for one in workers if str(one.worker_id) == number), None)
         if worker is None:
             raise RunNotFound(f"worker {number} is gone")
-        held = await self.backend.ask(
-            inspect.list_held_runs(worker.worker_id, tenant=self.backend.tenant, limit=MOST_ROWS)
-        )
+        tenant = self.backend.tenant
+        question = inspect.list_held_runs(worker.worker_id, tenant=tenant, limit=MOST_ROWS)
+        held = await self.backend.ask(question)
         parts: list[RenderableType] = [
             plain(
                 f"It serves {', '.join(worker.queues)}, holds {worker.running} of "
@@ -304,10 +295,6 @@ def _red(text: str) -> Text:
 def _what(entry: inspect.Entry) -> str:
     kind = "" if entry.kind in ("step", "mark") else f"{entry.kind}: "
     return f"{kind}{entry.name}"
-
-
-def _offset(entry: inspect.Entry, begin: datetime) -> str:
-    return "+" + duration((entry.began_at - begin).total_seconds())
 
 
 def _took(entry: inspect.Entry) -> str:

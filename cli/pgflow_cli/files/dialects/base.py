@@ -121,9 +121,8 @@ class Translator(cst.CSTTransformer):
         names = [] if isinstance(updated_node.names, cst.ImportStar) else updated_node.names
         for name in map(text_of, (one.name for one in names)):
             if name not in self.roots and name not in self.elsewhere:
-                self.note(
-                    original_node, f"import {name}", "is gone: what uses it is to be rewritten"
-                )
+                advice = "is gone: what uses it is to be rewritten"
+                self.note(original_node, f"import {name}", advice)
         return cst.Import([cst.ImportAlias(cst.Name("pgflow"))])
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:  # noqa: N802
@@ -131,10 +130,8 @@ class Translator(cst.CSTTransformer):
         del original_node
         seen, body = False, []
         for line in updated_node.body:
-            if (
-                isinstance(line, cst.SimpleStatementLine)
-                and text_of(line).strip() == "import pgflow"
-            ):
+            is_simple = isinstance(line, cst.SimpleStatementLine)
+            if is_simple and text_of(line).strip() == "import pgflow":
                 if seen:
                     continue
                 seen = True
@@ -153,11 +150,8 @@ class Translator(cst.CSTTransformer):
         given = arguments_of(made) if isinstance(made, cst.Call) else {}
         kept, left = self.decorate(ours, given)
         if left:
-            self.note(
-                original_node,
-                f"@{name}({', '.join(left)}=)",
-                "has no counterpart: see the reference",
-            )
+            words = f"@{name}({', '.join(left)}=)"
+            self.note(original_node, words, "has no counterpart: see the reference")
         self.translated += 1
         text = f"pgflow.{ours}({', '.join(kept)})" if kept else f"pgflow.{ours}"
         return updated_node.with_changes(decorator=expression(text))
@@ -165,9 +159,8 @@ class Translator(cst.CSTTransformer):
     def decorate(self, ours: str, given: Arguments) -> tuple[list[str], list[str]]:
         """Return the arguments for our decorator, and the names of those without a counterpart."""
         del ours
-        return [f"name={text_of(given[n])}" for n in ("name",) if n in given], sorted(
-            {*given} - {"name"}
-        )
+        kept = [f"name={text_of(given['name'])}"] if "name" in given else []
+        return kept, sorted({*given} - {"name"})
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:  # noqa: N802
         """Replace a call of the peer."""
@@ -178,11 +171,8 @@ class Translator(cst.CSTTransformer):
         self.left = []
         text = make(self, arguments_of(updated_node), self.is_async)
         if text is None:
-            self.note(
-                original_node,
-                f"{name}(...)",
-                "is called in a way that is not known here: rewrite it",
-            )
+            advice = "is called in a way that is not known here: rewrite it"
+            self.note(original_node, f"{name}(...)", advice)
             return updated_node
         self.translated += 1
         if self.left:
@@ -204,9 +194,8 @@ class Translator(cst.CSTTransformer):
             self.translated += 1
             return expression(self.names[name])
         if name not in self.calls and name not in self.decorators:
-            self.note(
-                original_node, name, self.advice.get(name, "has no counterpart: rewrite it by hand")
-            )
+            advice = self.advice.get(name, "has no counterpart: rewrite it by hand")
+            self.note(original_node, name, advice)
         return updated_node
 
 

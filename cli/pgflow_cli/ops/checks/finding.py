@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pgflow import inspect
-from pgflow_cli.look.database import connect_to_any, fetch, fetch_dicts
+from pgflow_cli.look.database import connect_to_any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import psycopg
 
 
@@ -20,8 +19,7 @@ T = TypeVar("T")
 Level = Literal["ok", "warn", "fail"]
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One result of a check.
 
     Attributes:
@@ -39,21 +37,14 @@ Findings = Generator[Finding, None, Any]
 """Findings of a check, which returns the words for a database that has no such trouble."""
 
 
-def ok(found: str) -> Finding:
-    """Return a finding that needs nothing."""
-    return Finding("ok", found)
+Check = Callable[["Patient"], Findings]
+
+ok = partial(Finding, "ok")
+warn = partial(Finding, "warn")
+fail = partial(Finding, "fail")
 
 
-def warn(found: str, do: str) -> Finding:
-    """Return a finding on what works, and will hurt."""
-    return Finding("warn", found, do)
-
-
-def fail(found: str, do: str) -> Finding:
-    """Return a finding on what does not work."""
-    return Finding("fail", found, do)
-
-
+@dataclass(frozen=True)
 class Patient:
     """The database that is examined.
 
@@ -62,19 +53,20 @@ class Patient:
         connection: A connection to it, in autocommit mode.
     """
 
-    def __init__(self, dsn: str, connection: psycopg.Connection[Any]) -> None:
-        self.dsn = dsn
-        self.connection = connection
+    dsn: str
+    connection: psycopg.Connection[Any]
 
     def ask(self, question: inspect.Question[T]) -> T:
         """Return the answer of the database to a reader's question."""
         with self._own_names():
-            return fetch(self.connection, question)
+            return inspect.ask(self.connection, question)
 
     def rows(self, query: str, params: Any = None) -> list[dict[str, Any]]:
         """Rows of a query to the server itself, of its settings, its catalogs and its activity."""
-        with self._own_names():
-            return fetch_dicts(self.connection, query, params)
+        from psycopg.rows import dict_row
+
+        with self._own_names(), self.connection.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(query.encode(), params).fetchall()
 
     def row(self, query: str, params: Any = None) -> dict[str, Any]:
         """Return the only row of such a query."""
@@ -92,7 +84,7 @@ class Patient:
         return connect_to_any(self.dsn)
 
 
-def findings_of(check: Callable[[Patient], Findings], patient: Patient) -> list[Finding]:
+def findings_of(check: Check, patient: Patient) -> list[Finding]:
     """Return the findings of a check, or its words for a database that has no such trouble."""
     findings: list[Finding] = []
 
@@ -100,5 +92,29 @@ def findings_of(check: Callable[[Patient], Findings], patient: Patient) -> list[
         if words := (yield from check(patient)):
             findings.append(ok(words))
 
-    found = list(collect())
-    return found or findings
+    return list(collect()) or findings
+
+
+def each(
+    question: Callable[[], inspect.Question[Sequence[T]]],
+    words: str,
+    trouble: Callable[[T], tuple[str, str] | None],
+    level: Level = "warn",
+) -> Check:
+    """Return a check with a finding for each row of an answer.
+
+    Args:
+        question: Maker of the question.
+        words: Words for an answer without trouble; ``{}`` in them is the number of rows.
+        trouble: Function that returns the state of a row and the remedy; None for no trouble.
+        level: Level of the findings.
+    """
+
+    def check(patient: Patient) -> Findings:
+        rows = patient.ask(question())
+        for row in rows:
+            if told := trouble(row):
+                yield Finding(level, *told)
+        return words.format(len(rows))
+
+    return check

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pgflow_cli.look.output import many
 from pgflow_cli.ops.checks.finding import Findings, Patient, fail, ok, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from typing import Any
 
 
@@ -87,36 +87,23 @@ def check_drift(patient: Patient) -> Findings:
     sources = "\n".join(file.text for file in assets.sources)
     migrations = "\n".join(file.text for file in assets.migrations)
     relations = patient.rows(_RELATIONS)
-    there = {
-        kind: {row["name"] for row in relations if row["kind"] == kind}
-        for kind in ("table", "view", "index")
-    }
+    texts = {"table": (_TABLE, _DROPPED_TABLE), "index": (_INDEX, _DROPPED_INDEX)}
     wanted = {
-        "table": set(_TABLE.findall(migrations)) - set(_DROPPED_TABLE.findall(migrations)),
-        "index": set(_INDEX.findall(migrations)) - set(_DROPPED_INDEX.findall(migrations)),
-        "view": set(_VIEW.findall(sources)),
+        kind: set(made.findall(migrations)) - set(dropped.findall(migrations))
+        for kind, (made, dropped) in texts.items()
     }
+    wanted["view"] = set(_VIEW.findall(sources))
     ours = _BODY.findall(sources) + [(name, "") for name in _PARSED_BODY.findall(sources)]
     theirs = patient.rows(_FUNCTIONS)
-    findings = [*_functions(ours, [(row["name"], row["body"]) for row in theirs])]
-    findings += _overloads(ours, theirs)
+    yield from _functions(ours, [(row["name"], row["body"]) for row in theirs])
+    yield from _overloads(ours, theirs)
+    lost = "restore it from a backup, or from `pgflow migrate --sql` of an empty database"
     for kind, names in wanted.items():
-        findings += [
-            fail(
-                f"{kind} pgflow.{name} is missing",
-                "restore it from a backup, or from `pgflow migrate --sql` of an empty database",
-            )
-            for name in sorted(names - there[kind])
-        ]
-    findings += [
-        fail(
-            f"index pgflow.{row['name']} is invalid",
-            f"reindex index concurrently pgflow.{row['name']}",
-        )
-        for row in relations
-        if row["is_invalid"]
-    ]
-    yield from findings
+        there = {row["name"] for row in relations if row["kind"] == kind}
+        for name in sorted(names - there):
+            yield fail(f"{kind} pgflow.{name} is missing", lost)
+    for name in (row["name"] for row in relations if row["is_invalid"]):
+        yield fail(f"index pgflow.{name} is invalid", f"reindex index concurrently pgflow.{name}")
     return "functions, tables, views and indexes are as they were installed"
 
 
@@ -133,10 +120,8 @@ def _functions(ours: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]
         if name not in found:
             yield fail(f"function pgflow.{name} is missing", remedy)
         elif name not in wanted:
-            yield warn(
-                f"function pgflow.{name} is not of this version",
-                "drop it, or give it another schema",
-            )
+            text = f"function pgflow.{name} is not of this version"
+            yield warn(text, "drop it, or give it another schema")
         elif wanted[name] - found[name]:
             yield fail(f"function pgflow.{name} was changed by hand", remedy)
 
@@ -201,50 +186,33 @@ def check_privileges(patient: Patient) -> Findings:
         )
         return
     may = {row["name"]: row["may"] for row in patient.rows(_MAY)}
-    can = [
-        what
-        for what, functions in _ROLES.items()
-        if all(may.get(function) for function in functions)
-    ]
+    can = [what for what, functions in _ROLES.items() if all(map(may.get, functions))]
     if who["is_superuser"]:
-        yield ok(
-            f"{name} is a superuser and may do everything; workers need no more than pgflow_worker"
-        )
+        role = f"{name} is a superuser and may do everything"
+        yield ok(f"{role}; workers need no more than pgflow_worker")
     else:
         cannot = [what for what in _ROLES if what not in can]
-        yield ok(
-            f"{name} may read{''.join(', ' + what for what in can)}"
-            + (f"; not {', '.join(cannot)}" if cannot else "")
-        )
-    missing = patient.rows(
+        text = f"{name} may read{''.join(', ' + what for what in can)}"
+        yield ok(text + (f"; not {', '.join(cannot)}" if cannot else ""))
+    query = (
         "select n from unnest(%s::text[]) n "
-        "where n not in (select rolname from pg_roles) order by n",
-        (list(_GRANTEES),),
+        "where n not in (select rolname from pg_roles) order by n"
     )
-    names = [row["n"] for row in missing]
-    if missing and who["owns_it"]:
+    names = [row["n"] for row in patient.rows(query, (list(_GRANTEES),))]
+    if names and who["owns_it"]:
         # As docs/how-to/managed-postgres.md has it: one role for everything.
         yield ok(
             f"{name} owns the schema, and no other role can use pgflow: the roles to grant from "
             f"({', '.join(names)}) are not there"
         )
-    elif missing:
-        yield warn(
-            f"{many(len(names), 'role')} to grant from {'is' if len(names) == 1 else 'are'} "
-            f"missing: {', '.join(names)}",
-            "as a database administrator: "
-            + " ".join(f"create role {n} nologin;" for n in names)
-            + " then pgflow migrate",
-        )
+    elif names:
+        are = f"{many(len(names), 'role')} to grant from {'is' if len(names) == 1 else 'are'}"
+        made = " ".join(f"create role {n} nologin;" for n in names)
+        remedy = f"as a database administrator: {made} then pgflow migrate"
+        yield warn(f"{are} missing: {', '.join(names)}", remedy)
 
 
 _GRANTEES = (
-    "pgflow_client",
-    "pgflow_worker",
-    "pgflow_operator",
-    "pgflow_auditor",
-    "pgflow_declarer",
-    "pgflow_approver",
-    "pgflow_speaker",
-    "pgflow_tenant",
-)
+    "pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_auditor", "pgflow_declarer",
+    "pgflow_approver", "pgflow_speaker", "pgflow_tenant",
+)  # fmt: skip

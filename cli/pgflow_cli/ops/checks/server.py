@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
 from pgflow import inspect
 from pgflow_cli.look.output import duration, many
-from pgflow_cli.ops.checks.finding import Findings, Patient, fail, warn
-
-if TYPE_CHECKING:
-    import psycopg
+from pgflow_cli.ops.checks.finding import Finding, Findings, Level, Patient, each, fail, warn
 
 OLDEST, NEWEST = 15, 18
 LONG_SECONDS = 300
@@ -23,35 +20,36 @@ CONNECTIONS_OF_A_WORKER = 9
 
 def check_version(patient: Patient) -> Findings:
     """Postgres 15 to 18."""
-    row = patient.row(
-        "select current_setting('server_version') as version, "
-        "current_setting('server_version_num')::int / 10000 as major"
-    )
-    if row["major"] < OLDEST:
-        yield fail(
-            f"Postgres {row['version']}",
-            f"pgflow needs Postgres {OLDEST} or newer: upgrade the server",
-        )
-    elif row["major"] > NEWEST:
-        yield warn(
-            f"Postgres {row['version']}, newer than this version of pgflow was tested with",
-            "upgrade pgflow-engine, if there is a newer one",
-        )
-    return f"Postgres {row['version']}"
+    version = patient.row("select current_setting('server_version') as version")["version"]
+    major = patient.connection.info.server_version // 10000
+    if major < OLDEST:
+        remedy = f"pgflow needs Postgres {OLDEST} or newer: upgrade the server"
+        yield fail(f"Postgres {version}", remedy)
+    elif major > NEWEST:
+        text = f"Postgres {version}, newer than this version of pgflow was tested with"
+        yield warn(text, "upgrade pgflow-engine, if there is a newer one")
+    return f"Postgres {version}"
+
+
+def _switched_off(patient: Patient, level: Level, names: list[str], harm: str) -> Iterator[Finding]:
+    """Yield the settings of these names that are off."""
+    query = "select name from pg_settings where name = any(%s) and setting = 'off' order by name"
+    for row in patient.rows(query, (names,)):
+        remedy = f"alter system set {row['name']} = on; select pg_reload_conf()"
+        yield Finding(level, f"{row['name']} is off: {harm}", remedy)
+
+
+def _is_standby(patient: Patient) -> bool:
+    return bool(patient.row("select pg_is_in_recovery() as standby")["standby"])
 
 
 def check_durability(patient: Patient) -> Findings:
     """Check that commits survive a power cut."""
-    settings = patient.rows(
-        "select name, setting from pg_settings where name in ('fsync', 'full_page_writes', "
-        "'synchronous_commit') and setting = 'off'"
+    names = ["fsync", "full_page_writes", "synchronous_commit"]
+    yield from _switched_off(
+        patient, "warn", names, "what was committed may be lost with the power"
     )
-    for row in settings:
-        yield warn(
-            f"{row['name']} is off: what was committed may be lost with the power",
-            f"alter system set {row['name']} = on; select pg_reload_conf()",
-        )
-    if patient.row("select pg_is_in_recovery() as standby")["standby"]:
+    if _is_standby(patient):
         yield fail(
             "this server is a standby, which takes no writes",
             "name the primary in the connection string, or several hosts with "
@@ -76,7 +74,7 @@ where r.state is distinct from 'backup'
 
 def check_replication(patient: Patient) -> Findings:
     """Check which commits a fail-over would lose."""
-    if patient.row("select pg_is_in_recovery() as standby")["standby"]:
+    if _is_standby(patient):
         yield fail("a standby cannot be asked this", "name the primary in the connection string")
         return
     row = patient.row(_STANDBYS)
@@ -94,11 +92,10 @@ def check_replication(patient: Patient) -> Findings:
             "start that standby, or name one that follows (pg_stat_replication.application_name)",
         )
         return
-    behind = (
-        ""
-        if row["behind_bytes"] is None
-        else f" (now {row['behind_bytes']:,} bytes, {duration(row['behind_seconds'] or 0.0)})"
-    )
+    behind = ""
+    if row["behind_bytes"] is not None:
+        lag = duration(row["behind_seconds"] or 0.0)
+        behind = f" (now {row['behind_bytes']:,} bytes, {lag})"
     yield warn(
         f"commits do not wait for the {standbys}: a fail-over loses what had not reached "
         f"it{behind}, your rows and pgflow's alike",
@@ -112,14 +109,10 @@ def check_clock(patient: Patient) -> Findings:
     logs.
     """
     before = time.time()
-    theirs = float(
-        patient.row("select extract(epoch from clock_timestamp())::float8 as now")["now"]
-    )
-    offset = theirs - (before + time.time()) / 2
-    text = (
-        f"the database is {duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} "
-        "this machine"
-    )
+    row = patient.row("select extract(epoch from clock_timestamp())::float8 as now")
+    offset = row["now"] - (before + time.time()) / 2
+    side = "ahead of" if offset > 0 else "behind"
+    text = f"the database is {duration(abs(offset))} {side} this machine"
     if abs(offset) > CLOCK_SECONDS:
         yield warn(text, "run NTP on both: due times go by the database's clock, logs by this one")
     return text
@@ -162,7 +155,10 @@ def check_listen(patient: Patient) -> Findings:
         ear.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
         began = time.monotonic()
         patient.connection.execute("select pg_notify(%s, 'hello')", (channel,))
-        heard = _hears(ear, channel)
+        heard = any(
+            notification.channel == channel
+            for notification in ear.notifies(timeout=LISTEN_SECONDS, stop_after=1)
+        )
     if not heard:
         yield warn(
             "no notification arrived: workers find work by polling, up to a second later",
@@ -170,18 +166,6 @@ def check_listen(patient: Patient) -> Findings:
         )
     return f"LISTEN works, a notification took {duration(time.monotonic() - began)}"
 
-
-def _hears(connection: psycopg.Connection[Any], channel: str) -> bool:
-    return any(
-        notification.channel == channel
-        for notification in connection.notifies(timeout=LISTEN_SECONDS, stop_after=1)
-    )
-
-
-_AUTOVACUUM = """
-select name, setting from pg_settings
-where name in ('autovacuum', 'track_counts') and setting = 'off'
-"""
 
 _HOT = """
 select c.relname as table, s.n_dead_tup as dead, c.reloptions as options,
@@ -204,41 +188,34 @@ order by c.relname
 
 def check_autovacuum(patient: Patient) -> Findings:
     """Places and mail live for milliseconds: without vacuum, claims step over the dead."""
-    for row in patient.rows(_AUTOVACUUM):
-        yield fail(
-            f"{row['name']} is off: tables that are written all the time will only grow",
-            f"alter system set {row['name']} = on; select pg_reload_conf()",
-        )
+    harm = "tables that are written all the time will only grow"
+    yield from _switched_off(patient, "fail", ["autovacuum", "track_counts"], harm)
     for row in patient.rows(_HOT):
         table = f"pgflow.{row['table']}"
         if row["options"] is None or row["enabled"] in ("false", "off"):
+            settings = "autovacuum_enabled = true, autovacuum_vacuum_threshold = 2000"
             yield warn(
-                f"{table} has lost its vacuum settings",
-                f"alter table {table} set (autovacuum_enabled = true, "
-                "autovacuum_vacuum_threshold = 2000)",
+                f"{table} has lost its vacuum settings", f"alter table {table} set ({settings})"
             )
         elif row["dead"] > 20 * max(row["threshold"], 1000):
-            yield warn(
-                f"{table} holds {row['dead']:,} dead rows",
-                f"vacuum {table}; then see which transaction keeps them (below)",
-            )
+            remedy = f"vacuum {table}; then see which transaction keeps them (below)"
+            yield warn(f"{table} holds {row['dead']:,} dead rows", remedy)
     return "autovacuum is on, hot tables are clean"
 
 
-def check_long_transactions(patient: Patient) -> Findings:
-    """Yield old snapshots, which keep every dead row alive. Claims read on past those rows, but
-    everything else slows down.
-    """
-    rows = patient.ask(inspect.list_snapshots(LONG_SECONDS))
-    for row in rows:
-        since = f" for {duration(row.seconds)}" if row.seconds is not None else ""
-        whose = f" of {row.role} ({row.application or '?'})" if row.role else ""
-        yield warn(
-            f"{row.who}{whose}, {row.state}, has kept a snapshot{since}: "
-            "dead rows cannot be removed",
-            f"end it: {row.remedy}",
-        )
-    return f"no transaction is older than {duration(LONG_SECONDS)}"
+def _old(row: inspect.SnapshotRow) -> tuple[str, str]:
+    since = f" for {duration(row.seconds)}" if row.seconds is not None else ""
+    whose = f" of {row.role} ({row.application or '?'})" if row.role else ""
+    kept = f"{row.who}{whose}, {row.state}, has kept a snapshot{since}"
+    return f"{kept}: dead rows cannot be removed", f"end it: {row.remedy}"
+
+
+# Claims read on past the dead rows that an old snapshot keeps, but everything else slows down.
+check_long_transactions = each(
+    lambda: inspect.list_snapshots(LONG_SECONDS),
+    f"no transaction is older than {duration(LONG_SECONDS)}",
+    _old,
+)
 
 
 _ROOM = """
@@ -267,11 +244,8 @@ def check_connections(patient: Patient) -> Findings:
     if row["used"] > 0.9 * row["room"]:
         yield warn(text, remedy)
     elif row["used"] - row["of_workers"] + most > row["room"]:
-        yield warn(
-            f"{text}; {many(workers, 'worker')} may want {most}, up to "
-            f"{CONNECTIONS_OF_A_WORKER} each",
-            f"{remedy}, or `pgflow workers --transactions` with less than 4",
-        )
+        text += f"; {many(workers, 'worker')} may want {most}, up to {CONNECTIONS_OF_A_WORKER} each"
+        yield warn(text, f"{remedy}, or `pgflow workers --transactions` with less than 4")
     return text
 
 
@@ -292,13 +266,11 @@ def check_compiling(patient: Patient) -> Findings:
         row = patient.row(_JIT)
     if not row["is_on"] or row["above"] < 0:
         return "this server compiles nothing (jit)"
-    dear = [
-        name for name, cost in patient.ask(inspect.read_view_costs()).items() if cost > row["above"]
-    ]
+    costs = patient.ask(inspect.read_view_costs())
+    dear = ", ".join(f"pgflow.{name}" for name, cost in costs.items() if cost > row["above"])
     if dear:
         yield warn(
-            "psql and dashboards wait for a compiler (jit) before they see "
-            f"{', '.join(f'pgflow.{name}' for name in dear)}",
+            f"psql and dashboards wait for a compiler (jit) before they see {dear}",
             "alter role NAME set jit = off, for the role that looks; if these tables have just "
             "been filled: vacuum analyze",
         )

@@ -1,10 +1,10 @@
-"""Workers and runs."""
+"""Workers and runs, the outbox and the triggers."""
 
 from __future__ import annotations
 
 from pgflow import inspect
 from pgflow_cli.look.output import duration, many
-from pgflow_cli.ops.checks.finding import Findings, Patient, fail, warn
+from pgflow_cli.ops.checks.finding import Findings, Patient, each, warn
 
 SILENT_SECONDS = 15
 LATE_SECONDS = 60
@@ -15,31 +15,30 @@ def check_workers(patient: Patient) -> Findings:
     leased to workers that are gone.
     """
     workers = patient.ask(inspect.health.check_workers())
-    alive = [worker for worker in workers if worker.silent_seconds <= SILENT_SECONDS]
-    lost = [worker for worker in workers if worker.silent_seconds > SILENT_SECONDS]
     remedy = "any live worker, or `pgflow tick MODULE`, finds it dead and goes on with its runs"
-    for worker in lost:
-        silence, held = duration(worker.silent_seconds), many(worker.running, "run")
-        yield warn(f"{_who(worker)} is silent for {silence} and holds {held}", remedy)
+    alive = [worker for worker in workers if worker.silent_seconds <= SILENT_SECONDS]
+    for worker in workers:
+        if worker not in alive:
+            silence, held = duration(worker.silent_seconds), many(worker.running, "run")
+            yield warn(f"{_who(worker)} is silent for {silence} and holds {held}", remedy)
     for stray in patient.ask(inspect.health.list_stray_leases()):
-        yield warn(
-            f"{many(stray.runs, 'run')} leased to worker {stray.worker_id}, which is gone", remedy
-        )
-    left_behind = [worker for worker in alive if worker.is_outdated]
-    for worker in left_behind:
-        yield warn(
-            f"{_who(worker)} has the code of an older schema ({worker.version})",
-            "it goes on; start a worker of the version that migrated, then stop it with SIGTERM",
-        )
-    hung = [worker for worker in alive if worker.lost_threads]
-    for worker in hung:
-        threads = many(worker.lost_threads, "thread")
-        yield warn(
-            f"{_who(worker)} has {threads} in bodies of steps that run "
-            "on after their runs gave up on them",
-            "its log names the steps: set a time-out on the calls they wait for; it hands its "
-            "runs back when it has lost too many",
-        )
+        runs = many(stray.runs, "run")
+        yield warn(f"{runs} leased to worker {stray.worker_id}, which is gone", remedy)
+    for worker in alive:
+        if worker.is_outdated:
+            yield warn(
+                f"{_who(worker)} has the code of an older schema ({worker.version})",
+                "it goes on; start a worker of the version that migrated, then stop it with "
+                "SIGTERM",
+            )
+    for worker in alive:
+        if worker.lost_threads:
+            yield warn(
+                f"{_who(worker)} has {many(worker.lost_threads, 'thread')} in bodies of steps that "
+                "run on after their runs gave up on them",
+                "its log names the steps: set a time-out on the calls they wait for; it hands its "
+                "runs back when it has lost too many",
+            )
     return f"{many(len(alive), 'worker')} alive, none lost"
 
 
@@ -51,34 +50,30 @@ def check_queues(patient: Patient) -> Findings:
     """Yield queued runs that no worker will take."""
     for queue in patient.ask(inspect.health.list_waiting_queues()):
         if queue.is_paused:
-            yield warn(
-                f"queue {queue.queue} is paused with {many(queue.queued, 'run')} queued",
-                f"pgflow queues resume {queue.queue}",
-            )
+            text = f"queue {queue.queue} is paused with {many(queue.queued, 'run')} queued"
+            yield warn(text, f"pgflow queues resume {queue.queue}")
         elif not queue.is_served and queue.seconds > SILENT_SECONDS:
-            yield warn(
-                f"queue {queue.queue} has {many(queue.queued, 'run')} queued for up to "
-                f"{duration(queue.seconds)}, and no worker",
-                "pgflow workers MODULE, or pgflow tick MODULE from cron",
-            )
+            held = f"{many(queue.queued, 'run')} queued for up to {duration(queue.seconds)}"
+            remedy = "pgflow workers MODULE, or pgflow tick MODULE from cron"
+            yield warn(f"queue {queue.queue} has {held}, and no worker", remedy)
     for lane in patient.ask(inspect.health.list_unserved_lanes(SILENT_SECONDS)):
+        held = f"{many(lane.queued, 'run')} queued for up to {duration(lane.seconds)}"
         yield warn(
-            f"{lane.why}: {many(lane.queued, 'run')} queued for up to {duration(lane.seconds)}",
+            f"{lane.why}: {held}",
             "start a worker that has it, or, if the name is wrong, "
-            "pgflow cancel --status queued --workflow " + lane.workflow,
+            f"pgflow cancel --status queued --workflow {lane.workflow}",
         )
     return "every queue with work is served"
 
 
-def check_stuck(patient: Patient) -> Findings:
-    """Runs that need a person."""
-    found = patient.ask(inspect.health.count_stuck())
-    for stuck in found:
-        yield warn(
-            f"{many(stuck.runs, 'run')} stuck: {stuck.reason}",
-            f"pgflow show {stuck.example}; fix the cause, then pgflow retry --status stuck",
-        )
-    return "no run is stuck"
+check_stuck = each(
+    inspect.health.count_stuck,
+    "no run is stuck",
+    lambda stuck: (
+        f"{many(stuck.runs, 'run')} stuck: {stuck.reason}",
+        f"pgflow show {stuck.example}; fix the cause, then pgflow retry --status stuck",
+    ),
+)
 
 
 _WAITS = {
@@ -111,71 +106,67 @@ _LEFT = {
 }
 
 
-def check_messages(patient: Patient) -> Findings:
-    """Yield signals that runs could not take, or that came after their end."""
-    found = patient.ask(inspect.health.count_left_messages())
-    for left in found:
-        what, verbs = _LEFT[left.state]
-        yield warn(
-            f"{many(left.messages, 'signal')} {what}",
-            f"pgflow messages {left.example}; then {verbs} it",
-        )
-    return "every signal was taken, or waits to be"
+def _left(left: inspect.health.LeftMessages) -> tuple[str, str]:
+    what, verbs = _LEFT[left.state]
+    remedy = f"pgflow messages {left.example}; then {verbs} it"
+    return f"{many(left.messages, 'signal')} {what}", remedy
 
 
-def check_losses(patient: Patient) -> Findings:
-    """Yield fail-overs that lost units acknowledged to workers as durable."""
-    losses = patient.ask(inspect.health.list_losses())
-    for loss in losses:
-        runs = "no run that it remembers lacks anything"
-        if loss.run_count:
-            runs = (
-                f"something of {many(loss.run_count, 'run')} is lost: "
-                f"{loss.keys}{', ...' if loss.run_count > 5 else ''}"
-            )
-        piece = f", {loss.bytes:,} bytes of the log" if loss.bytes > 0 else ""
-        yield fail(
-            f"loss {loss.loss_id}: a fail-over lost what was acknowledged to worker "
-            f"{loss.host}/{loss.pid}{piece}; {runs}",
-            "compare what was done outside with what is left, then: select "
-            f"pgflow.close_loss({loss.loss_id}, 'why')",
-        )
-    return "no fail-over has lost anything that workers know of"
+check_messages = each(
+    inspect.health.count_left_messages, "every signal was taken, or waits to be", _left
+)
 
 
-def check_journal(patient: Patient) -> Findings:
-    """Partitions of the journal that stay large though history was removed from them."""
-    partitions = patient.ask(inspect.health.list_large_partitions())
-    for partition in partitions:
-        name, rows = partition.partition, partition.units or 0
-        why, remedy = {
-            "busy": (
-                f"its lock was not to be had in {partition.tries} tries",
-                (
-                    "workers try again; look for a transaction that reads the journal for long "
-                    "(pg_stat_activity)"
-                ),
+def _lost(loss: inspect.health.LossRow) -> tuple[str, str]:
+    runs = "no run that it remembers lacks anything"
+    if loss.run_count:
+        keys = f"{loss.keys}{', ...' if loss.run_count > 5 else ''}"
+        runs = f"something of {many(loss.run_count, 'run')} is lost: {keys}"
+    piece = f", {loss.bytes:,} bytes of the log" if loss.bytes > 0 else ""
+    lost = f"a fail-over lost what was acknowledged to worker {loss.host}/{loss.pid}{piece}"
+    close = f"select pgflow.close_loss({loss.loss_id}, 'why')"
+    remedy = f"compare what was done outside with what is left, then: {close}"
+    return f"loss {loss.loss_id}: {lost}; {runs}", remedy
+
+
+check_losses = each(
+    inspect.health.list_losses,
+    "no fail-over has lost anything that workers know of",
+    _lost,
+    "fail",
+)
+
+
+def _large(partition: inspect.health.LargePartition) -> tuple[str, str]:
+    name, rows = partition.partition, partition.units or 0
+    call = f"pgflow.shrink_journal(max_units => {max(rows, 1)}, max_bytes => null)"
+    then = "workers shrink it then"
+    why, remedy = {
+        "busy": (
+            f"its lock was not to be had in {partition.tries} tries",
+            (
+                "workers try again; look for a transaction that reads the journal for long "
+                "(pg_stat_activity)"
             ),
-            "units": (
-                "too many to be moved while everybody waits",
-                (
-                    f"when it is quiet, call pgflow.shrink_journal(max_units => {max(rows, 1)}, "
-                    "max_bytes => null)"
-                ),
-            ),
-            "vacuum": (
-                "rows that were removed are still in its file",
-                (
-                    f"vacuum pgflow.{name}, and look for a transaction that is held open; "
-                    "workers shrink it then"
-                ),
-            ),
-        }[partition.kept_large]
-        yield warn(
-            f"partition {name} of the journal has {partition.size} for {many(rows, 'unit')}: {why}",
-            remedy,
-        )
-    return "no partition of the journal is larger than what it holds"
+        ),
+        "units": (
+            "too many to be moved while everybody waits",
+            f"when it is quiet, call {call}",
+        ),
+        "vacuum": (
+            "rows that were removed are still in its file",
+            f"vacuum pgflow.{name}, and look for a transaction that is held open; {then}",
+        ),
+    }[partition.kept_large]
+    held = f"partition {name} of the journal has {partition.size} for {many(rows, 'unit')}"
+    return f"{held}: {why}", remedy
+
+
+check_journal = each(
+    inspect.health.list_large_partitions,
+    "no partition of the journal is larger than what it holds",
+    _large,
+)
 
 
 def check_seals(patient: Patient) -> Findings:
@@ -205,9 +196,8 @@ def check_schedules(patient: Patient) -> Findings:
                 f"too. If no code has it any more: `pgflow schedules remove {one.name}`",
             )
         else:
-            what = (
-                "cannot be evaluated" if one.state == "broken" else "could not start its last run"
-            )
+            is_broken = one.state == "broken"
+            what = "cannot be evaluated" if is_broken else "could not start its last run"
             yield warn(
                 f"schedule {one.name} {what}: {one.error}",
                 f"`pgflow schedules show {one.name}`; set it anew, or mend its code",
@@ -223,15 +213,45 @@ def check_schedules(patient: Patient) -> Findings:
     return f"{many(len(found), 'schedule')}, none late"
 
 
-def check_books(patient: Patient) -> Findings:
-    """Yield violations that the engine's own audit finds. It reads everything, so it runs only on
-    request.
-    """
-    violations = patient.ask(inspect.health.check_books())
-    for violation in violations:
-        found = f"{violation.invariant}: {violation.detail}"
-        yield fail(
-            found,
-            "this is a bug, or another program wrote to pgflow's tables: keep a dump and report it",
-        )
-    return "every invariant holds"
+check_books = each(  # which reads everything, so it is made only on request
+    inspect.health.check_books,
+    "every invariant holds",
+    lambda violation: (
+        f"{violation.invariant}: {violation.detail}",
+        "this is a bug, or another program wrote to pgflow's tables: keep a dump and report it",
+    ),
+    "fail",
+)
+
+
+def check_relays(patient: Patient) -> Findings:
+    """Yield relays whose target fails, and dead events."""
+    relays = patient.ask(inspect.list_relays())
+    for relay in relays:
+        if relay.dead:
+            remedy = f"`pgflow outbox show {relay.name}` says why; then `pgflow outbox redeliver`"
+            yield warn(f"relay {relay.name} has {many(relay.dead, 'dead event')}", remedy)
+        if relay.state == "open":
+            failures = f"has failed {relay.failures} times in a row: {relay.error}"
+            remedy = f"fix {relay.target}, then `pgflow outbox resume {relay.name}`"
+            yield warn(f"the target of relay {relay.name} {failures}", remedy)
+        elif relay.state == "paused" or (relay.state == "idle" and relay.lag >= 10_000):
+            yield warn(
+                f"relay {relay.name} is {relay.state} with {relay.lag} events to take",
+                f"`pgflow outbox resume {relay.name}`, start a worker whose app has it, or "
+                f"`pgflow outbox drop {relay.name}`: it keeps its events meanwhile",
+            )
+    return f"{many(len(relays), 'relay')}, none in trouble"
+
+
+def check_triggers(patient: Patient) -> Findings:
+    """Triggers that are not as they were installed."""
+    triggers = patient.ask(inspect.list_triggers())
+    for trigger in triggers:
+        if trigger.state != "installed":
+            yield warn(
+                f"trigger {trigger.name} on {trigger.target or 'a table that is gone'} was "
+                f"{trigger.state} since it was installed",
+                "install it again with what `pgflow triggers MODULE --sql` prints",
+            )
+    return f"{many(len(triggers), 'trigger')}, as installed"

@@ -1,4 +1,5 @@
-"""Files that appear: a run for each content of each path, once.
+"""Files that appear: a run for each content of each path, once; and the tasks beside the worker,
+which look for them and take webhooks.
 
 Folders are polled, since no notification works on every file system. A file is taken once two looks
 found it the same, so one that is still being written waits. The key of its run has its path and
@@ -14,14 +15,19 @@ import hashlib
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from socket import socket
 from typing import NamedTuple
 
 import psycopg
 
 from pgflow.documents import AsyncDocuments, Put
 from pgflow.errors import NotStorable, PgflowError
+from pgflow.webhooks import Endpoint
+from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import shown
 from pgflow_cli.ops.served.starts import Starts, key_of_file
 from pgflow_cli.ops.served.triggers import Trigger
@@ -40,6 +46,7 @@ class Look(NamedTuple):
     changed_ns: int
 
 
+@dataclass
 class Arrivals:
     """Looks at the files of triggers.
 
@@ -49,12 +56,11 @@ class Arrivals:
         seconds: Time between looks.
     """
 
-    def __init__(self, starts: Starts, folder: Path, seconds: float) -> None:
-        self._starts = starts
-        self._folder = folder
-        self._seconds = seconds
-        self._seen: dict[tuple[str, str], Look] = {}
-        self._taken: dict[tuple[str, str], Look] = {}
+    starts: Starts
+    folder: Path
+    seconds: float
+    _seen: dict[tuple[str, str], Look] = field(default_factory=dict)
+    _taken: dict[tuple[str, str], Look] = field(default_factory=dict)
 
     async def watch(self) -> None:
         """Look at the files again and again. A failure is retried at the next look."""
@@ -63,18 +69,18 @@ class Arrivals:
                 await self.look()
             except (PgflowError, psycopg.Error, OSError, TimeoutError) as error:
                 log.warning("files that appear are looked at later: %s", shown(str(error))[:500])
-            await asyncio.sleep(self._seconds)
+            await asyncio.sleep(self.seconds)
 
     async def look(self) -> None:
         """Take the files that have appeared, and set schedules whose files have changed."""
-        if await asyncio.to_thread(self._starts.flows.refresh):
-            await self._starts.set_schedules()
-        for trigger in self._starts.triggers:
+        if await asyncio.to_thread(self.starts.flows.refresh):
+            await self.starts.set_schedules()
+        for trigger in self.starts.triggers:
             if trigger.source == "files":
                 await self._look_for(trigger)
 
     async def _look_for(self, trigger: Trigger) -> None:
-        found = await asyncio.to_thread(lambda: dict(matches(self._folder, trigger.value)))
+        found = await asyncio.to_thread(lambda: dict(matches(self.folder, trigger.value)))
         here = {(trigger.name, path): look for path, look in found.items()}
         for place, look in here.items():
             if self._seen.get(place) == look and self._taken.get(place) != look:
@@ -90,13 +96,13 @@ class Arrivals:
         digest = await asyncio.to_thread(digest_of, path, look)
         if digest is None:
             return
-        name = _relative(path, self._folder)
+        name = _relative(path, self.folder)
         key = key_of_file(trigger, name, digest)
-        documents, address = AsyncDocuments(self._starts.app), (trigger.name, key)
+        documents, address = AsyncDocuments(self.starts.app), (trigger.name, key)
         if not await documents.get(COLLECTION, [address]):
             event = {"path": path, "name": name, "sha256": digest}
             try:
-                await self._starts.start(trigger, key, event)
+                await self.starts.start(trigger, key, event)
             except NotStorable as error:
                 log.warning(
                     "trigger %s: %s cannot be an input: %s", trigger.name, ascii(path), error
@@ -144,3 +150,49 @@ def digest_of(path: str, look: Look) -> str | None:
         return None
     is_same = look == Look(found.st_ino, found.st_size, found.st_mtime_ns)
     return digest.hexdigest() if is_same else None
+
+
+@asynccontextmanager
+async def go_on(
+    arrivals: Arrivals, endpoints: list[Endpoint], listening: socket | None
+) -> AsyncIterator[None]:
+    """Look at the files, and take webhooks that come in, until the context is left."""
+    starts = arrivals.starts
+    await starts.remove_schedules(arrivals.folder)
+    await starts.set_schedules()
+    tasks = [asyncio.create_task(arrivals.watch())]
+    if listening is not None:
+        tasks.append(asyncio.create_task(_take_webhooks(starts, endpoints, listening)))
+    log.info("%s: %d triggers", arrivals.folder, len(starts.triggers))
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _take_webhooks(starts: Starts, endpoints: list[Endpoint], listening: socket) -> None:
+    from pgflow.webhooks import asgi
+    from pgflow_cli.ops.web import make_server
+
+    server = make_server(asgi(starts.app, endpoints))
+    host, port = listening.getsockname()[:2]
+    for endpoint in endpoints:
+        log.info("webhook %s: http://%s:%s/%s", endpoint.name, host, port, endpoint.name)
+    await server.serve(sockets=[listening])
+
+
+def listen(host: str, port: int) -> socket:
+    """Return a socket at which webhooks come in.
+
+    Raises:
+        Mistake: Nothing can listen there, or not without another package.
+    """
+    try:
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise Mistake('webhooks need a server: pip install "pgflow-engine[web]"') from None
+    from pgflow_cli.ops.web import listen_at
+
+    return listen_at(host, port)
