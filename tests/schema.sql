@@ -3091,6 +3091,7 @@ function pgflow.add_chunk(blob bigint, n integer, data bytea) returns void, owne
   set jit=off
   md5 5089537fd7d4d794fac310703c5ab85f
   grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
@@ -4638,6 +4639,16 @@ function pgflow.expire_runs_(max integer, t timestamp with time zone) returns vo
   set enable_seqscan=off
   md5 a8489f8c6bc7e8342994c4ad4585e77a
 
+function pgflow.export_blobs(chains bigint[]) returns TABLE(tenant text, digest text, size_bytes bigint), owner pgflow_owner
+  -- Large values that runs of these chains name; read_chunk() reads them
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 3d83d2c6f125a952e6fd54f4a08fedda
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_id bigint, last_seq integer, history text), owner pgflow_owner
   -- Each generation of these chains as a JSON object without its journal, which export_units has: what import_run reads
   sql volatile security definer
@@ -4740,6 +4751,7 @@ function pgflow.finish_blob(blob bigint, OUT digest text, OUT size_bytes bigint)
   set jit=off
   md5 7447eef618a14bd21b55fdbce32508d8
   grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
@@ -6030,12 +6042,12 @@ function pgflow.list_documents(collection text, prefix text[] DEFAULT '{}'::text
   grant execute to pgflow_worker
 
 function pgflow.list_ended(place jsonb DEFAULT NULL::jsonb, max integer DEFAULT 1000) returns TABLE(chains bigint[], next jsonb, has_more boolean), owner pgflow_owner
-  -- Chains that have ended since a place, each once, those of the session's tenants; the place to go on from, which names the runs that were open, and whether there is more to read at once. A run that is done again after its end is not listed a second time
+  -- Chains that have ended since a place, each once, those of the session's tenants; the place to go on from, which names the runs that were open, and whether there is more to read at once. Its `removed` is how many runs at most were removed before they were listed. A run that is done again after its end is not listed a second time. Nothing is removed until the transaction ends: read them in it
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 ca44c93af949d2c23dd8b8e360139874
+  md5 7fc6f219c5fa89fb5c8e51172349ba63
   grant execute to pgflow_operator
 
 function pgflow.list_folders(collection text) returns TABLE(folder text[]), owner pgflow_owner
@@ -6460,6 +6472,7 @@ function pgflow.open_blob(tenant text DEFAULT ''::text) returns bigint, owner pg
   set jit=off
   md5 50c5b5ac528b20fdfcf94d34fcdf6025
   grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
@@ -6908,6 +6921,7 @@ function pgflow.read_chunk(digest text, n integer DEFAULT 0, tenant text DEFAULT
   set jit=off
   md5 6b6d4b686e39131cb42353335fc85f4f
   grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_tenant
   grant execute to pgflow_worker
 

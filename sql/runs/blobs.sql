@@ -34,7 +34,7 @@ $$;
 comment on function pgflow.open_blob(text)
   is 'Begins a blob for runs of a tenant, and answers its number: add chunks, finish it, and store a value that names '
      'it, all in this transaction';
---! grant open_blob to pgflow_client, pgflow_worker, pgflow_tenant
+--! grant open_blob to pgflow_client, pgflow_worker, pgflow_operator, pgflow_tenant
 
 create or replace function pgflow.own_blob_(blob bigint)
 returns void
@@ -74,7 +74,7 @@ $$;
 comment on function pgflow.add_chunk(bigint, int, bytea)
   is 'Adds a chunk to a blob that this transaction stores: the chunks 0, 1, ... of 262144 bytes each, the last of what '
      'is left. PF003 if there cannot be such a chunk, PF006 if the blob is not open here';
---! grant add_chunk to pgflow_client, pgflow_worker, pgflow_tenant
+--! grant add_chunk to pgflow_client, pgflow_worker, pgflow_operator, pgflow_tenant
 
 create or replace function pgflow.finish_blob(blob bigint, out digest text, out size_bytes bigint)
 language plpgsql
@@ -119,7 +119,7 @@ $$;
 comment on function pgflow.finish_blob(bigint)
   is 'Completes a blob, and answers its digest (the SHA-256 of the SHA-256 of its chunks) and its length in bytes. One '
      'with the same content takes its place, if the tenant has it';
---! grant finish_blob to pgflow_client, pgflow_worker, pgflow_tenant
+--! grant finish_blob to pgflow_client, pgflow_worker, pgflow_operator, pgflow_tenant
 
 create or replace function pgflow.read_chunk(digest text, n int default 0, tenant text default '')
 returns bytea
@@ -146,7 +146,7 @@ end
 $$;
 comment on function pgflow.read_chunk(text, int, text)
   is 'A chunk of a blob of a tenant; null behind the last. PF003 if there is no such blob';
---! grant read_chunk to pgflow_client, pgflow_worker, pgflow_tenant
+--! grant read_chunk to pgflow_client, pgflow_worker, pgflow_operator, pgflow_tenant
 
 -- ---------------------------------------------------------------- naming
 
