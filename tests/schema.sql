@@ -128,12 +128,14 @@ table pgflow.blob, owner pgflow_owner
   stored_at timestamp with time zone not null -- Time at which it was begun
   writer xid8 not null -- Transaction that stores it: no other adds to it
   tenant pgflow.tenant_name not null default ''::text -- Tenant of the runs that may name it
+  is_loose boolean not null default true -- Whether perhaps no run names it: the next sweep looks
   digest bytea -- SHA-256 of the SHA-256 of its chunks, one after the other; null until it is complete
   constraint blob_check CHECK (((digest IS NULL) = (size_bytes IS NULL)))
   constraint blob_digest_check CHECK ((octet_length(digest) = 32))
   constraint blob_pkey PRIMARY KEY (blob_id)
   constraint blob_size_bytes_check CHECK ((size_bytes >= 0))
   constraint blob_tenant_digest_key UNIQUE (tenant, digest)
+  CREATE INDEX blob_loose_idx ON pgflow.blob USING btree (blob_id) WHERE is_loose
 
 table pgflow.blob_chunk, owner pgflow_owner
   -- Content of the blobs: all chunks but the last have 256 KiB
@@ -3615,7 +3617,7 @@ function pgflow.check_blobs_() returns TABLE(invariant text, detail text), owner
   -- Blobs that runs name are there, with all their chunks
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f57fd84497a3e581197294928c20f425
+  md5 e3f4e46b9e255f3a2b2819711e1be114
 
 function pgflow.check_budgets_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The sums of pools are those of the rows behind them
@@ -4406,10 +4408,11 @@ function pgflow.draw_workflow(workflow text, version integer DEFAULT NULL::integ
   grant execute to pgflow_speaker
 
 function pgflow.drop_blobs_(max integer DEFAULT 1000) returns integer, owner pgflow_owner
-  -- Removes blobs that no run names, up to so many; answers how many. The last step of its transaction
+  -- Looks at loose blobs, up to so many, and removes those that no run names; answers how many. The last step of its transaction
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 45c3a518dd1ff5bf63eda7ab2d590fb1
+  set enable_seqscan=off
+  md5 b48de0fec122f545fa73747999510433
 
 function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
   -- Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
@@ -4676,10 +4679,10 @@ function pgflow.fail_node_(f pgflow.flow_frame, node pgflow.flow_node, worker_id
 
 function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigint), owner pgflow_owner
   -- Runs with all that they continued as and all that they started, and so on
-  sql stable
+  plpgsql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 a456b4e2fc9c46e3395eece4b6ecf0e7
+  md5 dd35548b5c8ca9f778edb141e9cab637
 
 function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint, payloads json[] DEFAULT NULL::json[], closes jsonb DEFAULT NULL::jsonb, fences bigint[] DEFAULT NULL::bigint[]) returns bigint, owner pgflow_owner
   -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own, none of which is of the ledger of effects, and settles what is spent of a budget; the time in microseconds. PF025 if the run does not hold one of these locks any more
@@ -7290,11 +7293,11 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
 
 function pgflow.removable_(roots bigint[], ended_before timestamp with time zone[], t timestamp with time zone, keys_count boolean DEFAULT true) returns bigint[], owner pgflow_owner
   -- Runs of the families of these roots that all ended before the time of the root, that owe nothing, that no legal hold keeps, and whose keys need not be kept, if that counts
-  sql stable
+  plpgsql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 81a801443aa3716595be5c7010d17e88
+  md5 80e40ae1a324ef8fbd80a91732142b8f
 
 function pgflow.remove_leftovers_(ended_before timestamp with time zone) returns integer, owner pgflow_owner
   -- Removes mail and code of no run, and partitions of the journal without runs; answers the number of these
@@ -7308,7 +7311,7 @@ function pgflow.remove_runs_(gone bigint[], ended_before timestamp with time zon
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 653a06b4be892241a768a636a06e8401
+  md5 6941a9b6eba2bf40e0dae9d9e82af8c1
 
 function pgflow.remove_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- Removes a schedule; its runs stay. Answers true if the code of a living worker declares it, so that the next worker makes it again. PF027 if there is none
@@ -7470,7 +7473,7 @@ function pgflow.retire_runs(max integer DEFAULT 1000, after bigint DEFAULT 0) re
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 f358f8febe682f141d376dbffc1414fb
+  md5 41058c9717277c80e708de152b68ce39
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -8372,7 +8375,7 @@ function pgflow.unname_blobs_(runs bigint[]) returns void, owner pgflow_owner
   -- Forgets what these runs named in values that were redacted, and removes blobs that no run names now
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 81d0ea7ba01f8365bcc2af1825aa10c6
+  md5 b387017ffa0c5c63a4e4be394f707817
 
 function pgflow.unnoted_(kinds text[], me bigint DEFAULT NULL::bigint) returns TABLE(finding text, detail text), owner pgflow_owner
   -- Rows of these kinds, or those of a run, of which nothing was noted: no function of ours has written them

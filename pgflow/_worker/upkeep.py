@@ -67,7 +67,7 @@ class Sealer(Loop):
         )
 
 
-FAMILIES_A_BATCH = 100
+FAMILIES_A_BATCH = 500  # a batch costs as much as 50 of them, however few it has
 RETIRE_REST = 4.0
 LOOK_REST = 20.0
 """The same after a batch in which all runs had to stay."""
