@@ -1443,6 +1443,7 @@ create table pgflow.blob (
   stored_at timestamptz not null,
   writer xid8 not null,
   tenant pgflow.tenant_name not null default '',
+  is_loose boolean not null default true,
   digest bytea check (octet_length(digest) = 32),
   unique (tenant, digest),
   check ((digest is null) = (size_bytes is null))
@@ -1453,7 +1454,9 @@ comment on column pgflow.blob.size_bytes is 'Its length; null until it is comple
 comment on column pgflow.blob.stored_at is 'Time at which it was begun';
 comment on column pgflow.blob.writer is 'Transaction that stores it: no other adds to it';
 comment on column pgflow.blob.tenant is 'Tenant of the runs that may name it';
+comment on column pgflow.blob.is_loose is 'Whether perhaps no run names it: the next sweep looks';
 comment on column pgflow.blob.digest is 'SHA-256 of the SHA-256 of its chunks, one after the other; null until it is complete';
+create index blob_loose_idx on pgflow.blob (blob_id) where is_loose;
 
 create table pgflow.blob_chunk (
   blob_id bigint not null,

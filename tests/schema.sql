@@ -128,12 +128,14 @@ table pgflow.blob, owner pgflow_owner
   stored_at timestamp with time zone not null -- Time at which it was begun
   writer xid8 not null -- Transaction that stores it: no other adds to it
   tenant pgflow.tenant_name not null default ''::text -- Tenant of the runs that may name it
+  is_loose boolean not null default true -- Whether perhaps no run names it: the next sweep looks
   digest bytea -- SHA-256 of the SHA-256 of its chunks, one after the other; null until it is complete
   constraint blob_check CHECK (((digest IS NULL) = (size_bytes IS NULL)))
   constraint blob_digest_check CHECK ((octet_length(digest) = 32))
   constraint blob_pkey PRIMARY KEY (blob_id)
   constraint blob_size_bytes_check CHECK ((size_bytes >= 0))
   constraint blob_tenant_digest_key UNIQUE (tenant, digest)
+  CREATE INDEX blob_loose_idx ON pgflow.blob USING btree (blob_id) WHERE is_loose
 
 table pgflow.blob_chunk, owner pgflow_owner
   -- Content of the blobs: all chunks but the last have 256 KiB
@@ -3091,6 +3093,7 @@ function pgflow.add_chunk(blob bigint, n integer, data bytea) returns void, owne
   set jit=off
   md5 5089537fd7d4d794fac310703c5ab85f
   grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
@@ -3614,7 +3617,7 @@ function pgflow.check_blobs_() returns TABLE(invariant text, detail text), owner
   -- Blobs that runs name are there, with all their chunks
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f57fd84497a3e581197294928c20f425
+  md5 e3f4e46b9e255f3a2b2819711e1be114
 
 function pgflow.check_budgets_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The sums of pools are those of the rows behind them
@@ -4405,10 +4408,11 @@ function pgflow.draw_workflow(workflow text, version integer DEFAULT NULL::integ
   grant execute to pgflow_speaker
 
 function pgflow.drop_blobs_(max integer DEFAULT 1000) returns integer, owner pgflow_owner
-  -- Removes blobs that no run names, up to so many; answers how many. The last step of its transaction
+  -- Looks at loose blobs, up to so many, and removes those that no run names; answers how many. The last step of its transaction
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 45c3a518dd1ff5bf63eda7ab2d590fb1
+  set enable_seqscan=off
+  md5 b48de0fec122f545fa73747999510433
 
 function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
   -- Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
@@ -4638,6 +4642,16 @@ function pgflow.expire_runs_(max integer, t timestamp with time zone) returns vo
   set enable_seqscan=off
   md5 a8489f8c6bc7e8342994c4ad4585e77a
 
+function pgflow.export_blobs(chains bigint[]) returns TABLE(tenant text, digest text, size_bytes bigint), owner pgflow_owner
+  -- Large values that runs of these chains name; read_chunk() reads them
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 3d83d2c6f125a952e6fd54f4a08fedda
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_id bigint, last_seq integer, history text), owner pgflow_owner
   -- Each generation of these chains as a JSON object without its journal, which export_units has: what import_run reads
   sql volatile security definer
@@ -4665,10 +4679,10 @@ function pgflow.fail_node_(f pgflow.flow_frame, node pgflow.flow_node, worker_id
 
 function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigint), owner pgflow_owner
   -- Runs with all that they continued as and all that they started, and so on
-  sql stable
+  plpgsql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 a456b4e2fc9c46e3395eece4b6ecf0e7
+  md5 dd35548b5c8ca9f778edb141e9cab637
 
 function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint, payloads json[] DEFAULT NULL::json[], closes jsonb DEFAULT NULL::jsonb, fences bigint[] DEFAULT NULL::bigint[]) returns bigint, owner pgflow_owner
   -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own, none of which is of the ledger of effects, and settles what is spent of a budget; the time in microseconds. PF025 if the run does not hold one of these locks any more
@@ -4740,6 +4754,7 @@ function pgflow.finish_blob(blob bigint, OUT digest text, OUT size_bytes bigint)
   set jit=off
   md5 7447eef618a14bd21b55fdbce32508d8
   grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
@@ -6036,12 +6051,12 @@ function pgflow.list_documents(collection text, prefix text[] DEFAULT '{}'::text
   grant execute to pgflow_worker
 
 function pgflow.list_ended(place jsonb DEFAULT NULL::jsonb, max integer DEFAULT 1000) returns TABLE(chains bigint[], next jsonb, has_more boolean), owner pgflow_owner
-  -- Chains that have ended since a place, each once, those of the session's tenants; the place to go on from, which names the runs that were open, and whether there is more to read at once. A run that is done again after its end is not listed a second time
+  -- Chains that have ended since a place, each once, those of the session's tenants; the place to go on from, which names the runs that were open, and whether there is more to read at once. Its `removed` is how many runs at most were removed before they were listed. A run that is done again after its end is not listed a second time. Nothing is removed until the transaction ends: read them in it
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 ca44c93af949d2c23dd8b8e360139874
+  md5 7fc6f219c5fa89fb5c8e51172349ba63
   grant execute to pgflow_operator
 
 function pgflow.list_folders(collection text) returns TABLE(folder text[]), owner pgflow_owner
@@ -6466,6 +6481,7 @@ function pgflow.open_blob(tenant text DEFAULT ''::text) returns bigint, owner pg
   set jit=off
   md5 50c5b5ac528b20fdfcf94d34fcdf6025
   grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
@@ -6914,6 +6930,7 @@ function pgflow.read_chunk(digest text, n integer DEFAULT 0, tenant text DEFAULT
   set jit=off
   md5 6b6d4b686e39131cb42353335fc85f4f
   grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
@@ -7282,11 +7299,11 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
 
 function pgflow.removable_(roots bigint[], ended_before timestamp with time zone[], t timestamp with time zone, keys_count boolean DEFAULT true) returns bigint[], owner pgflow_owner
   -- Runs of the families of these roots that all ended before the time of the root, that owe nothing, that no legal hold keeps, and whose keys need not be kept, if that counts
-  sql stable
+  plpgsql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 81a801443aa3716595be5c7010d17e88
+  md5 80e40ae1a324ef8fbd80a91732142b8f
 
 function pgflow.remove_leftovers_(ended_before timestamp with time zone) returns integer, owner pgflow_owner
   -- Removes mail and code of no run, and partitions of the journal without runs; answers the number of these
@@ -7300,7 +7317,7 @@ function pgflow.remove_runs_(gone bigint[], ended_before timestamp with time zon
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 653a06b4be892241a768a636a06e8401
+  md5 6941a9b6eba2bf40e0dae9d9e82af8c1
 
 function pgflow.remove_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- Removes a schedule; its runs stay. Answers true if the code of a living worker declares it, so that the next worker makes it again. PF027 if there is none
@@ -7462,7 +7479,7 @@ function pgflow.retire_runs(max integer DEFAULT 1000, after bigint DEFAULT 0) re
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 f358f8febe682f141d376dbffc1414fb
+  md5 41058c9717277c80e708de152b68ce39
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -8364,7 +8381,7 @@ function pgflow.unname_blobs_(runs bigint[]) returns void, owner pgflow_owner
   -- Forgets what these runs named in values that were redacted, and removes blobs that no run names now
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 81d0ea7ba01f8365bcc2af1825aa10c6
+  md5 b387017ffa0c5c63a4e4be394f707817
 
 function pgflow.unnoted_(kinds text[], me bigint DEFAULT NULL::bigint) returns TABLE(finding text, detail text), owner pgflow_owner
   -- Rows of these kinds, or those of a run, of which nothing was noted: no function of ours has written them

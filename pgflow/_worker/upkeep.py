@@ -90,7 +90,7 @@ class Sealer(Rounds):
         )
 
 
-FAMILIES_A_BATCH = 100
+FAMILIES_A_BATCH = 500  # a batch costs as much as 50 of them, however few it has
 RETIRE_REST = 4.0
 LOOK_REST = 20.0
 """The same after a batch in which all runs had to stay."""

@@ -3,7 +3,7 @@
 A line is a JSON object: ``pgflow_history`` (the version of the format, 1), the start options and
 the status of the run, and ``units``, its journal. Inputs, results and payloads are strings with the
 exact recorded JSON text, because a replay compares text. ``sql/ops/transfer.sql`` writes and reads
-the same lines.
+the same lines. Lines with contents of large values may be between them (``contents``).
 
 Readers hold at most one line in memory. An export writes a journal page by page.
 """
@@ -28,6 +28,7 @@ from pgflow._model.units import Unit
 from pgflow._worker.options import Definitions
 from pgflow.errors import InvalidArgument, KeyConflict, Redacted
 from pgflow.replay.check import Divergence, find_divergence
+from pgflow.replay.contents import ContentReader, Contents, Output, is_content
 
 FORMAT = 1
 _TOO_DEEP = "is nested too deeply for a run, so it was not exported by pgflow"
@@ -139,7 +140,12 @@ def _recorded(data: dict[str, Any]) -> RecordedRun:
 # ---------------------------------------------------------------- export and import
 
 
-def export_chain(connection: psycopg.Connection[Any], chain_id: int, out: IO[str]) -> list[int]:
+def export_chain(
+    connection: psycopg.Connection[Any],
+    chain_id: int,
+    out: Output,
+    contents: Contents | None = None,
+) -> list[int]:
     """Write a run with all its generations, each on a line.
 
     Args:
@@ -147,10 +153,13 @@ def export_chain(connection: psycopg.Connection[Any], chain_id: int, out: IO[str
             export of several runs.
         chain_id: Its chain.
         out: File to write to.
+        contents: Writer of large values; None writes their references only.
 
     Returns:
         The numbers of its generations.
     """
+    if contents is not None:
+        contents.write(connection, chain_id, out)
     written = []
     for found in run(connection, transfer.export_runs([chain_id])):
         out.write(found.history.rstrip().removesuffix("}") + ', "units": [')
@@ -161,27 +170,47 @@ def export_chain(connection: psycopg.Connection[Any], chain_id: int, out: IO[str
     return written
 
 
+@dataclass
+class EndedRuns:
+    """An export of runs that have ended.
+
+    Attributes:
+        place: The place to go on from the next time; None for the beginning.
+        runs: Number of runs written.
+        lines: Number of their generations.
+        removed: Number of runs, at most, that were removed before an export had them.
+    """
+
+    place: dict[str, Any] | None = None
+    runs: int = 0
+    lines: int = 0
+    removed: int = 0
+
+
 def export_ended(
-    connection: psycopg.Connection[Any], place: dict[str, Any] | None, out: IO[str]
-) -> tuple[int, int, dict[str, Any]]:
+    connection: psycopg.Connection[Any],
+    place: dict[str, Any] | None,
+    out: Output,
+    contents: Contents | None = None,
+) -> EndedRuns:
     """Write the runs that have ended since a place, each once.
 
     Args:
-        connection: Connection to the database, in autocommit mode.
+        connection: Connection to the database, in autocommit mode, at the level read committed.
         place: Place that an earlier call has returned; None for the beginning.
         out: File to write to.
-
-    Returns:
-        Numbers of runs and lines, and the place to go on from the next time.
+        contents: Writer of large values; None writes their references only.
     """
-    runs = lines = 0
-    while True:
-        ended = run(connection, transfer.list_ended(place, _ENDED_AT_ONCE))
-        for chain in ended.chains:
-            lines += len(export_chain(connection, chain, out))
-        runs, place = runs + len(ended.chains), ended.next
-        if not ended.has_more:
-            return runs, lines, place
+    done, has_more = EndedRuns(place), True
+    while has_more:
+        with connection.transaction():
+            ended = run(connection, transfer.list_ended(done.place, _ENDED_AT_ONCE))
+            for chain in ended.chains:
+                done.lines += len(export_chain(connection, chain, out, contents))
+        done.runs += len(ended.chains)
+        done.removed += ended.next["removed"]
+        done.place, has_more = ended.next, ended.has_more
+    return done
 
 
 _ENDED_AT_ONCE = 1000
@@ -221,8 +250,13 @@ def import_lines(connection: psycopg.Connection[Any], lines: Iterable[tuple[str,
     """
     count = 0
     unfinished: dict[tuple[str, int], str] = {}
+    contents = ContentReader(connection)
     with connection.transaction():
         for where, line in lines:
+            if is_content(line):
+                contents.take(where, line)
+                continue
+            contents.end(where)
             recorded = read_history(line, where)
             try:
                 run(connection, transfer.import_run(line))
@@ -237,6 +271,7 @@ def import_lines(connection: psycopg.Connection[Any], lines: Iterable[tuple[str,
                     f"{where}: run {claim.key!r} goes on as generation {claim.generation + 1}"
                 )
             count += 1
+        contents.end("the end")
         if unfinished:
             raise InvalidArgument(
                 f"{next(iter(unfinished.values()))}, which is missing; nothing was imported"
@@ -286,7 +321,8 @@ def read_files(paths: Sequence[str | Path]) -> Iterator[RecordedRun]:
     for path in history_files(paths):
         with path.open(encoding="utf-8") as file:
             for where, line in read_lines(file, str(path)):
-                yield read_history(line, where)
+                if not is_content(line):
+                    yield read_history(line, where)
 
 
 def read_database(

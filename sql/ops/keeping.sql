@@ -76,6 +76,7 @@ declare
   t timestamptz := pgflow.now_();
   soonest timestamptz := (select t - min(r.keep_seconds) * interval '1 second' from pgflow.retention_rule r);
   seen bigint[];
+  newest bigint[];
   due record;
   gone bigint[];
 begin
@@ -85,21 +86,23 @@ begin
     return;
   end if;
   perform set_config('synchronous_commit', 'off', true);
-  seen := array(
-    select o.run_id from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
+  select array_agg(h.root order by h.root), array_agg(h.newest order by h.root) into seen, newest
+  from (
+    select o.run_id as root,
+      case when o.status = 'continued' then pgflow.newest_run_(o.run_id) else o.run_id end as newest
+    from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
     where o.run_id > after and o.finished_at < soonest and r.parent_run_id is null and r.generation = 1
     order by o.run_id limit max
-  );
+  ) h;
   last_root := seen[cardinality(seen)];
   for due in
     select g.rule, array_agg(g.root order by g.root) as roots,
       array_agg(t - g.keep_seconds * interval '1 second' order by g.root) as before
     from (
       select s.root, k.rule, k.keep_seconds
-      from unnest(seen) as s (root)
-      cross join lateral (select pgflow.newest_run_(s.root) as run_id offset 0) n
-      join pgflow.run r on r.run_id = n.run_id
-      join pgflow.outcome o on o.run_id = n.run_id
+      from unnest(seen, newest) as s (root, newest)
+      join pgflow.run r on r.run_id = s.newest
+      join pgflow.outcome o on o.run_id = s.newest
       join pgflow.lane l on l.lane_id = r.lane_id
       cross join lateral (
         select c.rule, c.keep_seconds from pgflow.retention_rule c

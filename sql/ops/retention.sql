@@ -86,11 +86,14 @@ comment on function pgflow.sweep_keys(int, boolean)
 
 create or replace function pgflow.families_(roots bigint[])
 returns table (root bigint, run_id bigint)
-language sql
+language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
+begin
+  -- Not in the language SQL, here and below: that would be planned anew for each batch.
+  return query
   with recursive member as (
     select r as root, r as run_id from unnest(roots) r
     union
@@ -102,7 +105,8 @@ as $$
       select c.run_id from pgflow.run c where c.chain_id = m.run_id and c.generation > 1
     ) n
   )
-  select m.root, m.run_id from member m
+  select m.root, m.run_id from member m;
+end
 $$;
 comment on function pgflow.families_(bigint[])
   is 'Runs with all that they continued as and all that they started, and so on';
@@ -111,13 +115,14 @@ create or replace function pgflow.removable_(
   roots bigint[], ended_before timestamptz[], t timestamptz, keys_count boolean default true
 )
 returns bigint[]
-language sql
+language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
-  select array(
+begin
+  return array(
     select m.run_id
     from (
       select f.run_id, bool_or(
@@ -133,7 +138,8 @@ as $$
       left join pgflow.run_key k on k.tenant = r.tenant and k.key = r.key and k.chain_id = r.chain_id
     ) m
     where m.stays is not true
-  )
+  );
+end
 $$;
 comment on function pgflow.removable_(bigint[], timestamptz[], timestamptz, boolean)
   is 'Runs of the families of these roots that all ended before the time of the root, that owe nothing, that no legal '
@@ -168,7 +174,10 @@ begin
   delete from pgflow.confirmation where chain_id = any(gone);
   delete from pgflow.carried where run_id = any(gone);
   delete from pgflow.saga_effect where chain_id = any(gone);
-  delete from pgflow.blob_use where run_id = any(gone);
+  with unnamed as (
+    delete from pgflow.blob_use where run_id = any(gone) returning blob_id
+  )
+  update pgflow.blob b set is_loose = true where b.blob_id in (select n.blob_id from unnamed n);
   perform set_config('pgflow.rewrites', 'on', true);
   delete from pgflow.unit where run_id = any(gone);
   perform set_config('pgflow.rewrites', 'off', true);

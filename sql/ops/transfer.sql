@@ -4,6 +4,9 @@
 -- with, how it stood, and its journal. Inputs, results, errors and payloads are the exact text that was
 -- recorded, as strings. Waiting mail, timers and leases are not history and stay where they are.
 --
+-- An export of what has ended (`list_ended`) shares `pgflow.retention` until its page is written, so nothing that it
+-- lists is removed first. What was removed before that is counted, so that a copy never lacks runs unnoticed.
+--
 -- An imported run is history and nothing else. It gets an outcome in the transaction that inserts it, so it
 -- has no place from which it could be claimed, woken, resumed or cancelled into running. One that was open is
 -- `cancelled` here, with the reason `imported while waiting`; `imported` keeps the status that it had.
@@ -94,6 +97,30 @@ comment on function pgflow.export_units(bigint, int)
      'args_hash, key], ...]; null at its end';
 --! grant export_units to pgflow_worker, pgflow_operator
 
+create or replace function pgflow.export_blobs(chains bigint[])
+returns table (tenant text, digest text, size_bytes bigint)
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+  select b.tenant, encode(b.digest, 'hex'), b.size_bytes
+  from pgflow.blob b
+  where b.digest is not null and b.blob_id in (
+    select u.blob_id
+    from unnest(chains) c (id)
+    cross join lateral (
+      select c.id as run_id union select g.run_id from pgflow.run g where g.chain_id = c.id and g.generation > 1
+    ) r
+    join pgflow.blob_use u on u.run_id = r.run_id
+  )
+  order by b.blob_id
+$$;
+comment on function pgflow.export_blobs(bigint[])
+  is 'Large values that runs of these chains name; read_chunk() reads them';
+--! grant export_blobs to pgflow_worker, pgflow_operator
+
 create or replace function pgflow.list_ended(place jsonb default null, max int default 1000)
 returns table (chains bigint[], next jsonb, has_more boolean)
 language plpgsql
@@ -107,12 +134,18 @@ declare
   upto bigint := (place->>'upto')::bigint;
   waits_for text[] := array(select jsonb_array_elements_text(place->'waits_for'));
   open bigint[] := array(select jsonb_array_elements_text(place->'open')::bigint);
+  at timestamptz := (place->>'at')::timestamptz;
   own constant text[] := pgflow.own_tenants();
   found bigint[];
   still bigint[];
+  removed bigint := 0;
 begin
+  perform pg_advisory_xact_lock_shared(pgflow.latch_('retention'));
   -- As the sealer passes new runs (sql/ledgers/seals.sql): none can appear behind it.
   if upto is null then
+    select coalesce(sum(d.runs), 0) into removed from pgflow.dropped_history d
+    where d.dropped_at > at and d.ended_before > at;
+    at := pgflow.now_();
     select case when s.is_called then s.last_value else 0 end into upto from pgflow.run_id_seq s;
     waits_for := pgflow.starters_(false);
   elsif waits_for <> '{}' then
@@ -133,7 +166,8 @@ begin
   from unnest(open || found) as c (id)
   join pgflow.run r on r.run_id = c.id
   left join pgflow.outcome o on o.run_id = pgflow.newest_run_(c.id);
-  next := jsonb_build_object('open', to_jsonb(still), 'waits_for', case when has_more or waits_for <> '{}'
+  removed := greatest(removed, cardinality(open || found) - cardinality(chains || still));
+  next := jsonb_build_object('at', at, 'removed', removed, 'open', to_jsonb(still), 'waits_for', case when has_more or waits_for <> '{}'
       then to_jsonb(waits_for) else '[]' end, 'upto', case when has_more or waits_for <> '{}' then upto end,
     'passed', case when has_more then found[max] when waits_for <> '{}' then passed else greatest(passed, upto) end);
   return next;
@@ -141,8 +175,9 @@ end
 $$;
 comment on function pgflow.list_ended(jsonb, int)
   is 'Chains that have ended since a place, each once, those of the session''s tenants; the place to go on from, which '
-     'names the runs that were open, and whether there is more to read at once. A run that is done again after its end '
-     'is not listed a second time';
+     'names the runs that were open, and whether there is more to read at once. Its `removed` is how many runs at most were '
+     'removed before they were listed. A run that is done again after its end is not listed a second time. Nothing is '
+     'removed until the transaction ends: read them in it';
 --! grant list_ended to pgflow_operator
 
 create or replace function pgflow.check_history_(history jsonb)

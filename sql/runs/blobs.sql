@@ -12,7 +12,8 @@
 -- Locks: who names a blob, or stores it again, locks its row for key share, last in its transaction or beside locks of
 -- its own run. Who removes blobs passes over the locked ones, and removes them last in its transaction, so it waits for
 -- nobody. It looks again for runs that name them once it has the locks, in a statement of its own with a later snapshot;
--- so blobs are removed at the level read committed only, and left to the next round otherwise.
+-- so blobs are removed at the level read committed only, and left to the next round otherwise. A round looks at loose
+-- blobs: new ones, and those that a run that named them names no more.
 
 -- ---------------------------------------------------------------- storing
 
@@ -34,7 +35,7 @@ $$;
 comment on function pgflow.open_blob(text)
   is 'Begins a blob for runs of a tenant, and answers its number: add chunks, finish it, and store a value that names '
      'it, all in this transaction';
---! grant open_blob to pgflow_client, pgflow_worker, pgflow_tenant
+--! grant open_blob to pgflow_client, pgflow_worker, pgflow_operator, pgflow_tenant
 
 create or replace function pgflow.own_blob_(blob bigint)
 returns void
@@ -74,7 +75,7 @@ $$;
 comment on function pgflow.add_chunk(bigint, int, bytea)
   is 'Adds a chunk to a blob that this transaction stores: the chunks 0, 1, ... of 262144 bytes each, the last of what '
      'is left. PF003 if there cannot be such a chunk, PF006 if the blob is not open here';
---! grant add_chunk to pgflow_client, pgflow_worker, pgflow_tenant
+--! grant add_chunk to pgflow_client, pgflow_worker, pgflow_operator, pgflow_tenant
 
 create or replace function pgflow.finish_blob(blob bigint, out digest text, out size_bytes bigint)
 language plpgsql
@@ -119,7 +120,7 @@ $$;
 comment on function pgflow.finish_blob(bigint)
   is 'Completes a blob, and answers its digest (the SHA-256 of the SHA-256 of its chunks) and its length in bytes. One '
      'with the same content takes its place, if the tenant has it';
---! grant finish_blob to pgflow_client, pgflow_worker, pgflow_tenant
+--! grant finish_blob to pgflow_client, pgflow_worker, pgflow_operator, pgflow_tenant
 
 create or replace function pgflow.read_chunk(digest text, n int default 0, tenant text default '')
 returns bytea
@@ -146,7 +147,7 @@ end
 $$;
 comment on function pgflow.read_chunk(text, int, text)
   is 'A chunk of a blob of a tenant; null behind the last. PF003 if there is no such blob';
---! grant read_chunk to pgflow_client, pgflow_worker, pgflow_tenant
+--! grant read_chunk to pgflow_client, pgflow_worker, pgflow_operator, pgflow_tenant
 
 -- ---------------------------------------------------------------- naming
 
@@ -268,33 +269,36 @@ returns int
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_variable
 declare
+  loose bigint[];
   gone bigint[];
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     return 0;
   end if;
-  gone := array(
-    select b.blob_id from pgflow.blob b
-    where not exists (select from pgflow.blob_use u where u.blob_id = b.blob_id)
-    order by b.blob_id limit max for update of b skip locked
+  loose := array(
+    select b.blob_id from pgflow.blob b where b.is_loose order by b.blob_id limit max for update skip locked
   );
-  if gone <> '{}' then
-    with dropped as (
-      delete from pgflow.blob b
-      where b.blob_id = any(gone) and not exists (select from pgflow.blob_use u where u.blob_id = b.blob_id)
-      returning b.blob_id
-    )
-    select coalesce(array_agg(d.blob_id), '{}') into gone from dropped d;
-    delete from pgflow.blob_chunk c where c.blob_id = any(gone);
+  if loose = '{}' then
+    return 0;
   end if;
+  with dropped as (
+    delete from pgflow.blob b
+    where b.blob_id = any(loose) and not exists (select from pgflow.blob_use u where u.blob_id = b.blob_id)
+    returning b.blob_id
+  )
+  select coalesce(array_agg(d.blob_id), '{}') into gone from dropped d;
+  delete from pgflow.blob_chunk c where c.blob_id = any(gone);
+  update pgflow.blob b set is_loose = false where b.blob_id = any(loose);
   return cardinality(gone);
 end
 $$;
 comment on function pgflow.drop_blobs_(int)
-  is 'Removes blobs that no run names, up to so many; answers how many. The last step of its transaction';
+  is 'Looks at loose blobs, up to so many, and removes those that no run names; answers how many. The last step of its '
+     'transaction';
 
 create or replace function pgflow.unname_blobs_(runs bigint[])
 returns void
@@ -304,10 +308,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if exists (select from pgflow.blob_use u where u.run_id = any(runs)) then
-    delete from pgflow.blob_use u using pgflow.blob b
-    where u.run_id = any(runs) and b.blob_id = u.blob_id and (u.run_id, b.digest) not in (
-      select v.run_id, d from pgflow.values_with_blobs_(runs) v cross join lateral pgflow.blobs_in_(v.body) d
-    );
+    with unnamed as (
+      delete from pgflow.blob_use u using pgflow.blob b
+      where u.run_id = any(runs) and b.blob_id = u.blob_id and (u.run_id, b.digest) not in (
+        select v.run_id, d from pgflow.values_with_blobs_(runs) v cross join lateral pgflow.blobs_in_(v.body) d
+      ) returning u.blob_id
+    )
+    update pgflow.blob b set is_loose = true where b.blob_id in (select n.blob_id from unnamed n);
     perform pgflow.drop_blobs_();
   end if;
 end
@@ -326,6 +333,10 @@ as $$
   union all
   select 'what names a blob is a run', format('run %s names blob %s', u.run_id, u.blob_id)
   from pgflow.blob_use u where not exists (select from pgflow.run r where r.run_id = u.run_id)
+  union all
+  select 'a blob that no run names is loose', format('blob %s', b.blob_id)
+  from pgflow.blob b
+  where not b.is_loose and not exists (select from pgflow.blob_use u where u.blob_id = b.blob_id)
   union all
   select 'a blob has all its chunks', format('blob %s', b.blob_id)
   from pgflow.blob b

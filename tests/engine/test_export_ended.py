@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import psycopg
 from clikit import pgflow
-from sqlkit import begin, finish, start
+from sqlkit import begin, finish, one, set_clock, start
 
 from pgflow.replay.histories import export_ended
 
@@ -55,10 +56,10 @@ def test_pages_join(conn: psycopg.Connection, tmp_path: Path, monkeypatch: objec
         if number % 3:
             finish(conn, claim)
     with (tmp_path / "out").open("w") as out:
-        runs, _, place = export_ended(conn, None, out)
-        again, _, _ = export_ended(conn, place, out)
-    assert (runs, again) == (4, 0)
-    assert len(place["open"]) == 3
+        first = export_ended(conn, None, out)
+        again = export_ended(conn, first.place, out)
+    assert (first.runs, again.runs) == (4, 0)
+    assert len(again.place["open"]) == 3  # type: ignore[index]
 
 
 def test_a_session_of_a_tenant_exports_its_own(
@@ -70,3 +71,44 @@ def test_a_session_of_a_tenant_exports_its_own(
     words = ("export", "--since-last", str(tmp_path / "c"), "--output", str(output))
     assert pgflow(dsn, "--tenant", "acme", *words).code == 0
     assert keys(output) == ["acme"]
+
+
+def test_runs_that_were_removed_before_an_export_had_them_are_counted(
+    dsn: str, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    words = ("export", "--since-last", str(tmp_path / "c"), "--output", str(tmp_path / "runs"))
+    begun = one(conn, "select pgflow.now_()")
+
+    def clock(hours: int) -> None:
+        set_clock(conn, begun + timedelta(hours=hours))
+
+    def removed(before_hours: int) -> int:
+        before = begun + timedelta(hours=before_hours)
+        return one(conn, "select runs from pgflow.drop_history(%s)", before)
+
+    clock(0)
+    finish(conn, begin(conn, key="had"))
+    clock(1)
+    late = begin(conn, key="late")
+    assert "removed" not in pgflow(dsn, *words).err
+    clock(2)
+    assert removed(1) == 1  # the export has had it
+    assert "removed" not in pgflow(dsn, *words).err
+    finish(conn, late)
+    finish(conn, begin(conn, key="between"))  # began and ended unseen
+    clock(3)
+    assert removed(3) == 2
+    assert "up to 2 runs were removed before they were exported" in pgflow(dsn, *words).err
+    assert "removed" not in pgflow(dsn, *words).err
+    assert keys(tmp_path / "runs") == ["had"]
+
+
+def test_what_is_listed_is_not_removed_before_it_is_written(
+    dsn: str, conn: psycopg.Connection
+) -> None:
+    finish(conn, begin(conn))
+    conn.execute("select pgflow.set_retention('all', 0)")
+    with psycopg.connect(dsn) as exporting:
+        assert len(one(exporting, "select chains from pgflow.list_ended()")) == 1
+        assert one(conn, "select runs from pgflow.retire_runs()") == 0
+    assert one(conn, "select runs from pgflow.retire_runs()") == 1

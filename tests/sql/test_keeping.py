@@ -174,3 +174,56 @@ def test_a_rule_that_cannot_be_is_refused(db: Conn) -> None:
     assert rows(db, "select rule from pgflow.retention_rules") == []
     with pytest.raises(psycopg.Error, match="why"), db.transaction():
         db.execute("select pgflow.hold_history('x', ' ')")
+
+
+# ---------------------------------------------------------------- what a batch costs
+
+
+def fill(conn: Conn, runs: int, blobs: int) -> None:
+    """Runs of three units that have ended, and blobs that the last of them names."""
+    sqlkit.start_many(conn, [(None, "{}")] * runs)
+    conn.execute(
+        "with gone as (delete from pgflow.ready returning run_id), "
+        "units as (insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)"
+        " select g.run_id, 1, pgflow.now_(), pgflow.now_(), n, n, 'c', 'step', '1'"
+        " from gone g cross join generate_series(1, 3) n) "
+        "insert into pgflow.outcome (run_id, token, finished_at, status, output)"
+        " select g.run_id, 1, pgflow.now_(), 'completed', 'null' from gone g"
+    )
+    conn.execute(
+        "with made as (insert into pgflow.blob (stored_at, writer, digest, size_bytes)"
+        " select pgflow.now_(), pg_current_xact_id(), sha256(sha256(n::text::bytea)), length(n::text)"
+        " from generate_series(1, %s) n returning blob_id, digest), "
+        "chunks as (insert into pgflow.blob_chunk (blob_id, n, hash, data)"
+        " select m.blob_id, 0, sha256(n::text::bytea), n::text::bytea"
+        " from made m join generate_series(1, %s) n on m.digest = sha256(sha256(n::text::bytea))) "
+        "insert into pgflow.blob_use (blob_id, run_id)"
+        " select m.blob_id, (select max(run_id) from pgflow.run) from made m",
+        (blobs, blobs),
+    )
+    while one(conn, "select count(*) from pgflow.blob where is_loose"):
+        one(conn, "select pgflow.sweep_keys()")
+    conn.execute("vacuum analyze")
+
+
+def pages_of_a_batch(conn: Conn) -> int:
+    query = "explain (analyze, buffers, format json) select pgflow.retire_runs(50)"
+    plan = one(conn, query)[0]["Plan"]
+    return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+
+
+def test_a_batch_reads_as_many_pages_whatever_else_is_kept(conn: Conn) -> None:
+    set_clock(conn, T0)
+    keep(conn, "all", 30)
+
+    def batches(runs: int, blobs: int) -> int:
+        set_clock(conn, T0)
+        fill(conn, runs, blobs)
+        set_clock(conn, T0 + 31 * DAY)
+        pages_of_a_batch(conn)  # reads the catalog, too
+        return max(pages_of_a_batch(conn) for _ in range(2))
+
+    few, many = batches(3000, 0), batches(6000, 5000)
+    assert one(conn, "select sum(runs) from pgflow.dropped_history") == 300
+    assert few < 50 * 40, few
+    assert many < 1.25 * few, (few, many)

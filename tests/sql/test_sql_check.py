@@ -302,6 +302,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
             "insert into pgflow.blob_use (blob_id, run_id) select blob_id, %(nobody)s from pgflow.blob",
         ]
     ],
+    "a blob that no run names is loose": [[BLOB, "update pgflow.blob set is_loose = false"]],
     "a blob has all its chunks": [
         [BLOB, "update pgflow.blob set size_bytes = 1"],
         [BLOB, "update pgflow.blob set digest = sha256('x')"],

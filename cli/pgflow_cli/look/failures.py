@@ -69,7 +69,7 @@ class Ended(Exception):
         self.code = code
 
 
-EXTRAS = {"markdown_it": "files", "ruamel": "files"}
+EXTRAS = {"markdown_it": "files", "pyarrow": "parquet", "ruamel": "files"}
 """Extras of pgflow, by the module that each brings to the commands that need it."""
 
 

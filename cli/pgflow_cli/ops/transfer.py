@@ -8,9 +8,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
@@ -20,6 +20,9 @@ from pgflow_cli.look.options import Answer, Chosen, Db, Keys
 from pgflow_cli.look.output import as_object, dump, many, note, shown
 from pgflow_cli.look.selection import Filters, find_run
 from pgflow_cli.ops.options import OutputFile, open_file
+
+if TYPE_CHECKING:
+    from pgflow.replay.contents import Output
 
 AT_ONCE = 100
 """Runs of a page, and decisions of a page: an export of decisions holds no more."""
@@ -32,11 +35,13 @@ def export(
     everything: Annotated[bool, opt("--all")] = False,
     children: bool = False,
     decisions: bool = False,
+    blobs: bool = False,
+    form: Annotated[Literal["jsonl", "parquet"], opt("--format")] = "jsonl",
     since_last: Annotated[Path | None, opt(metavar="CURSOR")] = None,
     output: OutputFile = None,
     db: Db,
 ) -> None:
-    """Writes runs with their journals as JSON Lines.
+    """Writes runs with their journals as JSON Lines, or as Parquet.
 
     Each line is one generation of a run; `pgflow replay --from-files` and `pgflow import` read
     them. Inputs, results and payloads are in them as they were recorded: treat the file like the
@@ -47,27 +52,31 @@ def export(
 
     With --since-last each run is added to the output once, after it has ended. The cursor is a
     small file, which says how far the output is written: what a kill left behind that is cut off.
+    With --format parquet the output is a folder then, which gets a file each time.
 
     Args:
         everything: Every run.
         children: The runs that they started too, and so on.
         decisions: Their decisions instead, each with what became of it.
+        blobs: The contents of their large values too.
+        form: JSON Lines, or Parquet for analysis.
         since_last: Runs that ended since the last export with this file.
     """
+    if form == "parquet" and (decisions or blobs or output is None):
+        raise Mistake("--format parquet takes --output, and neither --decisions nor --blobs")
     if since_last is not None:
         if keys or filters or everything or children or decisions or output is None:
-            raise Mistake("--since-last takes --output FILE, and no other choice of runs")
-        note(_export_ended(db, since_last, output))
+            raise Mistake("--since-last takes --output, and no other choice of runs")
+        _export_ended(db, since_last, output, form, contents=blobs)
         return
     if bool(keys) + bool(filters) + everything != 1:
         raise Mistake("which runs? Pass keys, or options that choose, or --all")
-    if decisions and children:
-        raise Mistake("--decisions takes no --children: choose those runs by options or keys")
+    if decisions and (children or blobs):
+        raise Mistake("--decisions takes neither --children nor --blobs")
     if output is None and sys.stdout.isatty():
         raise Mistake("this would fill the terminal: pass --output FILE, or send it on with > or |")
     named = [find_run(db, key) for key in dict.fromkeys(keys or ())]
-    opened = nullcontext(sys.stdout) if output is None else open_file(output, "w")
-    with _at_one_moment(db), opened as out:
+    with _at_one_moment(db), _opened(output, form) as out:
         if decisions:
             batches = (named[at : at + AT_ONCE] for at in range(0, len(named), AT_ONCE))
             pages = batches if keys else _pages(db, filters)
@@ -75,35 +84,85 @@ def export(
             summary = f"{many(lines, 'decision')} exported"
         else:
             chosen = iter([run.chain_id for run in named]) if keys else choose_chains(db, filters)
-            runs, lines = _export(db, chosen, out, children=children)
+            runs, lines = _export(db, chosen, out, children=children, blobs=blobs)
             summary = f"{many(runs, 'run')} exported, {many(lines, 'line')}"
     note(summary)
 
 
-def _export_ended(db: Database, cursor: Path, output: Path) -> str:
-    """Add the runs that have ended since to a file; return a summary."""
+def _export_ended(db: Database, cursor: Path, output: Path, form: str, *, contents: bool) -> None:
+    """Add the runs that have ended since to a file, or as a file to a folder."""
+    from pgflow.replay.contents import Contents
     from pgflow.replay.histories import export_ended
 
-    kept: dict[str, Any] = {}
-    if cursor.exists():
-        with open_file(cursor, "r") as file:
-            try:
-                kept = json.load(file)
-            except ValueError as error:
-                raise Mistake(f"{shown(str(cursor))} is not a cursor of an export") from error
-    with open_file(output, "a") as out:
-        out.truncate(int(kept.get("bytes", 0)) if kept else out.tell())
-        runs, lines, place = export_ended(db.connection, kept.get("place"), out)
-        out.flush()
-        os.fsync(out.fileno())
-        kept = {"place": place, "bytes": out.tell()}
+    kept = _read_cursor(cursor)
+    measure = "parts" if form == "parquet" else "bytes"
+    if kept and measure not in kept:
+        raise Mistake(f"{shown(str(cursor))} is the cursor of an export with another --format")
+    written = kept.get(measure, 0)
+    writer = Contents() if contents else None
+    if form == "parquet":
+        output.mkdir(exist_ok=True)
+        part = output / f"{written + 1:06}.parquet"
+        with _as_parquet(part) as out:
+            done = export_ended(db.connection, kept.get("place"), out)
+        written += 1
+    else:
+        with open_file(output, "a") as file:
+            file.truncate(written if kept else file.tell())
+            done = export_ended(db.connection, kept.get("place"), file, writer)
+            _store(file)
+            written = file.tell()
     beside = cursor.with_name(cursor.name + ".new")
     with open_file(beside, "w") as file:
-        json.dump(kept, file)
-        file.flush()
-        os.fsync(file.fileno())
+        json.dump({"place": done.place, measure: written}, file)
+        _store(file)
     beside.replace(cursor)
-    return f"{many(runs, 'run')} exported, {many(lines, 'line')}"
+    note(f"{many(done.runs, 'run')} exported, {many(done.lines, 'line')}")
+    if done.removed:
+        note(
+            f"up to {many(done.removed, 'run')} were removed before they were exported: "
+            "export more often, or keep runs longer"
+        )
+
+
+def _read_cursor(cursor: Path) -> dict[str, Any]:
+    if not cursor.exists():
+        return {}
+    with open_file(cursor, "r") as file:
+        try:
+            kept: dict[str, Any] = json.load(file)
+        except ValueError as error:
+            raise Mistake(f"{shown(str(cursor))} is not a cursor of an export") from error
+    return kept
+
+
+def _store(file: IO[str]) -> None:
+    """Write to the disk what is still in memory."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _opened(output: Path | None, form: str) -> AbstractContextManager[Output]:
+    if output is None:
+        return nullcontext(sys.stdout)
+    return _as_parquet(output) if form == "parquet" else open_file(output, "w")
+
+
+@contextmanager
+def _as_parquet(output: Path) -> Iterator[Output]:
+    """Write a file of Parquet, which has its name once it is complete."""
+    from pgflow_cli.ops.parquet import ParquetRuns
+
+    beside = output.with_name(f".{output.name}.new")
+    try:
+        runs = ParquetRuns(beside)
+    except OSError as error:
+        raise Mistake(f"{shown(str(output))} cannot be written: {error.strerror}") from error
+    yield runs
+    runs.close()
+    with beside.open("rb") as file:
+        os.fsync(file.fileno())
+    beside.replace(output)
 
 
 @contextmanager
@@ -117,11 +176,13 @@ def _at_one_moment(db: Database) -> Iterator[None]:
 
 
 def _export(
-    db: Database, chosen: Iterator[int], out: IO[str], *, children: bool
+    db: Database, chosen: Iterator[int], out: Output, *, children: bool, blobs: bool
 ) -> tuple[int, int]:
     """Export chains; return the numbers of runs and lines."""
+    from pgflow.replay.contents import Contents
     from pgflow.replay.histories import export_chain
 
+    contents = Contents() if blobs else None
     done: set[int] = set()
     lines = 0
     for chain in chosen:
@@ -131,7 +192,7 @@ def _export(
             if chain_id in done:
                 continue
             done.add(chain_id)
-            written = export_chain(db.connection, chain_id, out)
+            written = export_chain(db.connection, chain_id, out, contents)
             lines += len(written)
             if children:
                 pending += db.ask(inspect.list_child_chains(written))
@@ -151,7 +212,7 @@ def _pages(db: Database, filters: Filters) -> Iterator[list[inspect.RunRow]]:
             return
 
 
-def _write_decisions(db: Database, run_ids: list[int], out: IO[str]) -> int:
+def _write_decisions(db: Database, run_ids: list[int], out: Output) -> int:
     """Write the decisions of these runs, with a word in place of each part that a codec has
     encoded; return their number.
     """

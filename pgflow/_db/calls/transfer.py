@@ -33,6 +33,20 @@ def export_units(run_id: int, after_seq: int) -> Query[str | None]:
     )
 
 
+class NamedBlob(NamedTuple):
+    """A large value that runs name."""
+
+    tenant: str
+    digest: str
+    size_bytes: int
+
+
+def export_blobs(chains: Sequence[int]) -> Query[list[NamedBlob]]:
+    """Large values that runs of these chains name."""
+    sql = "select tenant, digest, size_bytes from pgflow.export_blobs(%s::bigint[])"
+    return Query(sql, (list(chains),), lambda rows: [NamedBlob(*row) for row in rows])
+
+
 class Ended(NamedTuple):
     """Chains that have ended since a place, and the place to go on from."""
 
