@@ -121,6 +121,7 @@ def _translate(origin: str, rest: str) -> str:
     pairs = [part for part in query.split("&") if part]
     given = {unquote(pair.partition("=")[0]): unquote(pair.partition("=")[2]) for pair in pairs}
     kept: list[str] = []
+    options: list[str] = []
     for pair in pairs:
         name, _, value = (unquote(part) for part in pair.partition("="))
         if name.lower() in _OF_OTHERS:
@@ -136,11 +137,22 @@ def _translate(origin: str, rest: str) -> str:
         elif name == "schema":
             # Ours is always pgflow; it is meant for the application's own tables.
             if value and value != "public":
-                kept.append(f"options={quote(f'-c search_path={value}', safe='')}")
+                options.append(f"-c search_path={_as_option(value)}")
+        elif name == "options":  # libpq refuses a bare = in it, and knows only the last
+            options.append(value)
         else:
             _check_known(origin, name)
             kept.append(pair)
+    if options:
+        kept.append(f"options={quote(' '.join(options), safe='')}")
     return before + (f"?{'&'.join(dict.fromkeys(kept))}" if kept else "")
+
+
+def _as_option(schema: str) -> str:
+    """Return the name of a schema as the server takes it among its options."""
+    is_plain = re.fullmatch(r"[a-z0-9_$,]+", schema) is not None
+    name = schema if is_plain else f'"{schema.replace(chr(34), chr(34) * 2)}"'
+    return re.sub(r"([\\\s])", r"\\\1", name)
 
 
 def _check_known(origin: str, name: str) -> None:
@@ -149,15 +161,13 @@ def _check_known(origin: str, name: str) -> None:
     names = {option.keyword.decode() for option in Conninfo.get_defaults()}
     if name in names or not re.fullmatch(r"[A-Za-z][\w.-]{0,40}", name):
         return  # the rest is libpq's to judge
-    near = difflib.get_close_matches(name, names, 1, 0.8)
-    raise InvalidArgument(
-        f"{origin} has the parameter {name!r}"
-        + (
-            f" where {near[0]!r} may be meant"
-            if near
-            else ", which Postgres does not know: leave it out"
-        )
-    )
+    if near := difflib.get_close_matches(name, names, 1, 0.8):
+        advice = f" where {near[0]!r} may be meant"
+    elif name.lower().startswith(("ssl", "tls")):  # left out, a connection could be in clear
+        advice = ", which Postgres does not know: write sslmode and sslrootcert instead"
+    else:
+        advice = ", which Postgres does not know: leave it out"
+    raise InvalidArgument(f"{origin} has the parameter {name!r}{advice}")
 
 
 def _check(origin: str, dsn: str, hint: str) -> None:

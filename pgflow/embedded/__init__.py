@@ -67,11 +67,12 @@ def acquire_unnamed() -> EmbeddedServer:
         EmbeddedServerError: It is forbidden, or cannot be started.
     """
     choice = os.environ.get(VARIABLE, "")
-    is_ci = os.environ.get("CI", "").lower() in ("true", "1")
+    ci = os.environ.get("CI", "")  # most set true, some a name
+    is_ci = ci.lower() not in ("", "0", "false", "no")
     if choice not in ("", "0", "1"):
         raise EmbeddedServerError(f"{VARIABLE} is 0 or 1, not {choice!r}")
     if choice == "0" or (is_ci and choice != "1"):
-        reason = f"{VARIABLE}=0" if choice == "0" else "CI=true"
+        reason = f"{VARIABLE}=0" if choice == "0" else f"CI={ci}"
         raise EmbeddedServerError(
             f"no database is named, and {reason} forbids the embedded server: set PGFLOW_DSN, or "
             f"{VARIABLE}=1 to use the embedded server all the same"

@@ -114,9 +114,23 @@ select p.oid::regprocedure || ' is neither of pgflow nor of Postgres'
 from called join pg_catalog.pg_proc p using (oid)
 where p.pronamespace <> all (array['pgflow'::regnamespace, 'pg_catalog'::regnamespace])
   or p.pronamespace = 'pg_catalog'::regnamespace and p.oid >= 16384
+union all
+select 'a column of type anyarray, whose values may be of a type of the application'
+from kept
+where case when kept.tree ~ ':varattno 0 :vartype 2249\\M' then kept.tree
+    else regexp_replace(kept.tree, ':joinaliasvars .*? :joinleftcols', '', 'g') end ~ ':vartype 2277\\M'
+  or exists (
+    select from regexp_matches(kept.tree, ':varattno 0 :vartype (\\d+)', 'g') as found
+    join pg_catalog.pg_type t on t.oid = found[1]::oid
+    join pg_catalog.pg_attribute a on a.attrelid = t.typrelid and a.atttypid = 2277)
 limit 1
 """  # noqa: E501
-"""Things that a resolved statement must not refer to. Objects below 16384 were made by initdb."""
+"""Things that a resolved statement must not refer to. Objects below 16384 were made by initdb.
+
+A value of the type anyarray (2277) has a type of its own, which only the value names, and a cast of
+that type to json is the application's code. Each column of a join is listed in the tree whether it
+is read or not; only a whole row of one, a record (2249), reads them all.
+"""
 
 _READERS = [
     "clock_timestamp", "gen_random_uuid", "pg_database_size", "pg_indexes_size",

@@ -27,7 +27,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from pgflow.workspace.places import Place, WorkspaceError, find_place, own_folder
+from pgflow.workspace.places import Place, WorkspaceError, find_place, own_folder, run_bounded
 
 MIN_VERSION = (2, 38)
 """The first whose ``merge-tree`` writes a tree."""
@@ -142,23 +142,13 @@ class Git:
             may: Exit codes beside 0 that are not failures.
 
         Raises:
-            WorkspaceError: It fails; the error has its output.
+            WorkspaceError: It fails, and the error has its output; or it does not end.
         """
         command = arguments[0]
         settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
         environment = self._environment(command, index)
         words = self._with_address(arguments) if command in WITH_REMOTES else arguments
-        try:
-            done = subprocess.run(  # noqa: S603 - a list of words, and none of them a program
-                [find_git(), *settings, *words],
-                cwd=self.folder,
-                env=environment,
-                input=given,
-                capture_output=True,
-                check=False,
-            )
-        except OSError as error:
-            raise WorkspaceError(f"cannot run git in {self.folder}: {error}") from None
+        done = run_bounded([find_git(), *settings, *words], self.folder, environment, given)
         if done.returncode not in (0, *may):
             message = " ".join((done.stderr or done.stdout).decode(errors="replace").split())
             raise WorkspaceError(f"git {command} in {self.folder}: {message}")
@@ -373,17 +363,11 @@ class Git:
 
 def read_remote(place: Place, name: str, key: str) -> str | None:
     """Reads an address from the file of a repository's configuration, and from no other file."""
-    done = subprocess.run(  # noqa: S603 - see above
-        [
-            find_git(), "config", "--file", str(place.common / "config"), "--no-includes",
-            "--get", f"remote.{name}.{key}",
-        ],
-        env=ALWAYS | {"PATH": os.environ.get("PATH", "")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
-    return done.stdout.rstrip("\n") or None
+    words = ("--file", str(place.common / "config"), "--no-includes", "--get")
+    environment = ALWAYS | {"PATH": os.environ.get("PATH", "")}
+    command = [find_git(), "config", *words, f"remote.{name}.{key}"]
+    done = run_bounded(command, place.common, environment)
+    return os.fsdecode(done.stdout).rstrip("\n") or None
 
 
 def find_address(place: Place, remote: str) -> str:

@@ -11,9 +11,11 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +28,8 @@ ATTRIBUTES: Final = (
 )
 """Of every file: bytes as they are. These lines come before those of any other file."""
 CONFIG: Final = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
+MOST_SECONDS = 900.0
+"""Time that a command of git has: a pipe in the place of a file has it wait for ever."""
 _LARGEST: Final = 1 << 20
 
 
@@ -105,15 +109,52 @@ def _same(path: Path, other: Path) -> bool:
 def _worktree_of(own: Path) -> str:
     """Return the working tree that the repository of a submodule names."""
     command = ["git", "config", "--file", str(own / "config"), "--no-includes", "core.worktree"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - fixed
-    return done.stdout.rstrip("\n") or "."
+    done = run_bounded(command, own, dict(os.environ))
+    return os.fsdecode(done.stdout).rstrip("\n") or "."
+
+
+def run_bounded(
+    command: Sequence[str], folder: str | Path, environment: Mapping[str, str], given: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command in a session of its own, and end all of it that takes too long.
+
+    Raises:
+        WorkspaceError: It does not begin, or does not end.
+    """
+    try:
+        process = subprocess.Popen(  # noqa: S603 - a list of words, and none of them a program
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise WorkspaceError(f"cannot run git in {folder}: {error}") from None
+    with process:
+        try:
+            printed, complained = process.communicate(given, MOST_SECONDS)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise WorkspaceError(
+                f"git in {folder} has not ended within {MOST_SECONDS:g} s: a remote does not "
+                f"answer, or a file is a pipe, which find {folder} -type p lists"
+            ) from None
+    return subprocess.CompletedProcess(command, process.returncode, printed, complained)
 
 
 def _checked(place: Place) -> Place:
-    """Refuse links among the folders that are written to."""
+    """Refuse links among the folders that are written to, and pipes among the files."""
     common = place.common
     for name in ("config", "logs", "objects", "packed-refs", "pgflow", "refs", "worktrees"):
         _refuse_link(common / name)
+    for path in (common / "config", common / "packed-refs", place.git / "HEAD"):
+        if path.is_fifo():
+            raise WorkspaceError(f"{path} is a pipe, at which git would wait for ever: remove it")
     try:
         with os.scandir(common / "objects") as entries:
             for entry in entries:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, Self
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
 
 Operation = Literal["change", "rewind", "drop", "pick"]
 """Kinds of operations that have a begin and an end."""
@@ -25,6 +28,9 @@ Kind = Literal[Operation, "edits", "begin", "left", "back"]
 - ``back``: the files as before it.
 - ``rewind``, ``drop``, ``pick``: the files of an older one, those without a change, those with one.
 """
+
+Number = Annotated[int, Field(ge=0, lt=2**63)]
+ObjectId = Annotated[str, Field(pattern="^[0-9a-f]{40,64}$")]
 
 SEPARATOR = "\n\nPgflow: "
 
@@ -55,11 +61,11 @@ class Snapshot:
     note: str = ""
     key: str | None = None
     decision: str | None = None
-    fence: int = 0
-    number: int = 0
+    fence: Number = 0
+    number: Number = 0
     of: Operation | None = None
-    tree: str | None = None
-    about: str | None = None
+    tree: ObjectId | None = None
+    about: ObjectId | None = None
     keys: tuple[str, ...] = ()
     was: tuple[str, ...] = ()
 
@@ -73,19 +79,23 @@ class Snapshot:
         title = " ".join(self.note.split()) or self.kind
         return f"{title}{SEPARATOR}{json.dumps(record, sort_keys=True)}\n"
 
-    @classmethod
-    def read(cls, commit: str, at: datetime, message: str) -> Self | None:
-        """Return the snapshot of a commit; None if it is not one of ours."""
+    @staticmethod
+    def read(commit: str, at: datetime, message: str) -> Snapshot | None:
+        """Return the snapshot of a commit; None if it is not one of ours.
+
+        Whoever writes to the repository may forge a record, whose words become arguments of git.
+        """
         title, found, text = message.rpartition(SEPARATOR)
         if not found:
             return None
         try:
-            record: dict[str, Any] = json.loads(text)
-            for name in ("keys", "was"):
-                record[name] = tuple(record.get(name, ()))
-            return cls(commit, at=at, note=title, **record)
-        except (ValueError, TypeError):
+            said = {"commit": commit, "at": at, "note": title}
+            made = _records().validate_python({**json.loads(text), **said})
+        except (ValueError, TypeError, RecursionError):
             return None
+        is_open = made.kind in ("begin", "left")
+        has_aim = made.of == "change" or (made.of is not None and made.tree is not None)
+        return made if has_aim or not is_open else None
 
     def stands_for(self, key: str) -> bool:
         """Return True if the change of this key is in it."""
@@ -107,3 +117,8 @@ class Snapshot:
             ),
             was=tuple(commit for one in every for commit in (*one.was, one.commit)),
         )
+
+
+@cache
+def _records() -> TypeAdapter[Snapshot]:
+    return TypeAdapter(Snapshot)

@@ -296,6 +296,12 @@ def test_an_address_for_metrics_that_is_none(dsn, host):
     assert "no metrics at " in line(answer, 2)
 
 
+@pytest.mark.parametrize("command", ["apply", "check", "compile", "init", "run"])
+def test_a_name_that_no_file_can_have(shared_dsn, command):
+    name = "x" * 300
+    assert "xxx" in line(pgflow(shared_dsn, command, name), 2)
+
+
 def test_nothing_at_all_shows_the_help():
     answer = pgflow(None)
     assert answer.code == 2

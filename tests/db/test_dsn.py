@@ -56,6 +56,7 @@ def test_a_variable_that_is_not_asked_may_be_empty(monkeypatch):
     ("variables", "said"),
     [
         ({"CI": "true"}, "CI=true forbids the embedded server"),
+        ({"CI": "woodpecker"}, "CI=woodpecker forbids the embedded server"),
         ({"PGFLOW_EMBEDDED": "0"}, "PGFLOW_EMBEDDED=0 forbids the embedded server"),
         ({"CI": "true", "PGFLOW_EMBEDDED": "0"}, "PGFLOW_EMBEDDED=0 forbids"),
         ({"PGFLOW_EMBEDDED": "no"}, "PGFLOW_EMBEDDED is 0 or 1, not 'no'"),
@@ -149,9 +150,12 @@ def test_what_only_looks_odd_is_taken(given):
         ("ssl=verify-full&sslrootcert=system", "?sslmode=verify-full&sslrootcert=system"),
         ("schema=public&connect_timeout=5", "?connect_timeout=5"),
         ("schema=shop", "?options=-c%20search_path%3Dshop"),
+        ("schema=a%20b%5C", "?options=-c%20search_path%3D%22a%5C%20b%5C%5C%22"),
+        ("options=-c%20a.b=c", "?options=-c%20a.b%3Dc"),
+        ("options=endpoint%3Dx&schema=y", "?options=endpoint%3Dx%20-c%20search_path%3Dy"),
         ("supa=base-pooler.x", ""),
         ("prepareThreshold=0", ""),
-        ("options=endpoint%3Dep-1&channel_binding=require", None),
+        ("channel_binding=require&options=endpoint%3Dep-1", None),
         ("", ""),
     ],
 )
@@ -169,6 +173,9 @@ def test_parameters_of_other_libraries_are_put_in_words_of_libpq(query, taken):
         ("sslmod=require", "'sslmod' where 'sslmode' may be meant"),
         ("pgbouncre=true&password=hunter3", "'pgbouncre'"),
         ("ssl=maybe", "ssl, which is true, false or one of the modes of sslmode"),
+        ("SSL=true", "'SSL', which Postgres does not know: write sslmode and sslrootcert instead"),
+        ("tls=true", "'tls', which Postgres does not know: write sslmode"),
+        ("sslaccept=strict", "'sslaccept', which Postgres does not know: write sslmode"),
         ("ssl=require&sslmode=disable", "ssl, which is true"),
     ],
 )

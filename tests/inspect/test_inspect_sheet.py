@@ -37,6 +37,13 @@ create table {schema}.notes (whose {schema}.vicious[]);
 create function {schema}.hashed(text, bigint) returns bigint language sql {kind} as $f$ select length({schema}.harm($1)) $f$;
 create operator class {schema}.ops for type text using hash as operator 1 =, function 2 {schema}.hashed(text, bigint);
 create table {schema}.parts (a text) partition by hash (a {schema}.ops);
+create type {schema}.mood as enum ('a', 'b');
+create function {schema}.moody({schema}.mood) returns json language sql as $f$ select to_json({schema}.harm('a cast')) $f$;
+create cast ({schema}.mood as json) with function {schema}.moody({schema}.mood);
+create table {schema}.moods as select '{a,a}'::{schema}.mood[] as felt, 'b'::{schema}.mood as now from generate_series(1, 9);
+analyze {schema}.moods;
+alter table {schema}.moods add column later {schema}.mood default 'a';
+grant select on {schema}.moods to public;
 """
 
 
@@ -98,6 +105,16 @@ ATTACKS = [
     "select record_in('(x,1)'::cstring, '{s}.pair'::regtype, -1)",
     "select pg_input_is_valid('x', '{s}.vicious')",
     "select satisfies_hash_partition(oid, 2, 0, 'x'::text) from pg_class where relname = 'parts' and relnamespace = '{s}'::regnamespace",
+    "select to_json(most_common_vals) from pg_stats where schemaname = '{s}'",
+    "select array_to_json(most_common_elems) from pg_stats where schemaname = '{s}'",
+    "select json_build_object('a', most_common_vals) from pg_stats where schemaname = '{s}'",
+    "select jsonb_agg(felt) from (select most_common_vals as felt from pg_stats where schemaname = '{s}') q",
+    "select row_to_json(s) from pg_stats s where schemaname = '{s}'",
+    "select to_jsonb(q) from (select s from pg_stats s where schemaname = '{s}') q",
+    "select to_json((s).most_common_vals) from (select s from pg_stats s where schemaname = '{s}') q",
+    "select row_to_json(j) from (pg_stats s cross join generate_series(1, 2)) j where schemaname = '{s}'",
+    "select json_agg(attmissingval) from pg_attribute where attmissingval is not null",
+    "select to_json(a) from pg_attribute a where attmissingval is not null",
     "select 1) q; select {s}.harm('x'); select * from (select 1",
     "select 1) q union all select {s}.harm('x') from (select 1",
     "select 1 as a -- */ \n, {s}.harm('x') /*",
@@ -258,6 +275,9 @@ def test_a_statement_is_read_with_the_names_and_values_of_its_columns(
     )
     assert read(dsn, "select repeat('x', 3000) as x").rows == (("x" * 2000,),)
     assert read(dsn, "select count(*) from pg_stat_activity, pgflow.check()").rows == (("0",),)
+    joined = "pg_class c join pg_attribute a on a.attrelid = c.oid"
+    text = f"select attname from {joined} where relname = 'runs' and attnum = 1"
+    assert read(dsn, text).rows == (("key",),)
     with pytest.raises(psycopg.errors.QueryCanceled):
         slow = ", ".join(f"pg_catalog.pg_class c{n}" for n in range(8))
         read(dsn, f"select count(*) from {slow}", seconds=0.05)

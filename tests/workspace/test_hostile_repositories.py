@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "kits"))
 
 from gitkit import git, make_repository, read_files
 
-from pgflow.workspace import Snapshot, Workspace, WorkspaceError
+from pgflow.workspace import Snapshot, Workspace, WorkspaceError, places
 from pgflow.workspace.git import Git, find_address
 from pgflow.workspace.pushing import find_branch
 
@@ -317,6 +317,74 @@ def test_a_forged_snapshot_cannot_name_files_outside(scene: Scene, name: str) ->
     with pytest.raises(WorkspaceError):
         ws.save()
     assert (read_files(scene.shop.parent), (scene.shop / ".git" / "config").read_text()) == before
+
+
+def forge(scene: Scene, record: str) -> None:
+    """Write a commit that looks like a snapshot of the run as its newest one."""
+    Workspace(str(scene.shop), "run").save()
+    words = ("-p", "refs/agent/run", "-m", f"* * *\n\n\nPgflow: {record}\n")
+    forged = git(scene.shop, "commit-tree", "refs/agent/run^{tree}", *words).strip()
+    git(scene.shop, "update-ref", "refs/agent/run", forged)
+
+
+TREE = "a" * 40
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{"kind": "edits", "number": "-output=../outside/a"}',
+        '{"kind": "edits", "number": "-output=../outside/planted"}',
+        '{"kind": "edits", "number": -5}',
+        '{"kind": "edits", "number": 9' + "9" * 40 + "}",
+        '{"kind": "edits", "number": 1' + "0" * 5000 + "}",
+        '{"kind": "edits", "number": null}',
+        '{"kind": "edits", "fence": "x", "number": 2}',
+        '{"kind": "begin", "of": "rewind", "number": 2}',
+        f'{{"kind": "begin", "number": 2, "tree": "{TREE}"}}',
+        '{"kind": "begin", "of": "rewind", "number": 2, "tree": "--index-output=../outside/a"}',
+        f'{{"kind": "left", "of": "merge", "number": 2, "tree": "{TREE}"}}',
+        '{"kind": "edits", "number": 2, "keys": 5}',
+        '{"kind": {}, "number": 2}',
+        '{"number": 2}',
+        "[1]",
+        "[" * 100_000,
+    ],
+)
+def test_a_forged_record_is_refused_in_one_line(scene: Scene, record: str) -> None:
+    forge(scene, record)
+    before = read_files(scene.outside)
+    ws = Workspace(str(scene.shop), "run")
+    for ask in (ws.save, ws.history, lambda: ws.rewind(TREE), ws.base, ws.compact):
+        with pytest.raises(WorkspaceError, match="is not a snapshot of a run"):
+            ask()
+    assert read_files(scene.outside) == before
+
+
+PIPES = [
+    ".gitignore", ".git/config", ".git/packed-refs", ".git/HEAD", ".gitattributes", "a/.gitignore",
+    ".git/refs/agent/run", ".git/objects/info/alternates", ".git/index", ".git/commondir",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, marks=() if n < 3 else pytest.mark.full) for n, p in enumerate(PIPES)]
+)
+def test_a_pipe_in_the_place_of_a_file_makes_nobody_wait_for_ever(
+    scene: Scene, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = scene.shop / path
+    ws = Workspace(str(scene.shop), "run")
+    ws.save()
+    for one in (pipe.parent, pipe):
+        if one.is_file():
+            one.unlink()
+    pipe.parent.mkdir(exist_ok=True)
+    os.mkfifo(pipe)
+    monkeypatch.setattr(places, "MOST_SECONDS", 0.5)
+    with pytest.raises(WorkspaceError, match="pipe|borrows"):
+        ws.save()
+        ws.git.is_clean()
 
 
 def test_attributes_change_no_byte_of_a_snapshot(scene: Scene) -> None:

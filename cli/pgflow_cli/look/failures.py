@@ -7,6 +7,7 @@ its traceback.
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from collections.abc import Iterator
@@ -80,6 +81,8 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     unsent = error.__cause__ if isinstance(error.__cause__, UnicodeEncodeError) else error
     if isinstance(unsent, UnicodeEncodeError) and (what := _no_text(unsent.object[unsent.start])):
         return USAGE, f"a text that was given is not UTF-8: it holds {what}"
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.EACCES):
+        return USAGE, f"{str(error.filename)[:100]}: {error.strerror}"
     if isinstance(error, ImportError) and (extra := EXTRAS.get((error.name or "").split(".")[0])):
         return USAGE, f'this needs {error.name}: pip install "pgflow-engine[{extra}]"'
     if not {"psycopg", "pgflow.errors"} & sys.modules.keys():
