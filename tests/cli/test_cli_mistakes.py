@@ -145,46 +145,33 @@ def test_a_role_without_rights(dsn, conn):
         conn.execute("drop owned by cli_nobody; drop role cli_nobody")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["lst"], "No such command 'lst'"),
-        (["list", "--sttus", "x"], "No such option: --sttus"),
-        (["show"], "Missing argument 'KEY'"),
-        (["list", "--limit", "many"], "Invalid value for '--limit'"),
-        (
-            ["list", "--since", "yesterday"],
-            (
-                "--since is a time, like 2026-03-01T09:30Z, or a duration, like 90s, 10m, 1h30m or 7d, "
-                "not 'yesterday'"
-            ),
-        ),
-        (
-            ["list", "--since", "2026-01-01"],
-            "--since needs a time of day and a time zone: 2026-01-01T00:00Z",
-        ),
-        (["list", "--since", "10000000000d"], "--since is too long"),
-        (["list", "--dsn", ""], "--dsn is empty: pass one, or leave it out"),
-        (["start", "greet", "--key", ""], "--key is empty: pass one, or leave it out"),
-        (
-            ["start", "cli_jobs:greet", "name=Ada", "--queue", ""],
-            "the name of a queue must be 1 to 255 bytes long",
-        ),
-        (["signal", "k", "approved", "Ada"], "Strings need double quotes, as in '\"Ada\"'"),
-        (["list", "--limit", "9" * 30], "the database cannot take that: "),
-        (["list", "--since", "2026-01-01T00:00:00"], "--since needs a time zone"),
-        (["list", "--label", "acme"], "--label is written NAME=VALUE, not 'acme'"),
-        (["list", "--json", "--csv"], "--json and --csv exclude each other"),
-        (["workers", "nowhere"], "no module named 'nowhere'"),
-        (["workers", "json"], "module json holds no App, AsyncApp or @workflow"),
-        (["tick", "json"], "module json holds no App, AsyncApp or @workflow"),
-        (["tick", "cli_jobs", "--max-runtime", "soon"], "--max-runtime is written like 90s"),
-        (
-            ["workers", "cli_jobs", "--log-level", "loud"],
-            "--log-level is debug, info, warning or error, not 'loud'",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["lst"], "No such command 'lst'"),
+    (["list", "--sttus", "x"], "No such option: --sttus"),
+    (["show"], "Missing argument 'KEY'"),
+    (["list", "--limit", "many"], "Invalid value for '--limit'"),
+    (["list", "--since", "yesterday"],
+        ("--since is a time, like 2026-03-01T09:30Z, or a duration, like 90s, 10m, 1h30m or 7d, "
+            "not 'yesterday'")),
+    (["list", "--since", "2026-01-01"],
+        "--since needs a time of day and a time zone: 2026-01-01T00:00Z"),
+    (["list", "--since", "10000000000d"], "--since is too long"),
+    (["list", "--dsn", ""], "--dsn is empty: pass one, or leave it out"),
+    (["start", "greet", "--key", ""], "--key is empty: pass one, or leave it out"),
+    (["start", "cli_jobs:greet", "name=Ada", "--queue", ""],
+        "the name of a queue must be 1 to 255 bytes long"),
+    (["signal", "k", "approved", "Ada"], "Strings need double quotes, as in '\"Ada\"'"),
+    (["list", "--limit", "9" * 30], "the database cannot take that: "),
+    (["list", "--since", "2026-01-01T00:00:00"], "--since needs a time zone"),
+    (["list", "--label", "acme"], "--label is written NAME=VALUE, not 'acme'"),
+    (["list", "--json", "--csv"], "--json and --csv exclude each other"),
+    (["workers", "nowhere"], "no module named 'nowhere'"),
+    (["workers", "json"], "module json holds no App, AsyncApp or @workflow"),
+    (["tick", "json"], "module json holds no App, AsyncApp or @workflow"),
+    (["tick", "cli_jobs", "--max-runtime", "soon"], "--max-runtime is written like 90s"),
+    (["workers", "cli_jobs", "--log-level", "loud"],
+        "--log-level is debug, info, warning or error, not 'loud'"),
+])  # fmt: skip
 def test_usage(shared_dsn, arguments, words):
     assert words in line(pgflow(shared_dsn, *arguments), 2)
 

@@ -1234,14 +1234,9 @@ def test_the_wrong_colour_in_an_async_workflow_names_its_twin(flow: Harness) -> 
     flow.include(asynchronous)
     said = flow.start(asynchronous).result(SOON)
     twins = [
-        "add.aio()",
-        "add_sync.aio()",
-        "write_sync.aio()",
-        "pgflow.sleep()",
-        ".wait()",
-        "pgflow.run_child()",
-        "pgflow.map()",
-    ]
+        "add.aio()", "add_sync.aio()", "write_sync.aio()", "pgflow.sleep()", ".wait()",
+        "pgflow.run_child()", "pgflow.map()",
+    ]  # fmt: skip
     assert [twin in text for twin, text in zip(twins, said, strict=True)] == [True] * 7
 
 

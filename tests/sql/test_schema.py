@@ -274,40 +274,24 @@ def test_functions_that_are_applied_again_stay_the_same_ones(installed):
 
 
 FORMER_SHAPES = [
-    (
-        "drop function pgflow.find_chain; create function pgflow.find_chain(called text, tenant "
-        "text default '') returns bigint language sql as 'select 1::bigint'"
-    ),
-    (
-        "drop function pgflow.find_chain; create function pgflow.find_chain(key text, tenant text "
-        "default '') returns int language sql as 'select 1'"
-    ),
-    (
-        "create function pgflow.find_chain(key text) returns bigint language sql as 'select "
-        "1::bigint'"
-    ),
-    (
-        "create function pgflow.find_chain(key text, tenant text, beyond int default 1) returns "
-        "bigint language sql as 'select 1::bigint'"
-    ),
-    (
-        "drop function pgflow.park_all_; create function pgflow.park_all_(questions jsonb, "
+    ("drop function pgflow.find_chain; create function pgflow.find_chain(called text, tenant "
+        "text default '') returns bigint language sql as 'select 1::bigint'"),
+    ("drop function pgflow.find_chain; create function pgflow.find_chain(key text, tenant text "
+        "default '') returns int language sql as 'select 1'"),
+    ("create function pgflow.find_chain(key text) returns bigint language sql as 'select "
+        "1::bigint'"),
+    ("create function pgflow.find_chain(key text, tenant text, beyond int default 1) returns "
+        "bigint language sql as 'select 1::bigint'"),
+    ("drop function pgflow.park_all_; create function pgflow.park_all_(questions jsonb, "
         "positions int[], seqs int[], t timestamptz, out bigint[]) returns bigint[] language sql "
-        "as 'select null::bigint[]'"
-    ),
-    (
-        "drop function pgflow.claim_runs; create function pgflow.claim_runs() returns setof int "
-        "language sql as 'select 1'"
-    ),
-    (
-        "create or replace function pgflow.find_chain(key text, tenant text default '') returns "
-        "bigint language sql as 'select 1::bigint'"
-    ),
-    (
-        "drop function pgflow.register_code; create function pgflow.register_code(worker_id int "
-        "default 1, codes jsonb default '[]') returns void language sql as ''"
-    ),
-]
+        "as 'select null::bigint[]'"),
+    ("drop function pgflow.claim_runs; create function pgflow.claim_runs() returns setof int "
+        "language sql as 'select 1'"),
+    ("create or replace function pgflow.find_chain(key text, tenant text default '') returns "
+        "bigint language sql as 'select 1::bigint'"),
+    ("drop function pgflow.register_code; create function pgflow.register_code(worker_id int "
+        "default 1, codes jsonb default '[]') returns void language sql as ''"),
+]  # fmt: skip
 """Of functions, none of which is in the way of the others of its group."""
 GROUPS = [(0, 4), (1, 2, 3, 5), (6, 7)]
 
