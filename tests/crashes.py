@@ -46,20 +46,10 @@ import servers
 from evidence import Evidence, Findings
 
 POINTS = (
-    "before claim commit",
-    "after claim",
-    "before body",
-    "in body",
-    "in transaction",
-    "after body",
-    "before commit",
-    "after commit before ack",
-    "before transaction commit",
-    "after transaction commit before ack",
-    "at park",
-    "at wake",
-    "at completion",
-)
+    "before claim commit", "after claim", "before body", "in body", "in transaction", "after body",
+    "before commit", "after commit before ack", "before transaction commit",
+    "after transaction commit before ack", "at park", "at wake", "at completion",
+)  # fmt: skip
 STEPS = 4
 RHYTHM = Rhythm(beat=0.2, look=0.05, dead_after=1.0)
 CONCURRENCY = 8

@@ -421,15 +421,9 @@ class EffectDriver(Driver):
 
 
 WRONG = (
-    "lost",
-    "doubled",
-    "keys_too_many",
-    "not_undone",
-    "undone_for_nothing",
-    "not_ended",
-    "not_confirmed",
-    "owed",
-)
+    "lost", "doubled", "keys_too_many", "not_undone", "undone_for_nothing", "not_ended",
+    "not_confirmed", "owed",
+)  # fmt: skip
 
 
 def verdict(figures: dict[str, Any]) -> list[str]:
@@ -463,38 +457,17 @@ def prove(server_dsn: str, amount: int, seed: int) -> Findings:
         "effects",
         seed,
         [
-            Evidence(
-                "G11",
-                f"{at} around effects without a key",
-                figures["runs"],
-                figures["lost"],
-                figures["doubled"],
-                tuple(verdict(figures)),
-            ),
-            Evidence(
-                "G12",
-                f"{at} around effects with a key",
-                CHARGES * figures["runs"],
-                doubled=figures["keys_too_many"],
-            ),
-            Evidence(
-                "G35",
-                f"{at} of sagas that fail",
-                0,
-                figures["not_undone"],
-                figures["undone_for_nothing"],
-                shared=figures["failed"],
-            ),
-            Evidence(
-                "G45",
-                f"{at}: ledger against the witness's book",
-                0,
-                figures["owed"] + figures["not_confirmed"],
-                shared=figures["done"],
-            ),
+            Evidence("G11", f"{at} around effects without a key", figures["runs"], figures["lost"],
+                figures["doubled"], tuple(verdict(figures))),
+            Evidence("G12", f"{at} around effects with a key", CHARGES * figures["runs"],
+                doubled=figures["keys_too_many"]),
+            Evidence("G35", f"{at} of sagas that fail", 0, figures["not_undone"],
+                figures["undone_for_nothing"], shared=figures["failed"]),
+            Evidence("G45", f"{at}: ledger against the witness's book", 0,
+                figures["owed"] + figures["not_confirmed"], shared=figures["done"]),
         ],
         {f"kill {point}": (figures["kills"].get(point, 0), amount) for point in POINTS},
-    )
+    )  # fmt: skip
 
 
 def main() -> int:

@@ -794,20 +794,13 @@ def judge(
         "runs": len(goals),
         "ends": dict(ends),
         "model_calls": {"made": len(samples), "recorded": len(decisions)},
-        "acts": {
-            "recorded": len(done) + len(undone),
-            "done": len(placed) + len(cancels),
-            "asked for again under the same key": sum(line["act"] == "again" for line in book),
-        },
-        "usd": {
-            "admitted": str(admitted),
-            "charged": str(charged),
-            "returned": str(returned),
-            "reserved": str(reserved),
-        },
+        "acts": {"recorded": len(done) + len(undone), "done": len(placed) + len(cancels),
+            "asked for again under the same key": sum(line["act"] == "again" for line in book)},
+        "usd": {"admitted": str(admitted), "charged": str(charged), "returned": str(returned),
+            "reserved": str(reserved)},
         "gates": {"asked": len(gates), "answered": len(said)},
         "wrong": wrong,
-    }
+    }  # fmt: skip
 
 
 def forgeries(

@@ -57,23 +57,9 @@ create table fuzz.refunded (path text not null, key text not null);
 """
 
 LEAVES = (
-    "read",
-    "read",
-    "step",
-    "step",
-    "transaction",
-    "transaction",
-    "refused",
-    "flaky",
-    "nap",
-    "note",
-    "late",
-    "dropped",
-    "effect",
-    "effect",
-    "chosen",
-    "undone",
-)
+    "read", "read", "step", "step", "transaction", "transaction", "refused", "flaky", "nap", "note",
+    "late", "dropped", "effect", "effect", "chosen", "undone",
+)  # fmt: skip
 BRANCHES = ("seq", "seq", "gather", "gather", "group", "map", "child", "thread", "shielded")
 
 

@@ -46,46 +46,24 @@ SETTINGS: dict[str, dict[str, str]] = {
     "idle_in_transaction_session_timeout": {"idle_in_transaction_session_timeout": "150"},
     "idle_session_timeout": {"idle_session_timeout": "300"},
     "transaction_timeout": {"transaction_timeout": "1000"},
-    "all time-outs": {
-        "statement_timeout": "400",
-        "lock_timeout": "50",
-        "idle_in_transaction_session_timeout": "300",
-        "idle_session_timeout": "500",
-    },
-    "serializable": {
-        "default_transaction_isolation": "serializable",
-        "default_transaction_deferrable": "on",
-    },
+    "all time-outs": {"statement_timeout": "400", "lock_timeout": "50",
+        "idle_in_transaction_session_timeout": "300", "idle_session_timeout": "500"},
+    "serializable": {"default_transaction_isolation": "serializable",
+        "default_transaction_deferrable": "on"},
     "repeatable read": {"default_transaction_isolation": "repeatable read"},
     "read only": {"default_transaction_read_only": "on"},
     "row_security": {"row_security": "off"},
     "search_path": {"search_path": "nowhere"},
-    "jit": {
-        "jit": "on",
-        "jit_above_cost": "0",
-        "jit_inline_above_cost": "0",
-        "jit_optimize_above_cost": "0",
-    },
-    "times": {
-        "timezone": "Pacific/Apia",
-        "datestyle": "SQL, DMY",
-        "intervalstyle": "sql_standard",
-        "extra_float_digits": "-10",
-    },
-    "strings": {
-        "standard_conforming_strings": "off",
-        "backslash_quote": "off",
-        "array_nulls": "off",
-        "bytea_output": "escape",
-    },
+    "jit": {"jit": "on", "jit_above_cost": "0", "jit_inline_above_cost": "0",
+        "jit_optimize_above_cost": "0"},
+    "times": {"timezone": "Pacific/Apia", "datestyle": "SQL, DMY", "intervalstyle": "sql_standard",
+        "extra_float_digits": "-10"},
+    "strings": {"standard_conforming_strings": "off", "backslash_quote": "off",
+        "array_nulls": "off", "bytea_output": "escape"},
     "client_encoding": {"client_encoding": "LATIN1"},
-    "plans": {
-        "enable_indexscan": "off",
-        "enable_nestloop": "off",
-        "enable_partition_pruning": "off",
-        "constraint_exclusion": "off",
-    },
-}
+    "plans": {"enable_indexscan": "off", "enable_nestloop": "off",
+        "enable_partition_pruning": "off", "constraint_exclusion": "off"},
+}  # fmt: skip
 """Settings of the role that the workers are."""
 
 SURROUNDINGS = (POOLER, *SETTINGS)

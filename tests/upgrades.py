@@ -598,34 +598,22 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
         "upgrades",
         seed,
         [
-            Evidence(
-                "G42",
-                "upgrades under work, functions replaced under calls",
-                total["runs"],
-                total["lost"],
-                total["doubled"],
-                tuple(wrong),
-            ),
-            Evidence(
-                "G42",
+            Evidence("G42", "upgrades under work, functions replaced under calls", total["runs"],
+                total["lost"], total["doubled"], tuple(wrong)),
+            Evidence("G42",
                 "migrations of tables in use: transactions of an application beside them, and "
-                "those that failed or met a deadlock",
+                    "those that failed or met a deadlock",
                 altered.get("application_transactions", 0),
-                len(altered.get("application_errors", ())),
-            ),
-            Evidence(
-                "G42",
+                len(altered.get("application_errors", ()))),
+            Evidence("G42",
                 "upgrades of recorded releases and of this version with runs in flight, catalogs "
-                "compared with a fresh install",
-                len(records) + 1,
-                wrong=tuple(said),
-            ),
+                    "compared with a fresh install", len(records) + 1, wrong=tuple(said)),
         ],
         {
             "upgrade under work": (total["upgrades"], 1),
             "old worker killed with runs": (total["held_by_the_killed"], 1),
         },
-    )
+    )  # fmt: skip
 
 
 def main() -> int:

@@ -40,31 +40,16 @@ AT_ONCE = 8
 MOST_MESSAGES = 12
 """Most messages of one statement of one role: two of it, each in all its messages."""
 COMMITTING = (
-    "commit",
-    "commit_unit",
-    "commit_units",
-    "commit_and_claim",
-    "start_run",
-    "start_runs",
-    "send_signal",
-    "post_signal",
-    "deliver_signal",
-    "claim_runs",
-    "reap_worker",
-)
+    "commit", "commit_unit", "commit_units", "commit_and_claim", "start_run", "start_runs",
+    "send_signal", "post_signal", "deliver_signal", "claim_runs", "reap_worker",
+)  # fmt: skip
 """Cut *during* too."""
 OPENING = ("connect", "listen")
 """Statements that are said only when a connection is opened."""
 BY_THE_CLOCK = (
-    "keep_schedules",
-    "release_outdated",
-    "release_strays",
-    "seal_units",
-    "add_unit_partitions",
-    "add_event_partitions",
-    "sweep_keys",
-    "shrink_journal",
-)
+    "keep_schedules", "release_outdated", "release_strays", "seal_units", "add_unit_partitions",
+    "add_event_partitions", "sweep_keys", "shrink_journal",
+)  # fmt: skip
 """Statements that a worker says by its clock, whatever the path does."""
 BEATS_TO_WAIT = 100
 """Beats of the worker's heart within which it has said what it says by its clock."""

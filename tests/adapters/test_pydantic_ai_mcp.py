@@ -161,17 +161,11 @@ async def test_a_tool_of_a_server_is_a_step_and_so_is_the_list_of_tools(
         assert "{'city': 'Bonn', 'degrees': 21}" in result
         assert called == ["Rome", "Oslo", "Bonn"]
         assert steps == [
-            "mcp_server__w.get_tools",
-            "mcp_server__w.get_instructions",
+            "mcp_server__w.get_tools", "mcp_server__w.get_instructions", "model.request",
+            "mcp_server__w.call_tool", "mcp_server__w.call_tool", "mcp_server__w.get_instructions",
+            "model.request", "mcp_server__w.call_tool", "mcp_server__w.get_instructions",
             "model.request",
-            "mcp_server__w.call_tool",
-            "mcp_server__w.call_tool",
-            "mcp_server__w.get_instructions",
-            "model.request",
-            "mcp_server__w.call_tool",
-            "mcp_server__w.get_instructions",
-            "model.request",
-        ]
+        ]  # fmt: skip
     _, steps = await used(aflow, "listing")
     assert steps.count("mcp_server__w.get_tools") == 2
     for name in ("read", "capable"):

@@ -406,14 +406,8 @@ def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(
     flow.app.rewind("k", 2, effects="compensate")
     assert run.result(SOON) == made
     assert World.calls == [
-        "buy milk",
-        "buy tea",
-        "buy gin",
-        "return gin",
-        "return tea",
-        "buy tea",
-        "buy gin",
-    ]
+        "buy milk", "buy tea", "buy gin", "return gin", "return tea", "buy tea", "buy gin",
+    ]  # fmt: skip
     assert len(set(World.keys)) == 7, "each act has a key of its own"
     assert rows(
         conn,
@@ -512,13 +506,8 @@ def test_what_is_not_known_is_settled_first(flow: Harness, conn: Conn) -> None:
     sound(conn)
     assert run.result(SOON) == ["milk for 100", "tea for 100"]
     assert World.calls == [
-        "buy milk",
-        "buy tea",
-        "return tea",
-        "return milk",
-        "buy milk",
-        "buy tea",
-    ]
+        "buy milk", "buy tea", "return tea", "return milk", "buy milk", "buy tea",
+    ]  # fmt: skip
     assert key not in World.keys[2:]
     assert owed(conn) == []
     sound(conn)

@@ -218,13 +218,8 @@ async def test_c_forks_rewinds_archives_and_feedback_are_on_record(
         "select update from pgflow.entity_updates where name = 'pgflow.remarks' order by version"
     ).fetchall()
     assert [name for (name,) in made] == [
-        "note",
-        "note",
-        "archive",
-        "archive",
-        "archive",
-        "restore",
-    ]
+        "note", "note", "archive", "archive", "archive", "restore",
+    ]  # fmt: skip
     await run.result(SOON)
     noted = [u for u in await log_of(aflow) if u.is_archived or u.feedback]
     assert noted == [], "the units that they are about are in the branch that was left"

@@ -590,24 +590,15 @@ async def spending(n: int) -> list[Any]:
 
 
 EXAMPLES = [
-    Example(
-        in_sequence,
-        3,
-        [
-            {"name": "ababab", "size": 6, "pair": (1, 2)},
-            3,
-            ("x", 1),
-            {"shipped": (1, 2), 7: (1, 2)},
-        ],
-    ),
+    Example(in_sequence, 3,
+        [{"name": "ababab", "size": 6, "pair": (1, 2)}, 3, ("x", 1),
+            {"shipped": (1, 2), 7: (1, 2)}]),
     Example(gathering, 3, [2, 3, 4]),
     Example(timing_out, 2),
-    Example(
-        waiting_for_signals, 2, events=(_send("paid", 5), _send("paid", 6), _send("news", "good"))
-    ),
-    Example(
-        having_children, 3, ["receipt 99", "receipt 100", "RunFailed"], children=(charged_child,)
-    ),
+    Example(waiting_for_signals, 2,
+        events=(_send("paid", 5), _send("paid", 6), _send("news", "good"))),
+    Example(having_children, 3, ["receipt 99", "receipt 100", "RunFailed"],
+        children=(charged_child,)),
     Example(telling_of_children, 3, 6, children=(charged_child,)),
     Example(leaving_children, 3, children=(charged_child,)),
     Example(napping, 3, 4),
@@ -625,12 +616,8 @@ EXAMPLES = [
     Example(writing, 2, [1000, 1001, 1050, 1051, 2]),
     Example(writing_and_telling, 3, 3003),
     Example(passing_on, 4, [10, 11, 12, 13]),
-    Example(
-        owing,
-        4,
-        "good",
-        events=(_send("news", "good"), _discharge("thing 3"), _discharge("thing 2")),
-    ),
+    Example(owing, 4, "good",
+        events=(_send("news", "good"), _discharge("thing 3"), _discharge("thing 2"))),
     Example(choosing, 3, 3, children=(charged_child,)),
     Example(cancelled_in_a_thread, 2, events=(_cancel,), status="cancelled"),
     Example(giving_up_writes, 3, events=(_send("paid", 1), _send("paid", 2), _send("paid", 3))),
@@ -638,7 +625,7 @@ EXAMPLES = [
     Example(enduring, 1, events=(_pause, _resume, _send("news", "at last"))),
     Example(being_cancelled, 2, events=(_cancel,), status="cancelled"),
     Example(spending, 3, [1, 2, 3, 1, 1, "0.5"]),
-]
+]  # fmt: skip
 BY_NAME = {example.name: example for example in EXAMPLES}
 
 
@@ -664,19 +651,9 @@ def record(example: Example, seed: int) -> list[dict[str, Any]]:
     for _ in Worker(store, seed=seed).play_at_random():
         pass
     fields = (
-        "run_id",
-        "chain_id",
-        "generation",
-        "key",
-        "root",
-        "input",
-        "created_us",
-        "parent",
-        "place",
-        "status",
-        "output",
-        "error",
-    )
+        "run_id", "chain_id", "generation", "key", "root", "input", "created_us", "parent", "place",
+        "status", "output", "error",
+    )  # fmt: skip
     return [
         {
             **{name: getattr(run, name) for name in fields},

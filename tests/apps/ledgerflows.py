@@ -254,43 +254,23 @@ def _update(name: str, args: Any) -> Callable[[Any], Any]:
 
 
 LEDGERS = [
-    Example(
-        serving,
-        2,
-        ["ADA", "BOB"],
-        events=(_update("add_name", {"name": "ada"}), _update("add_name", {"name": "bob"})),
-    ),
+    Example(serving, 2, ["ADA", "BOB"],
+        events=(_update("add_name", {"name": "ada"}), _update("add_name", {"name": "bob"}))),
     Example(falling_behind, 2, ["call back", "ada"]),
     Example(taking_places, 3, [True, True, False]),
-    Example(
-        asking_at_gates,
-        500,
-        [
-            "Approved(value=Offer(item='tent', cents=300), by=('ann',), edited=True)",
+    Example(asking_at_gates, 500,
+        ["Approved(value=Offer(item='tent', cents=300), by=('ann',), edited=True)",
             "Approved(value=500, by=('ann', 'bob'), edited=False)",
-            "Rejected(reason='timeout', by=())",
-            "TakenOver(result={'by': 'hand'}, by=('bob',))",
-        ],
-        events=(
-            _answer("buy", "approve", {"item": "tent", "cents": 300}),
-            _answer("sell", "approve"),
-            _answer("sell", "approve", by="bob"),
-            _answer("carry", "take_over", {"by": "hand"}, "bob"),
-        ),
-    ),
-    Example(
-        ordering,
-        500,
+            "Rejected(reason='timeout', by=())", "TakenOver(result={'by': 'hand'}, by=('bob',))"],
+        events=(_answer("buy", "approve", {"item": "tent", "cents": 300}),
+            _answer("sell", "approve"), _answer("sell", "approve", by="bob"),
+            _answer("carry", "take_over", {"by": "hand"}, "bob"))),
+    Example(ordering, 500,
         ["order of tent", "order of lost", "order of patience", "no", "number of later"],
-        events=(_confirm("number of later"),),
-    ),
+        events=(_confirm("number of later"),)),
     Example(undoing, 2, ["order of leg 0", "order of leg 1", "refused"]),
-    Example(
-        asking_a_person,
-        2,
-        ["on the statement", "there too"],
-        events=(_settle("confirmed", "on the statement"), _settle("confirmed", "there too")),
-    ),
+    Example(asking_a_person, 2, ["on the statement", "there too"],
+        events=(_settle("confirmed", "on the statement"), _settle("confirmed", "there too"))),
     Example(letting_go, 1, "in vain"),
     Example(shelving, 1, "a tent in place 2"),
-]
+]  # fmt: skip

@@ -19,6 +19,7 @@ from pgflow.effects import Ref, effect
 from pgflow.errors import BudgetExceeded
 
 if TYPE_CHECKING:
+    from pgflow import AsyncRun
     from pgflow.testing import AsyncHarness, Harness
 
 CENT = Decimal("0.01")
@@ -138,10 +139,8 @@ async def test_failed_tries_share_the_reservation_and_their_charges_are_kept(
     assert sums(conn, "user", "calls") == (3, 0, 7), "each try is a call"
 
 
-@pytest.mark.full
-async def test_a_try_after_a_crash_takes_up_the_reservation_of_the_one_before(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def crash_in_a_call(aflow: AsyncHarness, admit: Admit) -> AsyncRun[str]:
+    """Return a run whose worker has crashed in a call that charged a cent; its next try ends."""
     begun = asyncio.Event()
 
     @step
@@ -155,12 +154,20 @@ async def test_a_try_after_a_crash_takes_up_the_reservation_of_the_one_before(
 
     @workflow
     async def spend() -> str:
-        return await once.options(admit=Admit(usd=Decimal("0.6")))()
+        return await once.options(admit=admit)()
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
     run = await aflow.start(spend.options(pool="user"))
     await begun.wait()
     await aflow.crash()
+    return run
+
+
+@pytest.mark.full
+async def test_a_try_after_a_crash_takes_up_the_reservation_of_the_one_before(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    run = await crash_in_a_call(aflow, Admit(usd=Decimal("0.6")))
     await aflow.until_idle()
     assert await run.result(SOON) == "done"
     assert Book.asked == ["once", "once"]
@@ -411,14 +418,20 @@ async def test_a_run_that_passes_the_soft_threshold_is_sent_a_signal(aflow: Asyn
     assert (alert["pool"], alert["unit"], alert["limit"]) == ("user", "usd", "1")
 
 
+@pytest.mark.parametrize(
+    ("spent", "admit"),
+    [(CENT, Admit(usd=Decimal("0.5"))), (0, PENNY)],
+    ids=["spent", "said nothing"],
+)
 async def test_a_call_that_is_given_up_returns_its_reservation_and_keeps_what_it_spent(
-    aflow: AsyncHarness, conn: psycopg.Connection
+    aflow: AsyncHarness, conn: psycopg.Connection, spent: Decimal, admit: Admit
 ) -> None:
     begun = asyncio.Event()
 
     @step
     async def slow() -> None:
-        pgflow.authority.charge(usd=CENT)
+        if spent:
+            pgflow.authority.charge(usd=spent)
         begun.set()
         await asyncio.Event().wait()
 
@@ -426,7 +439,7 @@ async def test_a_call_that_is_given_up_returns_its_reservation_and_keeps_what_it
     async def spend() -> str:
         try:
             async with asyncio.timeout(60):
-                await slow.options(admit=Admit(usd=Decimal("0.5")))()
+                await slow.options(admit=admit)()
         except TimeoutError:
             return "late"
         return "done"
@@ -436,34 +449,8 @@ async def test_a_call_that_is_given_up_returns_its_reservation_and_keeps_what_it
     await begun.wait()
     await aflow.skip(61)
     assert await run.result(SOON) == "late"
-    assert sums(conn, "user") == (CENT, 0, 1 - CENT)
-    assert sums(conn, "user", "calls") == (1, 0, 8)
-
-
-async def test_a_call_that_is_given_up_counts_though_its_body_said_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    begun = asyncio.Event()
-
-    @step
-    async def slow() -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    @workflow
-    async def spend() -> str:
-        try:
-            async with asyncio.timeout(60):
-                await slow.options(admit=PENNY)()
-        except TimeoutError:
-            return "late"
-        return "done"
-
-    aflow(pools=[Pool("user", usd=1, calls=9)]).include(spend)
-    run = await aflow.start(spend.options(pool="user"))
-    await begun.wait()
-    await aflow.skip(61)
-    assert await run.result(SOON) == "late"
+    if spent:
+        assert sums(conn, "user") == (CENT, 0, 1 - CENT)
     assert sums(conn, "user", "calls") == (1, 0, 8)
 
 
@@ -662,25 +649,7 @@ async def test_what_the_database_has_closed_returns_what_is_left_though_the_work
 async def test_a_fork_asks_again_for_a_call_that_it_has_inherited(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    begun = asyncio.Event()
-
-    @step
-    async def once() -> str:
-        Book.asked.append("x")
-        pgflow.authority.charge(usd=CENT)
-        if len(Book.asked) == 1:
-            begun.set()
-            await asyncio.Event().wait()
-        return "done"
-
-    @workflow
-    async def spend() -> str:
-        return await once.options(admit=PENNY)()
-
-    aflow(pools=[Pool("user", usd=1)]).include(spend)
-    run = await aflow.start(spend.options(pool="user"))
-    await begun.wait()
-    await aflow.crash()
+    run = await crash_in_a_call(aflow, PENNY)
     conn.execute("select pgflow.fork_run(%s, 'copy', effects => 'repeat')", (run.key,))
     await aflow.until_idle()
     assert await run.result(SOON) == "done"

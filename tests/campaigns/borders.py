@@ -207,18 +207,9 @@ def limits(ground: Ground) -> list[Evidence]:
 
 def _everything(conn: psycopg.Connection[Any]) -> Any:
     tables = (
-        "run",
-        "run_key",
-        "ready",
-        "parked",
-        "signal",
-        "nudge",
-        "lane",
-        "queue",
-        "unit",
-        "outcome",
+        "run", "run_key", "ready", "parked", "signal", "nudge", "lane", "queue", "unit", "outcome",
         "undelivered",
-    )
+    )  # fmt: skip
     return [one(conn, f"select count(*) from pgflow.{table}") for table in tables]
 
 

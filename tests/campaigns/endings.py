@@ -135,32 +135,22 @@ def _late_attempts(
 
     return [
         ("completed by the zombie", commits(zombie, outcome=("completed", None, '"second"', None))),
-        (
-            "failed by the zombie",
-            commits(zombie, outcome=("failed", None, None, '{"message": "no"}')),
-        ),
-        (
-            "cancelled by the zombie",
-            commits(zombie, careful=True, outcome=("cancelled", "late", None, None)),
-        ),
+        ("failed by the zombie",
+            commits(zombie, outcome=("failed", None, None, '{"message": "no"}'))),
+        ("cancelled by the zombie",
+            commits(zombie, careful=True, outcome=("cancelled", "late", None, None))),
         ("unit of the zombie", commits(zombie)),
-        (
-            "another outcome by the holder",
-            commits(holder, outcome=("failed", None, None, '{"message": "no"}')),
-        ),
+        ("another outcome by the holder",
+            commits(holder, outcome=("failed", None, None, '{"message": "no"}'))),
         ("unit of the holder", commits(holder, careful=True)),
         ("step of the zombie", fence),
         ("step that begins", ask("select pgflow.begin_step(%(run)s, %(token)s, 9) is not null")),
         ("sign of life of a step", ask("select pgflow.beat_step(%(run)s, %(token)s, 1, 1, null)")),
-        (
-            "release by the zombie",
-            ask(
-                "select nullif(pgflow.release_runs(array[%(run)s::bigint], "
-                "array[%(token)s::bigint]), '{}')"
-            ),
-        ),
+        ("release by the zombie",
+            ask("select nullif(pgflow.release_runs(array[%(run)s::bigint], "
+                "array[%(token)s::bigint]), '{}')")),
         ("cancel", cancel),
-    ]
+    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------- G36

@@ -32,41 +32,18 @@ def flow():
 
 def test_every_key_is_one_that_github_knows(flow):
     assert set(flow) <= {
-        "name",
-        "on",
-        "permissions",
-        "concurrency",
-        "jobs",
-        "env",
-        "defaults",
-        "run-name",
-    }
+        "name", "on", "permissions", "concurrency", "jobs", "env", "defaults", "run-name",
+    }  # fmt: skip
     for job in flow["jobs"].values():
         assert set(job) <= {
-            "runs-on",
-            "timeout-minutes",
-            "env",
-            "defaults",
-            "steps",
-            "if",
-            "needs",
-            "permissions",
-            "strategy",
-            "name",
-        }
+            "runs-on", "timeout-minutes", "env", "defaults", "steps", "if", "needs", "permissions",
+            "strategy", "name",
+        }  # fmt: skip
         for step in job["steps"]:
             assert set(step) <= {
-                "name",
-                "id",
-                "uses",
-                "with",
-                "run",
-                "env",
-                "if",
-                "working-directory",
-                "shell",
+                "name", "id", "uses", "with", "run", "env", "if", "working-directory", "shell",
                 "timeout-minutes",
-            }
+            }  # fmt: skip
             assert ("uses" in step) != ("run" in step)
 
 

@@ -31,16 +31,9 @@ RUN_UNTIL_STOPPED = (
     "pgflow pg start",
 )
 TESTED_ELSEWHERE = (
-    "pgflow demo",
-    "pgflow pg",
-    "pgflow cluster join",
-    "pgflow import",
-    "pgflow migrate-from",
-    "pgflow update",
-    "pgflow request",
-    "pgflow rotate",
-    "pgflow serve",
-)
+    "pgflow demo", "pgflow pg", "pgflow cluster join", "pgflow import", "pgflow migrate-from",
+    "pgflow update", "pgflow request", "pgflow rotate", "pgflow serve",
+)  # fmt: skip
 
 
 def sections() -> dict[str, str]:

@@ -97,32 +97,17 @@ def test_without_the_schema_it_says_so_and_looks_no_further(empty_dsn):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [
-        (
-            (
-                "create or replace function pgflow.find_chain(key text, tenant text default '') "
-                "returns bigint language sql as 'select 1::bigint'"
-            ),
-            "find_chain was changed",
-        ),
-        (
-            (
-                "create or replace function pgflow.micros_(at timestamptz) returns bigint immutable "
-                "strict language sql as 'select 1::bigint'"
-            ),
-            "micros_ was changed",
-        ),
-        ("drop function pgflow.resume_queue", "resume_queue is missing"),
-        (
-            "create function pgflow.mine() returns int language sql as 'select 1'",
-            "mine is not of this version",
-        ),
-        ("drop index pgflow.run_parent_idx", "index pgflow.run_parent_idx is missing"),
-        ("drop view pgflow.workers", "view pgflow.workers is missing"),
-    ],
-)
+@pytest.mark.parametrize(("change", "found"), [
+    (("create or replace function pgflow.find_chain(key text, tenant text default '') "
+        "returns bigint language sql as 'select 1::bigint'"), "find_chain was changed"),
+    (("create or replace function pgflow.micros_(at timestamptz) returns bigint immutable "
+        "strict language sql as 'select 1::bigint'"), "micros_ was changed"),
+    ("drop function pgflow.resume_queue", "resume_queue is missing"),
+    ("create function pgflow.mine() returns int language sql as 'select 1'",
+        "mine is not of this version"),
+    ("drop index pgflow.run_parent_idx", "index pgflow.run_parent_idx is missing"),
+    ("drop view pgflow.workers", "view pgflow.workers is missing"),
+])  # fmt: skip
 @pytest.mark.unsound
 def test_what_was_changed_by_hand_is_found(dsn, conn, change, found):
     conn.execute(change)

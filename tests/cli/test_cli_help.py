@@ -14,18 +14,9 @@ from pgflow_cli.commands import SECTIONS, app
 from pgflow_cli.look.selection import complete_key, complete_status
 
 HEAVY = {
-    "psycopg",
-    "psycopg_pool",
-    "sqlglot",
-    "pydantic",
-    "rich",
-    "asyncio",
-    "pgflow._surface",
-    "pgflow.inspect._surface",
-    "currency_converter",
-    "sqlalchemy",
-    "django",
-}
+    "psycopg", "psycopg_pool", "sqlglot", "pydantic", "rich", "asyncio", "pgflow._surface",
+    "pgflow.inspect._surface", "currency_converter", "sqlalchemy", "django",
+}  # fmt: skip
 
 
 def commands() -> list[tuple[str, ...]]:

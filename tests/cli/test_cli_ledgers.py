@@ -118,29 +118,16 @@ def test_what_is_owed_is_listed_with_its_key(stuck: str, conn: psycopg.Connectio
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "says", "code"),
-    [
-        (
-            [],
-            (
-                "pgflow: name the outcome: pass one of --confirmed JSON, --failed, --absent, "
-                "--taken-back and --stands\n"
-            ),
-            2,
-        ),
-        (
-            ["--failed", "--absent"],
-            (
-                "pgflow: name the outcome: pass one of --confirmed JSON, --failed, --absent, "
-                "--taken-back and --stands\n"
-            ),
-            2,
-        ),
-        (["--confirmed", "{"], "the result", 2),
-        (["--failed"], "no open effect has the key 'nothing'", 1),
-    ],
-)
+@pytest.mark.parametrize(("options", "says", "code"), [
+    ([],
+        ("pgflow: name the outcome: pass one of --confirmed JSON, --failed, --absent, "
+            "--taken-back and --stands\n"), 2),
+    (["--failed", "--absent"],
+        ("pgflow: name the outcome: pass one of --confirmed JSON, --failed, --absent, "
+            "--taken-back and --stands\n"), 2),
+    (["--confirmed", "{"], "the result", 2),
+    (["--failed"], "no open effect has the key 'nothing'", 1),
+])  # fmt: skip
 def test_what_cannot_be_settled_is_one_clear_line(
     stuck: str, options: list[str], says: str, code: int
 ) -> None:

@@ -124,35 +124,20 @@ def test_all_takes_only_those_it_can_be_done_to(runs):
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (
-            ["cancel"],
-            (
-                "which runs? Name them, as in `pgflow cancel KEY`, choose by --status, --workflow, "
-                "--label and others, or say --all"
-            ),
-        ),
-        (["cancel", "run-1", "--all"], "name runs by key or choose them by options, not both"),
-        (["cancel", "run-1", "run-9"], "no run has the key 'run-9': there are run-5, run-4, run-3"),
-        (
-            ["resume", "run-1"],
-            (
-                "run 'run-1' is queued: only runs that are paused or stuck can be resumed; nothing was "
-                "done"
-            ),
-        ),
-        (
-            ["retry", "run-1"],
-            (
-                "run 'run-1' is queued: only runs that are stuck or failed can be retried; nothing was "
-                "done"
-            ),
-        ),
-        (["cancel", "--status", "runing"], "unknown status 'runing'. Did you mean running?"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "line"), [
+    (["cancel"],
+        ("which runs? Name them, as in `pgflow cancel KEY`, choose by --status, --workflow, "
+            "--label and others, or say --all")),
+    (["cancel", "run-1", "--all"], "name runs by key or choose them by options, not both"),
+    (["cancel", "run-1", "run-9"], "no run has the key 'run-9': there are run-5, run-4, run-3"),
+    (["resume", "run-1"],
+        ("run 'run-1' is queued: only runs that are paused or stuck can be resumed; nothing was "
+            "done")),
+    (["retry", "run-1"],
+        ("run 'run-1' is queued: only runs that are stuck or failed can be retried; nothing was "
+            "done")),
+    (["cancel", "--status", "runing"], "unknown status 'runing'. Did you mean running?"),
+])  # fmt: skip
 def test_mistakes_do_nothing(runs, conn, arguments, line):
     answer = pgflow(runs, *arguments)
     assert (answer.code, answer.out) == (2, "")

@@ -84,15 +84,8 @@ def test_queues_are_plotted_and_a_run_is_drawn(
     assert answer.code == 0
     drawn = ET.fromstring(answer.out)  # noqa: S314 - of ours
     assert {part.tag.rpartition("}")[2] for part in drawn.iter()} <= {
-        "svg",
-        "style",
-        "rect",
-        "text",
-        "line",
-        "g",
-        "title",
-        "circle",
-    }
+        "svg", "style", "rect", "text", "line", "g", "title", "circle",
+    }  # fmt: skip
     assert EVIL in "".join(drawn.itertext())
     flow.start(awaiting.options(key="empty"))
     assert pgflow(dsn, "show", "empty", "--svg", "--limit", "3").code == 2

@@ -116,18 +116,9 @@ def test_a_run_is_forked_and_asked_twice_it_is_one(
     ended: str, conn: psycopg.Connection[Any]
 ) -> None:
     arguments = (
-        "fork",
-        "order-1",
-        "copy",
-        "--from-step",
-        "charge",
-        "--effects",
-        "repeat",
-        "--label",
-        "team=a",
-        "--attempts",
-        "7",
-    )
+        "fork", "order-1", "copy", "--from-step", "charge", "--effects", "repeat", "--label",
+        "team=a", "--attempts", "7",
+    )  # fmt: skip
     assert pgflow(ended, *arguments, tty=True).out == "copy is forked from order-1 at unit 1.\n"
     assert (
         pgflow(ended, *arguments, tty=True).out
@@ -174,61 +165,34 @@ def test_a_run_that_is_completed_is_retried_from_a_step_that_is_named(
     assert json.loads(json.dumps(journal(conn, "order-1")[-1][2]))["attempts"] == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (
-            ["rewind", "order-1"],
-            "where to? Pass --to UNIT or --from-step STEP; `pgflow restart` begins anew",
-        ),
-        (["rewind", "nobody", "--to", "0"], "no run has the key 'nobody'"),
-        (
-            ["rewind", "order-1", "--to", "3"],
-            "there is no unit 3: the journal has units 1 to 2. Say 0 to keep nothing of it",
-        ),
-        (
-            ["rewind", "order-1", "--to", "1"],
-            (
-                "what would be dropped has acted: step charge (unit 2, completed). Say effects: reuse "
-                "hands"
-            ),
-        ),
-        (["rewind", "order-1", "--from-step", "pay"], "the journal of run "),
-        (
-            ["rewind", "order-1", "--to", "0", "--effects", "again"],
-            "--effects is reuse, repeat or compensate, not 'again'",
-        ),
-        (
-            ["fork", "order-1", "--at", "0", "--effects", "compensate"],
-            "a fork leaves its origin as it is: what that has done is its own to take back",
-        ),
-        (["rewind", "order-1", "--to", "1", "--edit", "{"], "--edit is not JSON"),
-        (
-            ["restart", "order-1", "--effects", "repeat", "--input", "[]"],
-            "the input must be an object of parameter names",
-        ),
-        (
-            ["restart", "running"],
-            "run 'running' is running. Pause it first, and restart it once it is paused",
-        ),
-        (
-            ["fork", "order-1", "order-2", "--at", "2"],
-            "key 'order-2' already names another run. Use another key",
-        ),
-        (["fork", "order-1", "--generation", "4"], "run 'order-1' has no generation 4"),
-        (
-            ["retry", "order-1"],
-            (
-                "run 'order-1' is completed: only runs that are stuck or failed can be retried; "
-                "nothing was done"
-            ),
-        ),
-        (
-            ["retry", "--status", "failed", "--attempts", "3"],
-            "--attempts and --effects require run keys or --from-step",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "line"), [
+    (["rewind", "order-1"],
+        "where to? Pass --to UNIT or --from-step STEP; `pgflow restart` begins anew"),
+    (["rewind", "nobody", "--to", "0"], "no run has the key 'nobody'"),
+    (["rewind", "order-1", "--to", "3"],
+        "there is no unit 3: the journal has units 1 to 2. Say 0 to keep nothing of it"),
+    (["rewind", "order-1", "--to", "1"],
+        ("what would be dropped has acted: step charge (unit 2, completed). Say effects: reuse "
+            "hands")),
+    (["rewind", "order-1", "--from-step", "pay"], "the journal of run "),
+    (["rewind", "order-1", "--to", "0", "--effects", "again"],
+        "--effects is reuse, repeat or compensate, not 'again'"),
+    (["fork", "order-1", "--at", "0", "--effects", "compensate"],
+        "a fork leaves its origin as it is: what that has done is its own to take back"),
+    (["rewind", "order-1", "--to", "1", "--edit", "{"], "--edit is not JSON"),
+    (["restart", "order-1", "--effects", "repeat", "--input", "[]"],
+        "the input must be an object of parameter names"),
+    (["restart", "running"],
+        "run 'running' is running. Pause it first, and restart it once it is paused"),
+    (["fork", "order-1", "order-2", "--at", "2"],
+        "key 'order-2' already names another run. Use another key"),
+    (["fork", "order-1", "--generation", "4"], "run 'order-1' has no generation 4"),
+    (["retry", "order-1"],
+        ("run 'order-1' is completed: only runs that are stuck or failed can be retried; "
+            "nothing was done")),
+    (["retry", "--status", "failed", "--attempts", "3"],
+        "--attempts and --effects require run keys or --from-step"),
+])  # fmt: skip
 def test_mistakes_are_one_line_and_do_nothing(
     ended: str, conn: psycopg.Connection[Any], arguments: list[str], line: str
 ) -> None:

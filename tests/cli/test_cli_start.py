@@ -149,27 +149,17 @@ def test_running_out_of_time_is_exit_code_three(dsn, conn):
     ("typed", "line"),
     [
         ("cli_jobs:greet", "greet needs parameter 'name': it takes (name: str, times: int = 1)"),
-        (
-            "cli_jobs:greet name=Ada times=many",
-            "the input of greet does not fit: times: Input should be a valid integer",
-        ),
+        ("cli_jobs:greet name=Ada times=many",
+            "the input of greet does not fit: times: Input should be a valid integer"),
         ("cli_jobs:greet nme=Ada", "greet has no parameter 'nme': it takes"),
-        (
-            "cli_jobs:greet name=Ada name=Eve",
-            "parameter name is given twice, as name=Ada and name=Eve: a list is name:='[...]'",
-        ),
-        (
-            "cli_jobs:greet name=Ada name:=1",
-            "parameter name is given twice, as name=Ada and name:=1",
-        ),
-        (
-            "cli_jobs:greet name=Ada --label a=1 --label a=2",
-            "--label a is given twice: a=1 and a=2",
-        ),
-        (
-            f"cli_jobs:greet name:={'[' * 50_000}",
-            "parameter name is nested too deeply: 200 levels can be stored",
-        ),
+        ("cli_jobs:greet name=Ada name=Eve",
+            "parameter name is given twice, as name=Ada and name=Eve: a list is name:='[...]'"),
+        ("cli_jobs:greet name=Ada name:=1",
+            "parameter name is given twice, as name=Ada and name:=1"),
+        ("cli_jobs:greet name=Ada --label a=1 --label a=2",
+            "--label a is given twice: a=1 and a=2"),
+        (f"cli_jobs:greet name:={'[' * 50_000}",
+            "parameter name is nested too deeply: 200 levels can be stored"),
         ("cli_jobs:greet Ada", "a parameter is written NAME=TEXT or NAME:=JSON, not 'Ada'"),
         ("cli_jobs:greet name:=Ada", "parameter name is not JSON"),
         ("cli_jobs:greet -i [1]", "--input must be an object of the workflow's parameters"),
@@ -181,7 +171,7 @@ def test_running_out_of_time_is_exit_code_three(dsn, conn):
         ("json:dumps", "module json holds no @workflow"),
     ],
     ids=lambda text: text[:40],
-)
+)  # fmt: skip
 def test_what_was_typed_is_checked_against_the_annotations(dsn, conn, typed, line):
     answer = pgflow(dsn, "run", *typed.split())
     assert (answer.code, answer.out) == (2, "")

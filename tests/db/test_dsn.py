@@ -206,34 +206,25 @@ def test_another_kind_of_database_is_refused_by_name_and_without_its_password(mo
     assert "hunter2" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("dsn", "redacted"),
-    [
-        ("postgresql://app:hunter2@db/orders", "postgresql://app:***@db/orders"),
-        ("postgresql+psycopg://app:hunter2@db/orders", "postgresql+psycopg://app:***@db/orders"),
-        ("postgresql://:hunter2@db", "postgresql://:***@db"),
-        (
-            "postgresql://app:hunter%402@db1:1,db2:2/orders?a=b",
-            "postgresql://app:***@db1:1,db2:2/orders?a=b",
-        ),
-        (
-            "postgresql:///orders?user=a@b&password=hunter2&port=1",
-            "postgresql:///orders?user=a@b&password=***&port=1",
-        ),
-        ("postgresql:///orders?%70assword=hunter2", "postgresql:///orders?%70assword=***"),
-        ("postgresql://app@db/orders", "postgresql://app@db/orders"),
-        ("postgresql://db:5432/orders", "postgresql://db:5432/orders"),
-        ("host=db password=hunter2 dbname=orders", "host=db password=*** dbname=orders"),
-        ("password = 'hunter \\' 2' host=db", "password = *** host=db"),
-        ("host=db password=hunter\\ 2 port=1", "host=db password=*** port=1"),
-        (
-            "sslpassword=hunter2 oauth_client_secret=hunter2",
-            "sslpassword=*** oauth_client_secret=***",
-        ),
-        ("host=db user=app", "host=db user=app"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("dsn", "redacted"), [
+    ("postgresql://app:hunter2@db/orders", "postgresql://app:***@db/orders"),
+    ("postgresql+psycopg://app:hunter2@db/orders", "postgresql+psycopg://app:***@db/orders"),
+    ("postgresql://:hunter2@db", "postgresql://:***@db"),
+    ("postgresql://app:hunter%402@db1:1,db2:2/orders?a=b",
+        "postgresql://app:***@db1:1,db2:2/orders?a=b"),
+    ("postgresql:///orders?user=a@b&password=hunter2&port=1",
+        "postgresql:///orders?user=a@b&password=***&port=1"),
+    ("postgresql:///orders?%70assword=hunter2", "postgresql:///orders?%70assword=***"),
+    ("postgresql://app@db/orders", "postgresql://app@db/orders"),
+    ("postgresql://db:5432/orders", "postgresql://db:5432/orders"),
+    ("host=db password=hunter2 dbname=orders", "host=db password=*** dbname=orders"),
+    ("password = 'hunter \\' 2' host=db", "password = *** host=db"),
+    ("host=db password=hunter\\ 2 port=1", "host=db password=*** port=1"),
+    ("sslpassword=hunter2 oauth_client_secret=hunter2",
+        "sslpassword=*** oauth_client_secret=***"),
+    ("host=db user=app", "host=db user=app"),
+    ("", ""),
+])  # fmt: skip
 def test_what_is_secret_is_hidden_and_nothing_else(dsn, redacted):
     assert redact_dsn(dsn) == redacted
 

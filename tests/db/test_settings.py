@@ -64,35 +64,20 @@ async def work(text: str) -> list[str]:
 TEXT = "tschüß 漢 \U0001f600 \\ ' \""
 
 SETTINGS = {
-    "strings": [
-        "standard_conforming_strings = off",
-        "backslash_quote = off",
-        "array_nulls = off",
-        "transform_null_equals = on",
-    ],
-    "times": [
-        "datestyle = 'SQL, DMY'",
-        "timezone = 'Pacific/Apia'",
-        "intervalstyle = 'sql_standard'",
-        "extra_float_digits = -10",
-        "bytea_output = 'escape'",
-    ],
+    "strings": ["standard_conforming_strings = off", "backslash_quote = off", "array_nulls = off",
+        "transform_null_equals = on"],
+    "times": ["datestyle = 'SQL, DMY'", "timezone = 'Pacific/Apia'",
+        "intervalstyle = 'sql_standard'", "extra_float_digits = -10", "bytea_output = 'escape'"],
     "latin 1": ["client_encoding = 'LATIN1'"],
     "no encoding": ["client_encoding = 'SQL_ASCII'"],
     "names": ["search_path = 'nowhere'", "row_security = off", "quote_all_identifiers = on"],
     "plans": ["jit = on", "jit_above_cost = 0", "enable_indexscan = off", "enable_nestloop = off"],
-    "isolation": [
-        "default_transaction_isolation = 'serializable'",
-        "default_transaction_deferrable = on",
-    ],
-    "time-outs": [
-        "statement_timeout = 2000",
-        "lock_timeout = 100",
-        "idle_in_transaction_session_timeout = 500",
-        "idle_session_timeout = 400",
-    ],
+    "isolation": ["default_transaction_isolation = 'serializable'",
+        "default_transaction_deferrable = on"],
+    "time-outs": ["statement_timeout = 2000", "lock_timeout = 100",
+        "idle_in_transaction_session_timeout = 500", "idle_session_timeout = 400"],
     "replica": ["session_replication_role = replica"],
-}
+}  # fmt: skip
 
 
 def settle(conn: psycopg.Connection, settings: list[str]) -> None:

@@ -29,37 +29,25 @@ BODIES = {
     "prompt: '  hello '": Prompt(text="hello"),
     "command: ' review '": Command(name="review"),
     "bash: ' x '": Bash(script="x"),
-    "script: 'print(1)', runtime: uv, deps: [a, b]": Script(
-        script="print(1)", runtime="uv", inline=True, dependencies=("a", "b")
-    ),
+    "script: 'print(1)', runtime: uv, deps: [a, b]": Script(script="print(1)", runtime="uv",
+        inline=True, dependencies=("a", "b")),
     "script: gather, runtime: bun": Script(script="gather", runtime="bun", inline=False),
     "cancel: ' no '": Cancel(reason="no"),
-    "loop: {prompt: ' p ', until: DONE, max_iterations: 3}": Loop(
-        text=" p ", until=Until(max_iterations=3, signal="DONE")
-    ),
+    "loop: {prompt: ' p ', until: DONE, max_iterations: 3}": Loop(text=" p ",
+        until=Until(max_iterations=3, signal="DONE")),
     "loop: {command: c, until_bash: t, max_iterations: 3.0, fresh_context: true, interactive: "
-    "true, gate_message: m, signal_completes: true}": Loop(
-        command="c",
-        until=Until(max_iterations=3, bash="t"),
-        fresh_context=True,
-        interactive=True,
-        gate_message="m",
-        signal_completes=True,
-    ),
-    "approval: {message: m, capture_response: true, on_reject: {prompt: again, max_attempts: 5}}": Approval(
-        message="m", capture_response=True, on_reject=Rework(text="again", max_attempts=5)
-    ),
-    "approval: {message: m, decisions: [{id: approve, label: Yes}, {id: later}]}": Approval(
-        message="m", decisions=(Decision(id="approve", label="Yes"), Decision(id="later"))
-    ),
-    "workflow: ' w2 ', input: hello, isolation: worktree": Call(
-        name="w2", message="hello", isolation="worktree"
-    ),
-    "workflow: w2, fan_out: {items: '[1]', as: thing, max_parallel: 2, join: all_success}": Call(
-        name="w2",
-        fan_out=FanOut(items="[1]", item_name="thing", max_parallel=2, join="all_success"),
-    ),
-}
+        "true, gate_message: m, signal_completes: true}": Loop(command="c",
+        until=Until(max_iterations=3, bash="t"), fresh_context=True, interactive=True,
+        gate_message="m", signal_completes=True),
+    "approval: {message: m, capture_response: true, on_reject: {prompt: again, max_attempts: 5}}": Approval(message="m",
+        capture_response=True, on_reject=Rework(text="again", max_attempts=5)),
+    "approval: {message: m, decisions: [{id: approve, label: Yes}, {id: later}]}": Approval(message="m",
+        decisions=(Decision(id="approve", label="Yes"), Decision(id="later"))),
+    "workflow: ' w2 ', input: hello, isolation: worktree": Call(name="w2", message="hello",
+        isolation="worktree"),
+    "workflow: w2, fan_out: {items: '[1]', as: thing, max_parallel: 2, join: all_success}": Call(name="w2",
+        fan_out=FanOut(items="[1]", item_name="thing", max_parallel=2, join="all_success")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("fields", "body"), BODIES.items())
@@ -183,20 +171,12 @@ def test_a_text_that_includes_something_has_no_graph():
     "text",
     [
         workflow(
-            "\n".join(
-                f"- {{id: n{k}, bash: x, depends_on: [{f'n{k - 1}' if k else ''}]}}"
-                for k in range(1500)
-            )
-        ),
+            "\n".join(f"- {{id: n{k}, bash: x, depends_on: [{f'n{k - 1}' if k else ''}]}}" for k in range(1500))),
         workflow("\n".join(f"- {{id: n{k}, bash: x, depends_on: [z{k}]}}" for k in range(1500))),
         workflow("\n".join(f"- {{id: n{k}, bsh: x}}" for k in range(1500))),
         workflow("- {id: a, prompt: '" + " ".join(f"$z{k}.output" for k in range(5000)) + "'}"),
         workflow("- {id: a, bash: x, " + ", ".join(f"k{k}: 1" for k in range(1500)) + "}"),
-        workflow(
-            '- {id: a, bash: x}\n- {id: b, bash: y, when: "'
-            + "$a.output == 'x' && " * 3000
-            + "$a.output == 'x'\"}"
-        ),
+        workflow('- {id: a, bash: x}\n- {id: b, bash: y, when: "' + "$a.output == 'x' && " * 3000 + "$a.output == 'x'\"}"),
     ],
     ids=[
         "a long chain",
@@ -206,6 +186,6 @@ def test_a_text_that_includes_something_has_no_graph():
         "unknown keys",
         "a long condition",
     ],
-)
+)  # fmt: skip
 def test_large_files_are_judged_with_a_bounded_number_of_problems(text):
     assert len(read_text(text).problems) <= 1502

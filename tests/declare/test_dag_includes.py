@@ -300,31 +300,18 @@ def test_a_block_for_each_item_stays_a_node(tmp_path):
     assert len(graph.files) == 2
 
 
-@pytest.mark.parametrize(
-    ("nodes", "leaf", "message"),
-    [
-        (
-            EACH.replace(", as: item", "") + "}",
-            LEAF,
-            (
-                "'fan_out.as' is required on an include node so each runtime item has an explicit "
-                "$INPUTS.<name> binding"
-            ),
-        ),
-        (EACH.replace("item}", "1x}") + "}", LEAF, "invalid fan-out input name '1x'"),
-        (EACH.replace("item}", "thing}") + "}", LEAF, "does not declare input 'thing'"),
-        (EACH + ", with: {item: 1}}", LEAF, "collides with a 'with:' key of the same name"),
-        (EACH + ", mutates_checkout: false}", LEAF, "or set 'fan_out.max_parallel: 1'"),
-        (
-            EACH + "}",
-            LEAF + "  - {id: w, wait: {duration_ms: 5}}\n",
-            (
-                "Node 'each': included block 'leaf' can pause at 'w', and a block that runs for each "
-                "item cannot"
-            ),
-        ),
-        (EACH + "}", LEAF + "  - {id: q, include: w}\n", "include cycle detected: w -> leaf -> w"),
-    ],
-)
+@pytest.mark.parametrize(("nodes", "leaf", "message"), [
+    (EACH.replace(", as: item", "") + "}", LEAF,
+        ("'fan_out.as' is required on an include node so each runtime item has an explicit "
+            "$INPUTS.<name> binding")),
+    (EACH.replace("item}", "1x}") + "}", LEAF, "invalid fan-out input name '1x'"),
+    (EACH.replace("item}", "thing}") + "}", LEAF, "does not declare input 'thing'"),
+    (EACH + ", with: {item: 1}}", LEAF, "collides with a 'with:' key of the same name"),
+    (EACH + ", mutates_checkout: false}", LEAF, "or set 'fan_out.max_parallel: 1'"),
+    (EACH + "}", LEAF + "  - {id: w, wait: {duration_ms: 5}}\n",
+        ("Node 'each': included block 'leaf' can pause at 'w', and a block that runs for each "
+            "item cannot")),
+    (EACH + "}", LEAF + "  - {id: q, include: w}\n", "include cycle detected: w -> leaf -> w"),
+])  # fmt: skip
 def test_a_block_for_each_item_is_checked_when_it_is_read(tmp_path, nodes, leaf, message):
     assert message in wrong(tmp_path, workflow(nodes), leaf=leaf)

@@ -18,44 +18,27 @@ GRACE = (
 UNATTENDED = "but this workflow does not declare 'interactive: true'. An unattended workflow may never contain a pause node — declare"
 
 NODES = {
-    "unknown key": (
-        "- {id: a, bash: x, policy: 1}",
-        "Node 'a': unknown key 'policy' will be ignored.",
-    ),
-    "key of workflows": (
-        "- {id: a, bash: x, tags: [q]}",
-        (
-            "Node 'a': unknown key 'tags' will be ignored. ('tags' is valid at workflow level, not on "
-            "individual nodes.)"
-        ),
-    ),
-    "nested key": (
-        "- {id: a, bash: x, retry: {max_attempts: 2, tries: 3}}",
-        "Node 'a': unknown key 'retry.tries' will be ignored.",
-    ),
+    "unknown key": ("- {id: a, bash: x, policy: 1}",
+        "Node 'a': unknown key 'policy' will be ignored."),
+    "key of workflows": ("- {id: a, bash: x, tags: [q]}",
+        ("Node 'a': unknown key 'tags' will be ignored. ('tags' is valid at workflow level, not on "
+            "individual nodes.)")),
+    "nested key": ("- {id: a, bash: x, retry: {max_attempts: 2, tries: 3}}",
+        "Node 'a': unknown key 'retry.tries' will be ignored."),
     "key of an agent": (
         "- {id: a, prompt: x, agents: {q-r: {description: d, prompt: p, turns: 1}}}",
-        "Node 'a': unknown key 'agents.q-r.turns' will be ignored.",
-    ),
+        "Node 'a': unknown key 'agents.q-r.turns' will be ignored."),
     "key in a group": (
         "- {id: g, loop_group: {until: X, max_iterations: 1, nodes: [{id: q, prompt: x, foo: 1}]}}",
-        "Node 'g' → loop_group node 'q': unknown key 'foo' will be ignored.",
-    ),
-    "field of loops on a group": (
-        (
-            "- {id: g, output_format: {}, loop_group: {until: X, until_field: f, max_iterations: 1, "
-            "nodes: [{id: q, prompt: x}]}}"
-        ),
-        "Node 'g': unknown key 'loop_group.until_field' will be ignored.",
-    ),
-    "useless arguments": (
-        "- {id: a, bash: x, with: {q: 1}}",
-        (
-            "Node 'a': 'with' is only supported on command, script, include, and workflow nodes — it "
-            "is ignored here"
-        ),
-    ),
-}
+        "Node 'g' → loop_group node 'q': unknown key 'foo' will be ignored."),
+    "field of loops on a group": ((
+        "- {id: g, output_format: {}, loop_group: {until: X, until_field: f, max_iterations: 1, "
+            "nodes: [{id: q, prompt: x}]}}"),
+        "Node 'g': unknown key 'loop_group.until_field' will be ignored."),
+    "useless arguments": ("- {id: a, bash: x, with: {q: 1}}",
+        ("Node 'a': 'with' is only supported on command, script, include, and workflow nodes — it "
+            "is ignored here")),
+}  # fmt: skip
 
 WORKFLOWS = {
     "foo: 1": "Workflow 'w': unknown key 'foo' will be ignored.",
@@ -98,18 +81,13 @@ WORKFLOWS = {
 
 PAUSES = {
     "- {id: a, approval: {message: m}}": f"Node 'a' is a pause node ('approval:'), {UNATTENDED} "
-    "'interactive: true' at the workflow level, or remove "
-    "this gate.",
-    f"- {{id: a, {LOOP}}}": (
-        f"Node 'a' is a pause node ('loop.interactive: true'), {UNATTENDED} 'interactive: true' at "
-        "the workflow level, or remove the "
-        "node-level 'interactive:'."
-    ),
+        "'interactive: true' at the workflow level, or remove " "this gate.",
+    f"- {{id: a, {LOOP}}}": (f"Node 'a' is a pause node ('loop.interactive: true'), {UNATTENDED} 'interactive: true' at "
+        "the workflow level, or remove the " "node-level 'interactive:'."),
     "- {id: g, loop_group: {until: X, max_iterations: 1, nodes: [{id: q, approval: {message: m}}]}}": (
         f"Node 'q' is a pause node ('approval:'), {UNATTENDED} 'interactive: true' at the workflow "
-        "level, or remove this gate."
-    ),
-}
+        "level, or remove this gate."),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("nodes", "message"), NODES.values(), ids=NODES.keys())
@@ -181,26 +159,15 @@ def test_unknown_keys_are_told_beside_errors(other):
     assert said == [f" unknown key '{key}' will be ignored." for key in unknown]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "more", "message"),
-    [
-        ("- {id: a, prompt: x, thinking: adaptive}", "", f"Node 'a': {THINKING}"),
-        ("- {id: a, bash: x}", "thinking: adaptive", THINKING),
-        (
-            "- {id: a, cancel: x, mutates_checkout: false}",
-            "",
-            (
-                "Node 'a': 'mutates_checkout' is only checked on command, prompt, bash and script "
-                "nodes — it is ignored here"
-            ),
-        ),
-        (
-            "- {id: a, prompt: x, on_timeout: skip}",
-            "",
-            "Node 'a': 'on_timeout' is only supported on bash and script nodes — it is ignored here",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("nodes", "more", "message"), [
+    ("- {id: a, prompt: x, thinking: adaptive}", "", f"Node 'a': {THINKING}"),
+    ("- {id: a, bash: x}", "thinking: adaptive", THINKING),
+    ("- {id: a, cancel: x, mutates_checkout: false}", "",
+        ("Node 'a': 'mutates_checkout' is only checked on command, prompt, bash and script "
+            "nodes — it is ignored here")),
+    ("- {id: a, prompt: x, on_timeout: skip}", "",
+        "Node 'a': 'on_timeout' is only supported on bash and script nodes — it is ignored here"),
+])  # fmt: skip
 def test_what_has_no_meaning_any_more_or_there_is_told(nodes, more, message):
     assert warnings(workflow(nodes, more)) == [message]
 

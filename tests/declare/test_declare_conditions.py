@@ -31,33 +31,14 @@ def test_alternatives_are_split_before_parts_and_quotes_hide_both() -> None:
     assert condition.position == Position(file="w.yaml", line=3)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "   ",
-        "($a.output == 'X')",
-        "!$a.output == 'X'",
-        '$a.output == "X"',
-        "$a.output = 'X'",
-        "$a.output === 'X'",
-        "$a == 'X'",
-        "$INPUTS.a.b == 'X'",
-        "$a.field.deeper == 'X'",
-        "$a.output.f.g == 'X'",
-        "$a.output == 1.",
-        "$a.output == .5",
-        "$a.output == +5",
-        "$a.output == \u0665",
-        "$a.output == 'it\\'s'",
-        "$a.output\x1c== 'X'",
-        "$a.output == 'X' \x85",
-        "$ä.output == 'X'",
-        "$a.output contains 'X'",
-        "$a.output == null",
-        "$a.output == 'X'\x00",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "", "   ", "($a.output == 'X')", "!$a.output == 'X'", '$a.output == "X"', "$a.output = 'X'",
+    "$a.output === 'X'", "$a == 'X'", "$INPUTS.a.b == 'X'", "$a.field.deeper == 'X'",
+    "$a.output.f.g == 'X'", "$a.output == 1.", "$a.output == .5", "$a.output == +5",
+    "$a.output == \u0665", "$a.output == 'it\\'s'", "$a.output\x1c== 'X'",
+    "$a.output == 'X' \x85", "$ä.output == 'X'", "$a.output contains 'X'", "$a.output == null",
+    "$a.output == 'X'\x00",
+])  # fmt: skip
 def test_what_is_no_comparison_skips_its_node(text: str) -> None:
     assert any(isinstance(part, Unparsed) for part in parse_condition(text).any_of[0])
     assert holds(parse_condition(text), OUTPUTS) is None

@@ -57,33 +57,13 @@ def test_a_dry_run_shows_texts_and_outputs_in_the_order_of_layers() -> None:
         "outcome": "completed",
         "summary": '["C"]',
         "missing": [],
-        "trace": [
-            {
-                "id": "a",
-                "type": "prompt",
-                "state": "stubbed",
-                "reason": None,
-                "text": "build in /DRYRUN/artifacts, dry-run-base, dry-run",
-                "output": "it's",
-            },
-            {
-                "id": "b",
-                "type": "bash",
-                "state": "stubbed",
-                "reason": None,
-                "text": r"echo 'it'\''s' $ARGUMENTS > /DRYRUN/state/x",
-                "output": '{"n":1}',
-            },
-            {
-                "id": "c",
-                "type": "prompt",
-                "state": "stubbed",
-                "reason": None,
-                "text": 'it\'s + {"n":1}',
-                "output": '["C"]',
-            },
-        ],
-    }
+        "trace": [{"id": "a", "type": "prompt", "state": "stubbed", "reason": None,
+            "text": "build in /DRYRUN/artifacts, dry-run-base, dry-run", "output": "it's"},
+            {"id": "b", "type": "bash", "state": "stubbed", "reason": None,
+                "text": r"echo 'it'\''s' $ARGUMENTS > /DRYRUN/state/x", "output": '{"n":1}'},
+            {"id": "c", "type": "prompt", "state": "stubbed", "reason": None,
+                "text": 'it\'s + {"n":1}', "output": '["C"]'}],
+    }  # fmt: skip
 
 
 def test_a_node_without_a_stub_fails_if_it_would_have_run() -> None:
@@ -343,14 +323,8 @@ def test_a_group_tells_of_every_round_and_then_of_itself() -> None:
     ]
     assert run.trace[3].text == "A $LOOP_PREV.y.output"
     assert list(run.trace[1].as_json()) == [
-        "id",
-        "type",
-        "state",
-        "reason",
-        "iteration",
-        "text",
-        "output",
-    ]
+        "id", "type", "state", "reason", "iteration", "text", "output",
+    ]  # fmt: skip
     assert (
         run.trace[5].reason
         == "Loop group exceeded max iterations (2) without completion signal 'DONE'"

@@ -413,38 +413,21 @@ def test_an_argument_keeps_the_type_of_what_it_refers_to(given: dict[str, Any], 
     assert argument(**given) == value
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"value": "$plann.output"},
-            (
-                "Binding value '$plann.output' references node 'plann', but no node with that id.*Did "
-                "you mean: 'plan'?"
-            ),
-        ),
-        ({"value": "$f.output"}, "but it failed (boom), so its output cannot be trusted"),
-        ({"value": "$INPUTS.mod"}, "Did you mean $INPUTS.mode?"),
-        (
-            {"source": "$sk.output"},
-            (
-                "Node 'n' binding 'x' reads '$sk.output', but node 'sk' did not run (skipped or "
-                "pending)"
-            ),
-        ),
-        (
-            {"source": "$f.output", "if_skipped": 1, "has_if_skipped": True},
-            "A binding never falls back to 'if_skipped' for a failed producer",
-        ),
-        (
-            {"source": "see $sk.output"},
-            (
-                "'from' must be exactly one whole '$node.output' or '$node.output.field' reference, "
-                "got 'see $sk.output'."
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("given", "message"), [
+    ({"value": "$plann.output"},
+        ("Binding value '$plann.output' references node 'plann', but no node with that id.*Did "
+            "you mean: 'plan'?")),
+    ({"value": "$f.output"}, "but it failed (boom), so its output cannot be trusted"),
+    ({"value": "$INPUTS.mod"}, "Did you mean $INPUTS.mode?"),
+    ({"source": "$sk.output"},
+        ("Node 'n' binding 'x' reads '$sk.output', but node 'sk' did not run (skipped or "
+            "pending)")),
+    ({"source": "$f.output", "if_skipped": 1, "has_if_skipped": True},
+        "A binding never falls back to 'if_skipped' for a failed producer"),
+    ({"source": "see $sk.output"},
+        ("'from' must be exactly one whole '$node.output' or '$node.output.field' reference, "
+            "got 'see $sk.output'.")),
+])  # fmt: skip
 def test_an_argument_without_a_value_fails_its_node(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UnresolvableReference) as caught:
         argument(**given)

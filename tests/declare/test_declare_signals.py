@@ -7,44 +7,20 @@ import pytest
 from pgflow.declare.play.signals import has_signal, without_signal_tags
 
 
-@pytest.mark.parametrize(
-    "output",
-    [
-        "COMPLETE",
-        "All done. COMPLETE!!! \n\n",
-        "x\u2028 COMPLETE \ry",
-        "- COMPLETE",
-        "(COMPLETE",
-        "<done>\n complete\t</DONE>",
-        "<body class='x'>COMPLETE</b>",
-        "<a <b>COMPLETE</b>",
-        "5 > 4 <done>COMPLETE</done>",
-        "INCOMPLETE\nCOMPLETE\nso much",
-    ],
-)
+@pytest.mark.parametrize("output", [
+    "COMPLETE", "All done. COMPLETE!!! \n\n", "x\u2028 COMPLETE \ry", "- COMPLETE", "(COMPLETE",
+    "<done>\n complete\t</DONE>", "<body class='x'>COMPLETE</b>", "<a <b>COMPLETE</b>",
+    "5 > 4 <done>COMPLETE</done>", "INCOMPLETE\nCOMPLETE\nso much",
+])  # fmt: skip
 def test_a_signal_is_heard_in_tags_at_the_end_and_on_its_own_line(output: str) -> None:
     assert has_signal(output, "COMPLETE")
 
 
-@pytest.mark.parametrize(
-    "output",
-    [
-        "",
-        "complete",
-        "COMPLETED",
-        "not COMPLETE yet",
-        "`COMPLETE`",
-        "**COMPLETE**",
-        "COMPLETE)",
-        "<done>COMPLETE</note>",
-        "<done>not COMPLETE</done> yet",
-        "<1>COMPLETE</1> x",
-        "INCOMPLETE",
-        "ÜBERCOMPLETE.",
-        "NOT_COMPLETE\n",
-        "COMPLETE\x85",
-    ],
-)
+@pytest.mark.parametrize("output", [
+    "", "complete", "COMPLETED", "not COMPLETE yet", "`COMPLETE`", "**COMPLETE**", "COMPLETE)",
+    "<done>COMPLETE</note>", "<done>not COMPLETE</done> yet", "<1>COMPLETE</1> x", "INCOMPLETE",
+    "ÜBERCOMPLETE.", "NOT_COMPLETE\n", "COMPLETE\x85",
+])  # fmt: skip
 def test_a_signal_is_not_heard_in_prose_or_in_longer_words(output: str) -> None:
     assert not has_signal(output, "COMPLETE")
 

@@ -27,19 +27,11 @@ RUN = Variables(
 OUTPUTS = {
     "a": Output("completed", "X"),
     "quote": Output("completed", "it's; rm -rf $HOME"),
-    "data": completed(
-        {
-            "n": 42.0,
-            "yes": True,
-            "text": "a b",
-            "none": None,
-            "list": [1, {"k": "v"}],
-            "huge": 1e999,
-        }
-    ),
+    "data": completed({"n": 42.0, "yes": True, "text": "a b", "none": None, "list": [1, {"k": "v"}],
+        "huge": 1e999}),
     "empty": Output("completed", ""),
     "failed": Output("failed", error="boom"),
-}
+}  # fmt: skip
 
 
 def resolved(text: str, surface: Surface = "prompt", variables: Variables = RUN) -> str:

@@ -85,56 +85,28 @@ def test_the_picture_names_mode_and_id_of_every_node_also_inside_groups():
     assert all(text in drawn for text in ("plan-it", "measure", "Shall we#63;", "child-flow"))
 
 
-@pytest.mark.parametrize(
-    ("more", "marks"),
-    [
-        ({"retry": Retry(max_retries=2)}, ["retry 2 ×"]),
-        ({"retry": Retry(max_retries=1, on_error="all")}, ["retry 1 ×, any error"]),
-        ({"timeout_ms": 90_000}, ["timeout 1.5 min"]),
-        ({"trigger_rule": "one_success"}, ["one_success"]),
-        ({"always_run": True, "budget": Budget(max_usd=2.5)}, ["≤ $2.5", "always run"]),
-        ({"gates": tuple(Gate(kind="checkpoint", at="inside") for _ in "ab")}, ["2 × checkpoint"]),
-        (
-            {
-                "gates": (
-                    Gate(kind="request", at="before"),
-                    Gate(kind="signal", at="before", name="paid"),
-                )
-            },
-            ["only on request", "waits for paid"],
-        ),
-        (
-            {
-                "gates": (
-                    Gate(kind="interrupt", at="before"),
-                    Gate(kind="input", at="before", name="plan"),
-                )
-            },
-            ["interrupt before", "asks for plan"],
-        ),
-        ({"gates": (Gate(kind="review", at="after"),)}, ["review after"]),
-        (
-            {
-                "effects": (Effect(system="drive", risk="compensable"),),
-                "compensations": (Compensation(name="remove it"),),
-            },
-            ["effect drive, compensable", "undo remove it"],
-        ),
-        ({"body": BODIES["loop"]}, ["≤ 7 × until COMPLETE"]),
-        (
-            {
-                "body": Loop(
-                    command="c",
-                    until=Until(max_iterations=3, field="done", bash="true"),
-                    interactive=True,
-                )
-            },
-            ["≤ 3 × until field done or a script says so", "asks after each turn"],
-        ),
-        ({"body": BODIES["approval"]}, ["approve / wait", "rework ≤ 3 ×"]),
-        ({"body": BODIES["workflow"]}, ["for each of $prompt.output", "≤ 3 at once"]),
-    ],
-)
+@pytest.mark.parametrize(("more", "marks"), [
+    ({"retry": Retry(max_retries=2)}, ["retry 2 ×"]),
+    ({"retry": Retry(max_retries=1, on_error="all")}, ["retry 1 ×, any error"]),
+    ({"timeout_ms": 90_000}, ["timeout 1.5 min"]),
+    ({"trigger_rule": "one_success"}, ["one_success"]),
+    ({"always_run": True, "budget": Budget(max_usd=2.5)}, ["≤ $2.5", "always run"]),
+    ({"gates": tuple(Gate(kind="checkpoint", at="inside") for _ in "ab")}, ["2 × checkpoint"]),
+    ({"gates": (Gate(kind="request", at="before"),
+        Gate(kind="signal", at="before", name="paid"))}, ["only on request", "waits for paid"]),
+    ({"gates": (Gate(kind="interrupt", at="before"),
+        Gate(kind="input", at="before", name="plan"))}, ["interrupt before", "asks for plan"]),
+    ({"gates": (Gate(kind="review", at="after"),)}, ["review after"]),
+    ({"effects": (Effect(system="drive", risk="compensable"),),
+        "compensations": (Compensation(name="remove it"),)},
+        ["effect drive, compensable", "undo remove it"]),
+    ({"body": BODIES["loop"]}, ["≤ 7 × until COMPLETE"]),
+    ({"body": Loop(command="c", until=Until(max_iterations=3, field="done", bash="true"),
+        interactive=True)},
+        ["≤ 3 × until field done or a script says so", "asks after each turn"]),
+    ({"body": BODIES["approval"]}, ["approve / wait", "rework ≤ 3 ×"]),
+    ({"body": BODIES["workflow"]}, ["for each of $prompt.output", "≤ 3 at once"]),
+])  # fmt: skip
 def test_marks_say_what_may_happen_to_a_node(more, marks):
     graph = one(Node(**{"id": "n", "body": Prompt(text="x"), **more}))
     mermaid = draw_mermaid(graph)
@@ -263,10 +235,5 @@ def test_invisible_characters_are_shown_as_such():
 
 def test_every_mode_has_colours():
     assert {family_of(mode) for mode in BODIES} == {
-        "agent",
-        "code",
-        "loop",
-        "person",
-        "stop",
-        "call",
-    }
+        "agent", "code", "loop", "person", "stop", "call",
+    }  # fmt: skip

@@ -16,34 +16,18 @@ from tests.kits.icmkit import CORPUS
 # Read by eye from the files: rows of Inputs, of Outputs, of Checkpoints (or review gates), of Audit
 # (or bullets of Verify).
 COUNTS = {
-    "mwp/workspaces/course-deck-production": {
-        "01-extraction": (4, 2, 1, 4),
-        "02-curriculum": (5, 2, 1, 4),
-        "03-outline": (8, 2, 1, 4),
-        "04-generation": (6, 1, 0, 4),
-        "05-qa-delivery": (5, 3, 0, 0),
-    },
-    "mwp/workspaces/script-to-animation": {
-        "01-script": (8, 1, 2, 6),
-        "02-spec": (5, 1, 0, 6),
-        "03-build": (7, 1, 0, 6),
-    },
-    "mwp/workspaces/workspace-builder": {
-        "01-discovery": (3, 1, 1, 4),
-        "02-mapping": (2, 1, 1, 4),
-        "03-scaffolding": (6, 1, 0, 6),
-        "04-questionnaire-design": (4, 1, 0, 4),
-        "05-validation": (4, 1, 0, 0),
-    },
-    "icm-workspace-template/icm-workspace": {
-        "00_intake": (4, 1, 1, 3),
-        "01_discovery": (4, 1, 1, 4),
-        "02_stage_mapping": (4, 1, 1, 3),
-        "03_scaffold": (4, 1, 1, 3),
-        "04_questionnaire": (4, 1, 1, 3),
-        "05_validation": (5, 1, 1, 3),
-    },
-}
+    "mwp/workspaces/course-deck-production": {"01-extraction": (4, 2, 1, 4),
+        "02-curriculum": (5, 2, 1, 4), "03-outline": (8, 2, 1, 4), "04-generation": (6, 1, 0, 4),
+        "05-qa-delivery": (5, 3, 0, 0)},
+    "mwp/workspaces/script-to-animation": {"01-script": (8, 1, 2, 6), "02-spec": (5, 1, 0, 6),
+        "03-build": (7, 1, 0, 6)},
+    "mwp/workspaces/workspace-builder": {"01-discovery": (3, 1, 1, 4), "02-mapping": (2, 1, 1, 4),
+        "03-scaffolding": (6, 1, 0, 6), "04-questionnaire-design": (4, 1, 0, 4),
+        "05-validation": (4, 1, 0, 0)},
+    "icm-workspace-template/icm-workspace": {"00_intake": (4, 1, 1, 3),
+        "01_discovery": (4, 1, 1, 4), "02_stage_mapping": (4, 1, 1, 3), "03_scaffold": (4, 1, 1, 3),
+        "04_questionnaire": (4, 1, 1, 3), "05_validation": (5, 1, 1, 3)},
+}  # fmt: skip
 
 
 def compiled(workspace: str | Path) -> Graph:

@@ -41,19 +41,10 @@ def row(location: str, section: str = "Inputs") -> str:
 # ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "location",
-    [
-        "../../etc/passwd",
-        "/etc/passwd",
-        "..",
-        "~/.ssh/id_rsa",
-        "'C:\\Windows\\system.ini'",
-        "'..\\..\\secret'",
-        "a/../../b",
-        "link/secret.txt",
-    ],
-)
+@pytest.mark.parametrize("location", [
+    "../../etc/passwd", "/etc/passwd", "..", "~/.ssh/id_rsa", "'C:\\Windows\\system.ini'",
+    "'..\\..\\secret'", "a/../../b", "link/secret.txt",
+])  # fmt: skip
 def test_a_location_that_leads_out_is_an_error(tmp_path, location):
     root = workspace(tmp_path / "inside", {"01-a": CONTRACT}, FLOW.format(location=location))
     (root / "link").symlink_to(tmp_path)

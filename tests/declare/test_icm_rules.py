@@ -102,39 +102,22 @@ def test_a_workspace_by_the_rules_has_nothing_to_complain_of(tmp_path):
     assert icm.read_workspace(workspace(tmp_path, {"01-a": CONTRACT})).problems == ()
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("1. Do it\n", "1. Do it\n" * 80, f"{FILE}: CONTEXT.md under 80 lines: it has 98"),
-        (
-            "## Process",
-            "## Steps",
-            (
-                f"{FILE}: Stage CONTEXT.md has Inputs, Process, Outputs in order: one of them is "
-                "missing"
-            ),
-        ),
-        ("| Full file |", "|  |", f"{FILE}: Inputs rows carry a Section/Scope value"),
-        (
-            "references/rules.md",
-            "references/rule.md",
-            f"{FILE}: Inputs-table paths resolve: references/rule.md does not",
-        ),
-        ("What it is for.", "What \u2014 it is for.", f"{FILE}: No em dashes (U+2014): it has 1"),
-        ("What it is for.", "See [this](TODO).", f"{FILE}: Markdown links have real targets"),
-        (
-            "What it is for.",
-            "For {{BRAND}}, not `{{OTHER}}`.",
-            f"{FILE}: placeholder {{{{BRAND}}}} is not filled in",
-        ),
-        ("## Process", "{{?A}}\n\n## Process", f"{FILE}: conditional section A is not closed"),
-        (
-            "## Process",
-            "{{/A}}\n\n## Process",
-            f"{FILE}: conditional section A is closed but not open",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "message"), [
+    ("1. Do it\n", "1. Do it\n" * 80, f"{FILE}: CONTEXT.md under 80 lines: it has 98"),
+    ("## Process", "## Steps",
+        (f"{FILE}: Stage CONTEXT.md has Inputs, Process, Outputs in order: one of them is "
+            "missing")),
+    ("| Full file |", "|  |", f"{FILE}: Inputs rows carry a Section/Scope value"),
+    ("references/rules.md", "references/rule.md",
+        f"{FILE}: Inputs-table paths resolve: references/rule.md does not"),
+    ("What it is for.", "What \u2014 it is for.", f"{FILE}: No em dashes (U+2014): it has 1"),
+    ("What it is for.", "See [this](TODO).", f"{FILE}: Markdown links have real targets"),
+    ("What it is for.", "For {{BRAND}}, not `{{OTHER}}`.",
+        f"{FILE}: placeholder {{{{BRAND}}}} is not filled in"),
+    ("## Process", "{{?A}}\n\n## Process", f"{FILE}: conditional section A is not closed"),
+    ("## Process", "{{/A}}\n\n## Process",
+        f"{FILE}: conditional section A is closed but not open"),
+])  # fmt: skip
 def test_a_contract_against_the_rules_is_warned_of(tmp_path, before, after, message):
     contract = dedent(CONTRACT)
     assert before in contract
@@ -183,23 +166,14 @@ def test_stages_that_read_from_each_other_are_warned_of(tmp_path):
     assert warnings(root) == ["Stage cross-references are one-way: 01-a <-> 02-b"]
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "message"),
-    [
-        (
-            "shared/long.md",
-            "x\n" * 201,
-            "shared/long.md: Reference files under 200 lines: it has 201",
-        ),
-        ("shared/two words.md", "x\n", "No spaces in file or folder names: shared/two words.md"),
-        ("shared/Upper.md", "x\n", "Names are lowercase-with-hyphens: shared/Upper.md"),
-        (
-            "stages/01-a/output/made.md",
-            "x\n",
-            "Output folders contain only .gitkeep: stages/01-a/output/made.md",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("path", "text", "message"), [
+    ("shared/long.md", "x\n" * 201,
+        "shared/long.md: Reference files under 200 lines: it has 201"),
+    ("shared/two words.md", "x\n", "No spaces in file or folder names: shared/two words.md"),
+    ("shared/Upper.md", "x\n", "Names are lowercase-with-hyphens: shared/Upper.md"),
+    ("stages/01-a/output/made.md", "x\n",
+        "Output folders contain only .gitkeep: stages/01-a/output/made.md"),
+])  # fmt: skip
 def test_files_against_the_rules_are_warned_of(tmp_path, path, text, message):
     root = workspace(tmp_path, {"01-a": CONTRACT})
     (root / path).parent.mkdir(exist_ok=True)

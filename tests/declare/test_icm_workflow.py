@@ -143,56 +143,37 @@ def test_a_schema_may_be_a_json_schema():
     }
 
 
-@pytest.mark.parametrize(
-    ("stage", "message"),
-    [
-        ("reads: [plann]", "reads: the state has no entry 'plann'; did you mean 'plan'?"),
-        ("reads: { a: 1 }", "reads must be a list, not a mapping"),
-        ("gate: sometimes", "gate must be explicit_request, not 'sometimes'"),
-        ("interrupt_before: 'yes'", "interrupt_before must be true or false, not 'yes'"),
-        (
-            "timeout: soon",
-            "timeout must be a duration: seconds, or a text like 90s, 15m, 2h, 7d or seven days, not 'soon'",
-        ),
-        ("timeout: 0", "timeout must be a duration"),
-        ("wait: soon", "wait must be a time like 90s, seven days, tomorrow morning"),
-        ("wait: monday 9:00 Mars/Base", "wait must be a time like"),
-        ("on_deadline: panic", "on_deadline must be fail or skip, not 'panic'"),
-        (
-            "side_effects: [{ system: a, idempotency_key: 'x-{request.colour}' }]",
-            "'request' has no field 'colour' (it has kind, pages)",
-        ),
-        ("retry: -1", "retry must be a whole number from 0 to 100, not -1"),
-        ("retry: { delay: 1s }", "retry must say max_attempts"),
-        (
-            "retry: { max_attempts: 1, on_error: some }",
-            "on_error must be transient or all, not 'some'",
-        ),
-        ("side_effects: [{ idempotency_key: plan }]", "names no system"),
-        (
-            "side_effects: [{ system: a, idempotency_key: request.colour }]",
-            "'request' has no field 'colour' (it has kind, pages)",
-        ),
-        (
-            "side_effects: [{ system: a, idempotency_key: requests.kind }]",
-            "the state has no entry 'requests'; did you mean 'request'?",
-        ),
-        ("side_effects: [{ system: a, idempotency_key: '.kind' }]", "is not a path into the state"),
-        (
-            "side_effects: [{ system: a, idempotency_key: 'request kind' }]",
-            "is not a path into the state",
-        ),
-        (
-            "side_effects: [{ system: a, idempotency_key: request.kind.deeper }]",
-            "'request.kind' has no field 'deeper'",
-        ),
-        (
-            "side_effects: [{ system: a, idempotency_key: plan, compensation: undo }]",
-            "compensation 'undo' is not declared",
-        ),
-        ("next: 09-nowhere", "stage '01-plan': next '09-nowhere' is not a stage"),
-    ],
-)
+@pytest.mark.parametrize(("stage", "message"), [
+    ("reads: [plann]", "reads: the state has no entry 'plann'; did you mean 'plan'?"),
+    ("reads: { a: 1 }", "reads must be a list, not a mapping"),
+    ("gate: sometimes", "gate must be explicit_request, not 'sometimes'"),
+    ("interrupt_before: 'yes'", "interrupt_before must be true or false, not 'yes'"),
+    ("timeout: soon",
+        "timeout must be a duration: seconds, or a text like 90s, 15m, 2h, 7d or seven days, not 'soon'"),
+    ("timeout: 0", "timeout must be a duration"),
+    ("wait: soon", "wait must be a time like 90s, seven days, tomorrow morning"),
+    ("wait: monday 9:00 Mars/Base", "wait must be a time like"),
+    ("on_deadline: panic", "on_deadline must be fail or skip, not 'panic'"),
+    ("side_effects: [{ system: a, idempotency_key: 'x-{request.colour}' }]",
+        "'request' has no field 'colour' (it has kind, pages)"),
+    ("retry: -1", "retry must be a whole number from 0 to 100, not -1"),
+    ("retry: { delay: 1s }", "retry must say max_attempts"),
+    ("retry: { max_attempts: 1, on_error: some }",
+        "on_error must be transient or all, not 'some'"),
+    ("side_effects: [{ idempotency_key: plan }]", "names no system"),
+    ("side_effects: [{ system: a, idempotency_key: request.colour }]",
+        "'request' has no field 'colour' (it has kind, pages)"),
+    ("side_effects: [{ system: a, idempotency_key: requests.kind }]",
+        "the state has no entry 'requests'; did you mean 'request'?"),
+    ("side_effects: [{ system: a, idempotency_key: '.kind' }]", "is not a path into the state"),
+    ("side_effects: [{ system: a, idempotency_key: 'request kind' }]",
+        "is not a path into the state"),
+    ("side_effects: [{ system: a, idempotency_key: request.kind.deeper }]",
+        "'request.kind' has no field 'deeper'"),
+    ("side_effects: [{ system: a, idempotency_key: plan, compensation: undo }]",
+        "compensation 'undo' is not declared"),
+    ("next: 09-nowhere", "stage '01-plan': next '09-nowhere' is not a stage"),
+])  # fmt: skip
 def test_a_wrong_field_is_one_clear_error_where_it_stands(stage, message):
     verdict = read(
         f"- {{ id: 02-video }}\n- id: 01-plan\n  {stage}\n",
@@ -221,27 +202,16 @@ def test_reading_what_is_written_later_is_warned_of():
     ]
 
 
-@pytest.mark.parametrize(
-    ("head", "message"),
-    [
-        (
-            STATE.replace("type: signal", "type: message"),
-            "state.request.type must be file or signal, not 'message'",
-        ),
-        (
-            STATE.replace("written_by: 01-plan", "written_by: 01-plane"),
-            "state entry 'plan' is written by '01-plane', which is not a stage",
-        ),
-        (
-            STATE.replace("pages: integer", "pages: number of pages"),
-            "must be a type (string, number,",
-        ),
-        (
-            STATE.replace("optional: true", "optional: perhaps"),
-            "state.video.optional must be true or false, not 'perhaps'",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("head", "message"), [
+    (STATE.replace("type: signal", "type: message"),
+        "state.request.type must be file or signal, not 'message'"),
+    (STATE.replace("written_by: 01-plan", "written_by: 01-plane"),
+        "state entry 'plan' is written by '01-plane', which is not a stage"),
+    (STATE.replace("pages: integer", "pages: number of pages"),
+        "must be a type (string, number,"),
+    (STATE.replace("optional: true", "optional: perhaps"),
+        "state.video.optional must be true or false, not 'perhaps'"),
+])  # fmt: skip
 def test_a_wrong_state_entry_is_one_clear_error(head, message):
     (said,) = errors(LINE, head)
     assert message in said
@@ -387,46 +357,26 @@ def test_stages_on_request_one_after_the_other_are_both_passed_over():
     )
 
 
-@pytest.mark.parametrize(
-    ("stages", "message"),
-    [
-        (
-            "- { id: 01-plan, next: 02-video }\n- { id: 02-video, next: 01-plan }",
-            "Cycle detected among stages: 01-plan, 02-video",
-        ),
-        (
-            "- { id: 01-plan, next: 01-plan }\n- { id: 02-video }",
-            "Cycle detected among stages: 01-plan",
-        ),
-        ("- { id: 01-plan, next: END }\n- { id: 02-video }", "stage '02-video' comes after none"),
-        (
-            (
-                "- { id: 01-plan, next: [02-video, 03-b] }\n- { id: 02-video, next: END }\n- { id: "
-                "03-b }"
-            ),
-            "stage '03-b' does not say what comes next",
-        ),
-        (
-            "- { id: 01-plan, next: { 02-video: else } }\n- { id: 02-video, next: END }",
-            "stage '01-plan': use else once",
-        ),
-        (
-            "- { id: 01-plan, next: { 02-video: 'plan.kind is video' } }\n- { id: 02-video }",
-            "condition 'plan.kind is video' cannot be read",
-        ),
-        (
-            "- { id: 01-plan, next: { 02-video: \"plan.colour == 'red'\" } }\n- { id: 02-video }",
-            "'plan' has no field 'colour'",
-        ),
-        (
-            "- { id: 01-plan }\n- { id: 01-plan }\n- { id: 02-video }",
-            "Duplicate stage id: '01-plan'",
-        ),
-        ("- { name: 01-plan }\n- { id: 02-video }", "stages[0] has no id"),
-        ("- { id: ../01-plan }\n- { id: 02-video }", "'../01-plan' cannot be the id of a stage"),
-        ("- just text", "stages[0] must be a mapping, not 'just text'"),
-    ],
-)
+@pytest.mark.parametrize(("stages", "message"), [
+    ("- { id: 01-plan, next: 02-video }\n- { id: 02-video, next: 01-plan }",
+        "Cycle detected among stages: 01-plan, 02-video"),
+    ("- { id: 01-plan, next: 01-plan }\n- { id: 02-video }",
+        "Cycle detected among stages: 01-plan"),
+    ("- { id: 01-plan, next: END }\n- { id: 02-video }", "stage '02-video' comes after none"),
+    (("- { id: 01-plan, next: [02-video, 03-b] }\n- { id: 02-video, next: END }\n- { id: "
+        "03-b }"), "stage '03-b' does not say what comes next"),
+    ("- { id: 01-plan, next: { 02-video: else } }\n- { id: 02-video, next: END }",
+        "stage '01-plan': use else once"),
+    ("- { id: 01-plan, next: { 02-video: 'plan.kind is video' } }\n- { id: 02-video }",
+        "condition 'plan.kind is video' cannot be read"),
+    ("- { id: 01-plan, next: { 02-video: \"plan.colour == 'red'\" } }\n- { id: 02-video }",
+        "'plan' has no field 'colour'"),
+    ("- { id: 01-plan }\n- { id: 01-plan }\n- { id: 02-video }",
+        "Duplicate stage id: '01-plan'"),
+    ("- { name: 01-plan }\n- { id: 02-video }", "stages[0] has no id"),
+    ("- { id: ../01-plan }\n- { id: 02-video }", "'../01-plan' cannot be the id of a stage"),
+    ("- just text", "stages[0] must be a mapping, not 'just text'"),
+])  # fmt: skip
 def test_a_wrong_order_of_stages_is_said(stages, message):
     assert any(said.startswith(message) or message in said for said in errors(stages, STATE)), (
         errors(stages, STATE)

@@ -194,45 +194,36 @@ def test_doubled_and_backward_numbers_are_remarked_on_and_kept_apart():
 # ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "required", "default"),
-    [
-        ("- **a** (required): x", True, ...),
-        ("- **a** (optional): x", False, ...),
-        ('- **a** (optional, default: "lax"): x', False, "lax"),
-        ("- **a** (optional, default: `lax`): x", False, "lax"),
-        ("- **a** (optional, default: `2`): x", False, 2),
-        ("- **a** (optional, default: true): x", False, True),
-        ('- **a** (optional, default: "true"): x', False, "true"),
-        ("- **a** (optional, default: 1.5): x", False, 1.5),
-        ("- **a** (optional, default: none): x", False, None),
-        ("- **a** (optional, default: current directory): x", False, "current directory"),
-        ('- **a** (optional, default: ".agents/{b}"): x', False, ".agents/{b}"),
-        ('- **a** (optional, default: "f(x)"): x', False, "f(x)"),
-        ('- **a** (optional, default: "a, b"): x', False, "a, b"),
-        ("- **a** (optional, default: `x`, only on Tuesdays): x", False, "x"),
-        ("- **a** (optional, defaults to here): x", False, "here"),
-        ("- **a** (default: 3): x", False, 3),
-        ("- **a** (required on some systems, see note): x", True, ...),
-        ("- **a** (required, see the `b` note (below)): x", True, ...),
-        ("- **a** (string, required): x", True, ...),
-        ("- **a** (**required**): x", True, ...),
-        ("- **a** (not required): x", False, ...),
-        ("- **`a`** (required): x", True, ...),
-        ("- `a` (required): x", True, ...),
-        ("- a (required): x", True, ...),
-        ("* __a__ (required) - x", True, ...),
-        ("- **a** (Required): x", True, ...),
-        (
-            (
-                "- **a** (optional, default: \N{LEFT DOUBLE QUOTATION MARK}y"
-                "\N{RIGHT DOUBLE QUOTATION MARK}): x"
-            ),
-            False,
-            "y",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("line", "required", "default"), [
+    ("- **a** (required): x", True, ...),
+    ("- **a** (optional): x", False, ...),
+    ('- **a** (optional, default: "lax"): x', False, "lax"),
+    ("- **a** (optional, default: `lax`): x", False, "lax"),
+    ("- **a** (optional, default: `2`): x", False, 2),
+    ("- **a** (optional, default: true): x", False, True),
+    ('- **a** (optional, default: "true"): x', False, "true"),
+    ("- **a** (optional, default: 1.5): x", False, 1.5),
+    ("- **a** (optional, default: none): x", False, None),
+    ("- **a** (optional, default: current directory): x", False, "current directory"),
+    ('- **a** (optional, default: ".agents/{b}"): x', False, ".agents/{b}"),
+    ('- **a** (optional, default: "f(x)"): x', False, "f(x)"),
+    ('- **a** (optional, default: "a, b"): x', False, "a, b"),
+    ("- **a** (optional, default: `x`, only on Tuesdays): x", False, "x"),
+    ("- **a** (optional, defaults to here): x", False, "here"),
+    ("- **a** (default: 3): x", False, 3),
+    ("- **a** (required on some systems, see note): x", True, ...),
+    ("- **a** (required, see the `b` note (below)): x", True, ...),
+    ("- **a** (string, required): x", True, ...),
+    ("- **a** (**required**): x", True, ...),
+    ("- **a** (not required): x", False, ...),
+    ("- **`a`** (required): x", True, ...),
+    ("- `a` (required): x", True, ...),
+    ("- a (required): x", True, ...),
+    ("* __a__ (required) - x", True, ...),
+    ("- **a** (Required): x", True, ...),
+    (("- **a** (optional, default: \N{LEFT DOUBLE QUOTATION MARK}y"
+        "\N{RIGHT DOUBLE QUOTATION MARK}): x"), False, "y"),
+])  # fmt: skip
 def test_a_parameter_says_whether_it_is_needed_and_its_default(line, required, default):
     found = parameter(line)
     assert (found.name, found.required, found.description) == ("a", required, "x")

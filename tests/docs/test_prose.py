@@ -19,27 +19,13 @@ MEDIAN_WORDS = 17
 ARCHITECTURE_LINES = 250
 
 GENERATED = {
-    "python.md",
-    "inspect.md",
-    "sql.md",
-    "errors.md",
-    "checks.md",
-    "GUARANTEES.md",
-}
+    "python.md", "inspect.md", "sql.md", "errors.md", "checks.md", "GUARANTEES.md",
+}  # fmt: skip
 """Names of pages made from docstrings, comments and the record of the proof."""
 
 QUESTION_WORDS = {
-    "what",
-    "whether",
-    "how",
-    "where",
-    "which",
-    "who",
-    "whose",
-    "whoever",
-    "when",
-    "why",
-}
+    "what", "whether", "how", "where", "which", "who", "whose", "whoever", "when", "why",
+}  # fmt: skip
 """A docstring or comment that begins with one of these names a question instead of an answer:
 "Return True if", "Seconds until".
 """

@@ -59,43 +59,24 @@ def effect(**given: Any) -> EffectCall:
 
 
 CALLS: dict[str, tuple[Call, set[str]]] = {
-    "step": (
-        StepCall(7, "ship", None, spec=spec()),
-        {Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.BUDGET_REFUSED},
-    ),
-    "decision": (
-        StepCall(7, "ship", None, spec=spec("d")),
-        {Kind.DECISION_RECORDED, Kind.STEP_FAILED, Kind.BUDGET_REFUSED},
-    ),
-    "effect": (
-        effect(),
-        {
-            Kind.EFFECT_CONFIRMED,
-            Kind.EFFECT_FAILED,
-            Kind.EFFECT_ACCEPTED,
-            Kind.COMPENSATED,
-            Kind.BUDGET_REFUSED,
-        },
-    ),
+    "step": (StepCall(7, "ship", None, spec=spec()),
+        {Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.BUDGET_REFUSED}),
+    "decision": (StepCall(7, "ship", None, spec=spec("d")),
+        {Kind.DECISION_RECORDED, Kind.STEP_FAILED, Kind.BUDGET_REFUSED}),
+    "effect": (effect(),
+        {Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED, Kind.COMPENSATED,
+            Kind.BUDGET_REFUSED}),
     "timer": (TimerCall(7, "ship", None), {Kind.TIMER_FIRED}),
-    "signal": (
-        SignalCall(7, "ship", None, codec=ANYTHING),
-        {Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT},
-    ),
-    "gate": (
-        GateCall(7, "ship", None, codec=ANYTHING, request="1", value=1, terms=GateTerms()),
-        {Kind.GATE_ANSWERED},
-    ),
-    "lock": (
-        LockCall(7, "ship", None, is_shared=False),
-        {Kind.LOCK_WON, Kind.WAIT_TIMED_OUT, Kind.LOCK_RELEASED},
-    ),
+    "signal": (SignalCall(7, "ship", None, codec=ANYTHING),
+        {Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT}),
+    "gate": (GateCall(7, "ship", None, codec=ANYTHING, request="1", value=1, terms=GateTerms()),
+        {Kind.GATE_ANSWERED}),
+    "lock": (LockCall(7, "ship", None, is_shared=False),
+        {Kind.LOCK_WON, Kind.WAIT_TIMED_OUT, Kind.LOCK_RELEASED}),
     "hold": (HoldCall(7, "ship", None, fence=1), {Kind.LOCK_RELEASED}),
-    "child": (
-        ChildCall(7, "ship", None, request=CHILD, result=ANYTHING, errors=ErrorClasses()),
-        {Kind.CHILD_FINISHED},
-    ),
-}
+    "child": (ChildCall(7, "ship", None, request=CHILD, result=ANYTHING, errors=ErrorClasses()),
+        {Kind.CHILD_FINISHED}),
+}  # fmt: skip
 
 
 def unit(

@@ -432,70 +432,32 @@ async def nothing() -> None: ...
 
 
 SIDES = [
-    (
-        [adding, looking],
-        [looking, adding],
-        "the journal has licensed call 1 as step 'add', the code asks for call 1: step 'look_up'",
-    ),
-    (
-        [looking, looking],
-        [booking, looking],
-        "step completed 'look_up', call 1, the code asks for call 1: step 'book'",
-    ),
-    (
-        [looking, looking],
-        [sleeping, looking],
-        "step completed 'look_up', call 1 here, the code asks for timer started  as call 1",
-    ),
-    (
-        [looking, looking],
-        [hearing, looking],
-        "step completed 'look_up', call 1, the code asks for call 1: signal 'paid'",
-    ),
-    (
-        [looking, looking],
-        [delegating, looking],
-        "step completed 'look_up', call 1, the code asks for call 1: child 'charged_child'",
-    ),
-    (
-        [sleeping, looking],
-        [looking, looking],
-        (
-            "timer started, call 1 here, which the code no longer does; it waits for call 1: step "
-            "'look_up'"
-        ),
-    ),
-    (
-        [telling, looking],
-        [looking],
-        "state set, call 1 here, which the code no longer does; it waits for call 1: step 'look_up'",
-    ),
-    (
-        [emitting, looking],
-        [telling, looking],
-        "emitted 'stream', call 1 here, the code asks for state set  as call 1",
-    ),
-    (
-        [delegating, looking],
-        [looking, looking],
-        "child started 'charged_child', call 1, the code has call 1: step 'look_up'",
-    ),
-    (
-        [looking, looking],
-        [looking],
-        "the code ends where the journal goes on with unit 2: step completed 'look_up', call 2",
-    ),
-    (
-        [looking, telling],
-        [looking],
-        "the code ends where the journal goes on with unit 2: state set, call 2",
-    ),
-    (
-        [looking],
-        [nothing],
-        "the code ends where the journal goes on with unit 1: step completed 'look_up', call 1",
-    ),
-]
+    ([adding, looking], [looking, adding],
+        "the journal has licensed call 1 as step 'add', the code asks for call 1: step 'look_up'"),
+    ([looking, looking], [booking, looking],
+        "step completed 'look_up', call 1, the code asks for call 1: step 'book'"),
+    ([looking, looking], [sleeping, looking],
+        "step completed 'look_up', call 1 here, the code asks for timer started  as call 1"),
+    ([looking, looking], [hearing, looking],
+        "step completed 'look_up', call 1, the code asks for call 1: signal 'paid'"),
+    ([looking, looking], [delegating, looking],
+        "step completed 'look_up', call 1, the code asks for call 1: child 'charged_child'"),
+    ([sleeping, looking], [looking, looking],
+        ("timer started, call 1 here, which the code no longer does; it waits for call 1: step "
+            "'look_up'")),
+    ([telling, looking], [looking],
+        "state set, call 1 here, which the code no longer does; it waits for call 1: step 'look_up'"),
+    ([emitting, looking], [telling, looking],
+        "emitted 'stream', call 1 here, the code asks for state set  as call 1"),
+    ([delegating, looking], [looking, looking],
+        "child started 'charged_child', call 1, the code has call 1: step 'look_up'"),
+    ([looking, looking], [looking],
+        "the code ends where the journal goes on with unit 2: step completed 'look_up', call 2"),
+    ([looking, telling], [looking],
+        "the code ends where the journal goes on with unit 2: state set, call 2"),
+    ([looking], [nothing],
+        "the code ends where the journal goes on with unit 1: step completed 'look_up', call 1"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -153,21 +153,12 @@ def test_a_password_that_an_error_quotes_is_nowhere(
         "logs": logged.getvalue(),
         "spans": "".join(span.to_json() for span in spans.all),
         "pages": pages,
-        "commands": "".join(
-            (said := command(dsn, *words)).out + said.err
-            for words in (
-                ("show", "doomed"),
-                ("show", "stuck"),
-                ("logs", "doomed", "--json"),
-                ("result", "doomed"),
-                ("list", "--json"),
-                ("export", "doomed"),
-            )
-        ),
-        "inspect": json.dumps(
-            conn.execute("select json_agg(t) from pgflow.timeline t").fetchone(), default=str
-        ),
-    }
+        "commands": "".join((said := command(dsn, *words)).out + said.err for words in (("show",
+            "doomed"), ("show", "stuck"), ("logs", "doomed", "--json"), ("result", "doomed"),
+            ("list", "--json"), ("export", "doomed"))),
+        "inspect": json.dumps(conn.execute("select json_agg(t) from pgflow.timeline t").fetchone(),
+            default=str),
+    }  # fmt: skip
     assert {where for where, text in texts.items() if CANARY in text} == set()
     # And each would have had it.
     for where in ("tables and views", "logs", "spans", "pages", "commands"):

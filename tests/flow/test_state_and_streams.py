@@ -547,13 +547,8 @@ async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(
     assert [value async for value in run.stream("tokens")] == ["first", "a", "b", "c", "d", "last"]
     assert [value async for value in run.stream("tokens", offset=3)] == ["c", "d", "last"]
     assert [value async for value in run.stream("tokens", live=True)] == [
-        "first",
-        "a",
-        "b",
-        "c",
-        "d",
-        "last",
-    ]
+        "first", "a", "b", "c", "d", "last",
+    ]  # fmt: skip
     assert count(conn, "pgflow.draft") == 0
 
 

@@ -869,6 +869,21 @@ def test_an_option_that_a_decorator_has_not_is_refused_where_it_is_written(decla
         declare(retires=5)
 
 
+async def caught(aflow: AsyncHarness, error: type[Exception], step: Any, *args: Any) -> str:
+    """Return what a workflow reads of this error of a step."""
+
+    @workflow
+    async def order() -> str:
+        try:
+            await step(*args)
+        except error as found:
+            return str(found)
+        return ""
+
+    aflow.include(order)
+    return await (await aflow.start(order)).result(SOON)
+
+
 @pytest.mark.parametrize("value", UNSTORABLE.values(), ids=UNSTORABLE)
 async def test_a_result_that_cannot_be_stored_is_a_typed_error_in_the_workflow(
     aflow: AsyncHarness, value: Any
@@ -877,16 +892,7 @@ async def test_a_result_that_cannot_be_stored_is_a_typed_error_in_the_workflow(
     async def produce() -> Any:
         return value
 
-    @workflow
-    async def order() -> str:
-        try:
-            await produce()
-        except NotStorable as error:
-            return str(error)
-        return ""
-
-    aflow.include(order)
-    assert "the result of step produce" in await (await aflow.start(order)).result(SOON)
+    assert "the result of step produce" in await caught(aflow, NotStorable, produce)
 
 
 async def test_a_result_that_cannot_be_stored_is_not_tried_for_ever(aflow: AsyncHarness) -> None:
@@ -915,18 +921,8 @@ async def test_a_result_that_does_not_fit_the_annotation_is_a_typed_error_in_the
     async def produce() -> int:
         return "seven"  # type: ignore[return-value]
 
-    @workflow
-    async def order() -> str:
-        try:
-            await produce()
-        except NotStorable as error:
-            return str(error)
-        return ""
-
-    aflow.include(order)
-    assert "the result of step produce does not fit its annotation int" in await (
-        await aflow.start(order)
-    ).result(SOON)
+    said = await caught(aflow, NotStorable, produce)
+    assert "the result of step produce does not fit its annotation int" in said
 
 
 class BrokenTextError(Exception):
@@ -986,16 +982,7 @@ async def test_an_argument_that_cannot_be_compared_later_is_refused_at_the_call(
     @step
     async def take(thing: Any) -> None: ...
 
-    @workflow
-    async def order() -> str:
-        try:
-            await take(object())
-        except NotStorable as error:
-            return str(error)
-        return ""
-
-    aflow.include(order)
-    assert "an argument of step take" in await (await aflow.start(order)).result(SOON)
+    assert "an argument of step take" in await caught(aflow, NotStorable, take, object())
 
 
 @pytest.mark.full
@@ -1049,16 +1036,7 @@ async def test_a_step_whose_result_cannot_be_stored_fails_with_a_definition_erro
     async def opaque() -> Opaque:
         return Opaque()
 
-    @workflow
-    async def order() -> str:
-        try:
-            await opaque()
-        except DefinitionError as error:
-            return str(error)
-        return ""
-
-    aflow.include(order)
-    assert "opaque" in await (await aflow.start(order)).result(SOON)
+    assert "opaque" in await caught(aflow, DefinitionError, opaque)
 
 
 @pytest.mark.full
@@ -1234,14 +1212,9 @@ def test_the_wrong_colour_in_an_async_workflow_names_its_twin(flow: Harness) -> 
     flow.include(asynchronous)
     said = flow.start(asynchronous).result(SOON)
     twins = [
-        "add.aio()",
-        "add_sync.aio()",
-        "write_sync.aio()",
-        "pgflow.sleep()",
-        ".wait()",
-        "pgflow.run_child()",
-        "pgflow.map()",
-    ]
+        "add.aio()", "add_sync.aio()", "write_sync.aio()", "pgflow.sleep()", ".wait()",
+        "pgflow.run_child()", "pgflow.map()",
+    ]  # fmt: skip
     assert [twin in text for twin, text in zip(twins, said, strict=True)] == [True] * 7
 
 

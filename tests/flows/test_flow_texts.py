@@ -16,275 +16,137 @@ RIGHT = {
     "nothing": ("begin end", None, []),
     "a value": ("begin return 1 + 1; end;", 2, []),
     "text is text": ("begin return 'it''s'; end", "it's", []),
-    "a step without a name": (
-        "begin insert into mark (what) values ('a'); return 1; end",
-        1,
-        ["a"],
-    ),
+    "a step without a name": ("begin insert into mark (what) values ('a'); return 1; end", 1,
+        ["a"]),
     "a step": ("begin a: insert into mark (what) values ('a'); end", None, ["a"]),
-    "two statements are one step": (
-        "declare n int; begin a: n := 1; n := n + 1; return n; end",
-        2,
-        [],
-    ),
+    "two statements are one step": ("declare n int; begin a: n := 1; n := n + 1; return n; end", 2,
+        []),
     "variables live on": (
-        "declare n int := 3; t text; begin a: n := n * 2; b: t := 'n=' || n; return t; end",
-        "n=6",
-        [],
-    ),
-    "types are kept": (
-        (
-            "declare a int[] := '{1,2}'; d date := '2026-02-28'; j jsonb := '{\"x\": [null]}'; n numeric(6,2) := 1.5;"
-            " begin a: a := a || 3; b: d := d + 1; return jsonb_build_array(a, d, j, n); end"
-        ),
-        [[1, 2, 3], "2026-03-01", {"x": [None]}, 1.5],
-        [],
-    ),
-    "a row is kept": (
-        (
-            "declare r mark; begin a: insert into mark (what) values ('x') returning * into r; b: r.what := r.what || 'y';"
-            " return r.what; end"
-        ),
-        "xy",
-        ["x"],
-    ),
+        "declare n int := 3; t text; begin a: n := n * 2; b: t := 'n=' || n; return t; end", "n=6",
+        []),
+    "types are kept": ((
+        "declare a int[] := '{1,2}'; d date := '2026-02-28'; j jsonb := '{\"x\": [null]}'; n numeric(6,2) := 1.5;"
+            " begin a: a := a || 3; b: d := d + 1; return jsonb_build_array(a, d, j, n); end"),
+        [[1, 2, 3], "2026-03-01", {"x": [None]}, 1.5], []),
+    "a row is kept": ((
+        "declare r mark; begin a: insert into mark (what) values ('x') returning * into r; b: r.what := r.what || 'y';"
+            " return r.what; end"), "xy", ["x"]),
     "%type and %rowtype": (
         "declare w mark.what%type := 'q'; r mark%rowtype; begin a: r.what := w; return r.what; end",
-        "q",
-        [],
-    ),
-    "a record lives within a step": (
-        (
-            "declare r record; n int := 0; begin a: for r in select * from generate_series(1, 3) g loop n := n + r.g;"
-            " end loop; return n; end"
-        ),
-        6,
-        [],
-    ),
+        "q", []),
+    "a record lives within a step": ((
+        "declare r record; n int := 0; begin a: for r in select * from generate_series(1, 3) g loop n := n + r.g;"
+            " end loop; return n; end"), 6, []),
     "constant and not null": ("declare c constant int not null := 4; begin return c; end", 4, []),
-    "comments and quotes hide words": (
-        (
-            "begin -- return 1; end\n a: /* if /* sleep */ then */ insert into mark (what) values ('wait for x; end');"
-            " return $q$ loop $q$ || 'run'; end"
-        ),
-        " loop run",
-        ["wait for x; end"],
-    ),
-    "quoted names": (
-        'declare "Big One" int := 1; begin "Step A": "Big One" := "Big One" + 1; return "Big One"; end',
-        2,
-        [],
-    ),
+    "comments and quotes hide words": ((
+        "begin -- return 1; end\n a: /* if /* sleep */ then */ insert into mark (what) values ('wait for x; end');"
+            " return $q$ loop $q$ || 'run'; end"), " loop run", ["wait for x; end"]),
+    "quoted names": ('declare "Big One" int := 1; begin "Step A": "Big One" := "Big One" + 1; return "Big One"; end',
+        2, []),
     "names like words": (
         "declare sleep int := 1; wait int; begin a: wait := sleep; sleep := 2; return wait + sleep; end",
-        3,
-        [],
-    ),
-    "if": (
-        (
-            "declare n int := 2; begin if n = 1 then return 'one'; elsif n = 2 then a: insert into mark (what) values ('two');"
-            " else return 'more'; end if; return 'end'; end"
-        ),
-        "end",
-        ["two"],
-    ),
+        3, []),
+    "if": (("declare n int := 2; begin if n = 1 then return 'one'; elsif n = 2 then a: insert into mark (what) values ('two');"
+        " else return 'more'; end if; return 'end'; end"), "end", ["two"]),
     "else": ("begin if false then return 1; else return 2; end if; end", 2, []),
     "unknown is false": ("begin if null then return 1; end if; return 2; end", 2, []),
     "an if without steps is part of one": (
-        "declare n int := 0; begin a: if n = 0 then n := 5; else n := 6; end if; return n; end",
-        5,
-        [],
-    ),
-    "case of a value": (
-        (
-            "declare n int := 3; begin case n when 1, 2 then return 'low'; when 3 then a: insert into mark (what) values ('3');"
-            " else return 'high'; end case; return 'out'; end"
-        ),
-        "out",
-        ["3"],
-    ),
+        "declare n int := 0; begin a: if n = 0 then n := 5; else n := 6; end if; return n; end", 5,
+        []),
+    "case of a value": ((
+        "declare n int := 3; begin case n when 1, 2 then return 'low'; when 3 then a: insert into mark (what) values ('3');"
+            " else return 'high'; end case; return 'out'; end"), "out", ["3"]),
     "case of conditions": (
         "declare n int := 30; begin case when n < 10 then return 'low'; when n < 100 then return 'mid'; end case; end",
-        "mid",
-        [],
-    ),
-    "a case in an expression": (
-        (
-            "declare n int := 1; begin a: n := case when n = 1 then 7 else 8 end; if case when n = 7 then true else false end"
-            " then return n; end if; end"
-        ),
-        7,
-        [],
-    ),
-    "loop": (
-        (
-            "declare n int := 0; begin loop n := n + 1; exit when n = 3; a: insert into mark (what) values (n::text);"
-            " end loop; return n; end"
-        ),
-        3,
-        ["1", "2"],
-    ),
-    "while": (
-        "declare n int := 0; begin while n < 3 loop a: n := n + 1; end loop; return n; end",
-        3,
-        [],
-    ),
-    "continue": (
-        (
-            "declare n int := 0; begin while n < 4 loop a: n := n + 1; continue when n % 2 = 0; b: insert into mark (what)"
-            " values (n::text); end loop; end"
-        ),
-        None,
-        ["1", "3"],
-    ),
+        "mid", []),
+    "a case in an expression": ((
+        "declare n int := 1; begin a: n := case when n = 1 then 7 else 8 end; if case when n = 7 then true else false end"
+            " then return n; end if; end"), 7, []),
+    "loop": ((
+        "declare n int := 0; begin loop n := n + 1; exit when n = 3; a: insert into mark (what) values (n::text);"
+            " end loop; return n; end"), 3, ["1", "2"]),
+    "while": ("declare n int := 0; begin while n < 3 loop a: n := n + 1; end loop; return n; end",
+        3, []),
+    "continue": ((
+        "declare n int := 0; begin while n < 4 loop a: n := n + 1; continue when n % 2 = 0; b: insert into mark (what)"
+            " values (n::text); end loop; end"), None, ["1", "3"]),
     "exit in an if": (
         "declare n int := 0; begin loop a: n := n + 1; if n = 2 then exit; end if; end loop; return n; end",
-        2,
-        [],
-    ),
+        2, []),
     "an exit within a step is its own": (
-        "declare n int := 0; begin a: loop n := n + 1; exit when n = 9; end loop; return n; end",
-        9,
-        [],
-    ),
-    "labels of loops": (
-        (
-            "declare i int; j int; begin <<out>> for i in 1 .. 3 loop for j in 1 .. 3 loop continue out when j = 2;"
-            " exit out when i = 3; a: insert into mark (what) values (i || '/' || j); end loop; end loop; end"
-        ),
-        None,
-        ["1/1", "2/1"],
-    ),
+        "declare n int := 0; begin a: loop n := n + 1; exit when n = 9; end loop; return n; end", 9,
+        []),
+    "labels of loops": ((
+        "declare i int; j int; begin <<out>> for i in 1 .. 3 loop for j in 1 .. 3 loop continue out when j = 2;"
+            " exit out when i = 3; a: insert into mark (what) values (i || '/' || j); end loop; end loop; end"),
+        None, ["1/1", "2/1"]),
     "numbers": (
         "begin for i in 2 .. 4 loop a: insert into mark (what) values (i::text); end loop; end",
-        None,
-        ["2", "3", "4"],
-    ),
-    "rows": (
-        (
-            "declare r mark; n int; begin for n in select g * 10 from generate_series(1, 2) g loop"
+        None, ["2", "3", "4"]),
+    "rows": ((
+        "declare r mark; n int; begin for n in select g * 10 from generate_series(1, 2) g loop"
             " a: insert into mark (what) values (n::text); end loop;"
-            " for r in select * from mark order by n loop b: insert into mark (what) values (r.what || '!'); end loop; end"
-        ),
-        None,
-        ["10", "20", "10!", "20!"],
-    ),
-    "rows as documents": (
-        (
-            "declare d jsonb; begin for d in select 1 as a, 'x' as b loop a: insert into mark (what) values (d::text);"
-            " end loop; end"
-        ),
-        None,
-        ['{"a": 1, "b": "x"}'],
-    ),
+            " for r in select * from mark order by n loop b: insert into mark (what) values (r.what || '!'); end loop; end"),
+        None, ["10", "20", "10!", "20!"]),
+    "rows as documents": ((
+        "declare d jsonb; begin for d in select 1 as a, 'x' as b loop a: insert into mark (what) values (d::text);"
+            " end loop; end"), None, ['{"a": 1, "b": "x"}']),
     "no rows": (
         "declare n int := 5; begin for n in select 1 where false loop return 1; end loop; return n; end",
-        5,
-        [],
-    ),
+        5, []),
     "a return in a loop": (
-        "begin for i in 1 .. 9 loop if i = 4 then return i; end if; end loop; end",
-        4,
-        [],
-    ),
+        "begin for i in 1 .. 9 loop if i = 4 then return i; end if; end loop; end", 4, []),
     "a block within a step": (
         "declare n int := 1; begin a: begin n := 1 / 0; exception when division_by_zero then n := 8; end; return n; end",
-        8,
-        [],
-    ),
+        8, []),
     "a retry that is not needed": ("begin a retry 3 every '1 s': null; return 1; end", 1, []),
     "undo that is not needed": (
         "begin a: insert into mark (what) values ('a'); undo a: begin delete from mark; end; return 1; end",
-        1,
-        ["a"],
-    ),
+        1, ["a"]),
     "a sleep": ("begin sleep '0 s'; sleep until now() - interval '1 day'; return 1; end", 1, []),
     "the facts of the run": ("begin return run->>'key'; end", "k", []),
     "a variable by the name of the workflow": (
         "declare what text := 'v'; begin a: insert into mark (what) values (w.what); return what; end",
-        "v",
-        ["v"],
-    ),
-    "dollar quotes within": (
-        "begin a: execute $x$ insert into mark (what) values ('d') $x$; end",
-        None,
-        ["d"],
-    ),
-    "a handler": (
-        (
-            "begin a: insert into mark (what) values (1 / 0); exception b: insert into mark (what) values (error->>'sqlstate');"
-            " return error->>'step'; end"
-        ),
-        "a",
-        ["22012"],
-    ),
-    "a handler of one error": (
-        (
-            "begin a: insert into mark (what) values (1 / 0); exception when division_by_zero or sqlstate '22P02' then"
-            " b: insert into mark (what) values ('b'); return error->>'sqlstate'; end"
-        ),
-        "22012",
-        ["b"],
-    ),
-    "handlers of several errors": (
-        (
-            "begin a: perform 'x'::int; exception when division_by_zero then return 1; when data_exception then"
-            " if true then b: null; end if; return 2; when others then return 3; end"
-        ),
-        2,
-        [],
-    ),
+        "v", ["v"]),
+    "dollar quotes within": ("begin a: execute $x$ insert into mark (what) values ('d') $x$; end",
+        None, ["d"]),
+    "a handler": ((
+        "begin a: insert into mark (what) values (1 / 0); exception b: insert into mark (what) values (error->>'sqlstate');"
+            " return error->>'step'; end"), "a", ["22012"]),
+    "a handler of one error": ((
+        "begin a: insert into mark (what) values (1 / 0); exception when division_by_zero or sqlstate '22P02' then"
+            " b: insert into mark (what) values ('b'); return error->>'sqlstate'; end"), "22012",
+        ["b"]),
+    "handlers of several errors": ((
+        "begin a: perform 'x'::int; exception when division_by_zero then return 1; when data_exception then"
+            " if true then b: null; end if; return 2; when others then return 3; end"), 2, []),
     "a handler of the rest": (
         "begin a: raise exception 'x'; exception when division_by_zero then return 1; when others then b: null; end",
-        None,
-        [],
-    ),
+        None, []),
     "spending without a budget": (
         "declare n int := 3; begin spend jsonb_build_object('usd', n, 'calls', 1); return n; end",
-        3,
-        [],
-    ),
+        3, []),
     "publishing": (
         "begin publish jsonb_build_object('n', 1) to 'orders' key 'o1'; publish 2 to 'or' || 'ders'; return 1; end",
-        1,
-        [],
-    ),
+        1, []),
     "a lock": (
         "begin lock 'k' || 1 loop a: insert into mark (what) values ('a'); end loop; return 1; end",
-        1,
-        ["a"],
-    ),
-    "a lock is left": (
-        (
-            "begin <<out>> for i in 1 .. 9 loop lock 'k' loop lock 'l' loop a: insert into mark (what) values (i::text);"
+        1, ["a"]),
+    "a lock is left": ((
+        "begin <<out>> for i in 1 .. 9 loop lock 'k' loop lock 'l' loop a: insert into mark (what) values (i::text);"
             " exit out when i = 2; continue when i = 1; end loop; end loop; end loop; lock 'k' timeout '0 s' loop"
-            " exit; end loop; return timed_out; end"
-        ),
-        False,
-        ["1", "2"],
-    ),
-    "the result comes in a lock": (
-        "begin lock 'k' loop return 5; end loop; end",
-        5,
-        [],
-    ),
+            " exit; end loop; return timed_out; end"), False, ["1", "2"]),
+    "the result comes in a lock": ("begin lock 'k' loop return 5; end loop; end", 5, []),
     "lock table is SQL": ("begin a: lock table mark in share mode; return 1; end", 1, []),
     "a wait for an event that does not come": (
         "declare e jsonb := '{}'; begin wait for event 'x' matching '{\"a\": 1}' key 'k' timeout '0 s' into e; return timed_out; end",
-        True,
-        [],
-    ),
+        True, []),
     "a gate that is not answered": (
         "declare v jsonb; begin ask pay(n => 1) of 'bob', 'carl' quorum 2 timeout '0 s' into v; return jsonb_build_array(timed_out, v->>'verdict'); end",
-        [True, "expire"],
-        [],
-    ),
-    "a handler that ends": (
-        "begin a: perform 1 / 0; exception when others then b: null; end",
-        None,
-        [],
-    ),
-}
+        [True, "expire"], []),
+    "a handler that ends": ("begin a: perform 1 / 0; exception when others then b: null; end", None,
+        []),
+}  # fmt: skip
 
 
 def test_a_text_means_what_plpgsql_would(conn: Conn) -> None:
@@ -396,50 +258,11 @@ def test_a_signature_looks_like_that_of_a_function(db: Conn, signature: str, mes
 
 
 WORDS = [
-    ";",
-    "end",
-    "if",
-    "loop",
-    "begin",
-    ":",
-    "'",
-    "$$",
-    "/*",
-    "(",
-    ")",
-    "undo",
-    "run",
-    "wait",
-    "for",
-    "each",
-    "in",
-    "into",
-    "case",
-    "when",
-    "then",
-    "else",
-    "exception",
-    "return",
-    "retry",
-    "every",
-    "<<",
-    ">>",
-    '"',
-    "--",
-    "declare",
-    "sleep",
-    "until",
-    "lock",
-    "ask",
-    "of",
-    "event",
-    "matching",
-    "timeout",
-    "spend",
-    "publish",
-    "to",
-    "key",
-]
+    ";", "end", "if", "loop", "begin", ":", "'", "$$", "/*", "(", ")", "undo", "run", "wait", "for",
+    "each", "in", "into", "case", "when", "then", "else", "exception", "return", "retry", "every",
+    "<<", ">>", '"', "--", "declare", "sleep", "until", "lock", "ask", "of", "event", "matching",
+    "timeout", "spend", "publish", "to", "key",
+]  # fmt: skip
 
 
 def spoilt(draw: random.Random) -> str:

@@ -157,13 +157,8 @@ def test_a_lock_that_is_taken_away_ends_the_block(conn: Conn) -> None:
     go(conn, "k1")
     go(conn, "k2")
     assert marks(conn) == [
-        "k1 in",
-        "k2 in",
-        "k1 undo",
-        "k1 LockLost",
-        "k2 out",
-        "k2 after",
-    ]
+        "k1 in", "k2 in", "k1 undo", "k1 LockLost", "k2 out", "k2 after",
+    ]  # fmt: skip
 
 
 def test_a_step_does_not_commit_under_a_lock_that_is_lost(conn: Conn) -> None:

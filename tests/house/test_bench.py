@@ -227,17 +227,12 @@ def test_a_goal_may_be_absolute_relative_or_a_difference():
     by_name = {
         "times": goals.Goal("times", "steps_per_second_at_128", at_least=50, times="dbos"),
         "absolute": goals.Goal("absolute", "steps_per_second_at_128", at_least=1001),
-        "beyond": goals.Goal(
-            "beyond",
-            "start_latency_p50_ms",
-            at_most=3,
-            beyond={"engine": "raw", "metric": "idle_wake_up_p50_ms"},
-        ),
-        "per": goals.Goal(
-            "per", "claim_of_10_ms_with_parked", at_most=1.5, per="claim_of_10_ms_empty"
-        ),
+        "beyond": goals.Goal("beyond", "start_latency_p50_ms", at_most=3,
+            beyond={"engine": "raw", "metric": "idle_wake_up_p50_ms"}),
+        "per": goals.Goal("per", "claim_of_10_ms_with_parked", at_most=1.5,
+            per="claim_of_10_ms_empty"),
         "missing": goals.Goal("missing", "steps_per_second_at_128", at_least=15, times="absurd"),
-    }
+    }  # fmt: skip
     judged = {one.goal.name: one for one in goals.judge(by_name.values(), records)}
     assert {name: (one.figure, one.met) for name, one in judged.items()} == {
         "times": (50, True),

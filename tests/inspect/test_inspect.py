@@ -758,13 +758,8 @@ def test_health_is_told_without_words(ask: Ask) -> None:
     assert (idleness.idle, idleness.due_timers) == (False, 0)
     assert idleness.next_due_at > idleness.now
     assert set(ask(inspect.read_view_costs())) == {
-        "runs",
-        "steps",
-        "effects",
-        "decisions",
-        "queues",
-        "workers",
-    }
+        "runs", "steps", "effects", "decisions", "queues", "workers",
+    }  # fmt: skip
 
 
 def test_seals_tell_what_is_as_it_was(ask: Ask, look: psycopg.Connection[Any]) -> None:
@@ -808,30 +803,21 @@ def test_losses_and_violations_are_told(dsn: str, conn: psycopg.Connection[Any])
 
 VIEWS: list[tuple[str, Callable[[psycopg.Connection[Any]], inspect.Question[Any]], str]] = [
     ("runs", lambda _: inspect.find_detail("order-1"), "key = 'order-1'"),
-    (
-        "steps",
-        lambda look: inspect.list_steps(run_id(look, "order-2")),
-        "key = 'order-2' order by call",
-    ),
-    (
-        "timeline",
-        lambda look: inspect.list_units(run_id(look, "order-2")),
-        "key = 'order-2' order by seq",
-    ),
+    ("steps", lambda look: inspect.list_steps(run_id(look, "order-2")),
+        "key = 'order-2' order by call"),
+    ("timeline", lambda look: inspect.list_units(run_id(look, "order-2")),
+        "key = 'order-2' order by seq"),
     ("decisions", lambda look: inspect.list_decisions(run_id(look, "shop-1")), "key = 'shop-1'"),
     ("effects", lambda look: inspect.list_effects(run_id(look, "shop-1")), "key = 'shop-1'"),
     ("obligations", lambda _: inspect.list_obligations(), "true"),
     ("queues", lambda _: inspect.list_queues(), "true order by queue"),
     ("lanes", lambda _: inspect.list_lanes(), "true order by queue, workflow, version"),
-    (
-        "versions",
-        lambda _: inspect.list_versions(),
-        "true order by workflow, first_at nulls first, version",
-    ),
+    ("versions", lambda _: inspect.list_versions(),
+        "true order by workflow, first_at nulls first, version"),
     ("messages", lambda _: inspect.list_messages("order-2"), "key = 'order-2'"),
     ("seals", lambda look: inspect.list_seals(run_id(look, "rest-1")), "key = 'rest-1'"),
     ("seal_lag", lambda _: inspect.read_seal_lag(), "true"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from examples.embedding.with_alembic import shop
 from pgflow.alembic import include_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 FOLDER = servers.REPOSITORY / "examples" / "embedding"
 SAID = "order 1 is shipped\nno order and no run: too few lamps\n"
@@ -80,21 +80,15 @@ def are_one_transaction(conn: psycopg.Connection) -> bool:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("program", [with_psycopg, with_sqlalchemy])
+@pytest.mark.parametrize(
+    "main",
+    [with_psycopg.main, with_sqlalchemy.main, lambda: asyncio.run(with_sqlalchemy_async.main())],
+    ids=["psycopg", "sqlalchemy", "sqlalchemy async"],
+)
 def test_of_two_orders_the_one_that_is_committed_has_a_run(
-    program: Any, conn: psycopg.Connection, capsys: pytest.CaptureFixture[str]
+    main: Callable[[], None], conn: psycopg.Connection, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program.main()
-    assert capsys.readouterr().out == SAID
-    assert books(conn) == SHIPPED
-    assert are_one_transaction(conn)
-
-
-@pytest.mark.full
-def test_of_two_orders_of_async_code_the_one_that_is_committed_has_a_run(
-    conn: psycopg.Connection, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asyncio.run(with_sqlalchemy_async.main())
+    main()
     assert capsys.readouterr().out == SAID
     assert books(conn) == SHIPPED
     assert are_one_transaction(conn)

@@ -57,12 +57,8 @@ VERBS = {
         Verb("signal_rr", "a signal from REPEATABLE READ", isolation=REPEATABLE, of="signal"),
         Verb("signal_ser", "a signal from SERIALIZABLE", isolation=SERIALIZABLE, of="signal"),
         Verb("deliver", "a signal whose sender makes the run ready if it can"),
-        Verb(
-            "deliver_rr",
-            "the same from REPEATABLE READ, which only posts it",
-            isolation=REPEATABLE,
-            of="deliver",
-        ),
+        Verb("deliver_rr", "the same from REPEATABLE READ, which only posts it",
+            isolation=REPEATABLE, of="deliver"),
         Verb("cancel", "a cancel"),
         Verb("cancel_rr", "a cancel from REPEATABLE READ", isolation=REPEATABLE, of="cancel"),
         Verb("force", "a cancel by force"),
@@ -86,44 +82,22 @@ VERBS = {
         Verb("expire", "its holder looking at a gate whose time is over", of="park"),
         Verb("waive", "its holder giving up the gate", of="flush"),
         Verb("approve", "an answer to its gate", clock=2, of="signal"),
-        Verb(
-            "approve_rr",
-            "an answer from REPEATABLE READ",
-            isolation=REPEATABLE,
-            of="signal",
-        ),
-        Verb(
-            "approve_ser",
-            "an answer from SERIALIZABLE",
-            isolation=SERIALIZABLE,
-            of="signal",
-        ),
+        Verb("approve_rr", "an answer from REPEATABLE READ", isolation=REPEATABLE, of="signal"),
+        Verb("approve_ser", "an answer from SERIALIZABLE", isolation=SERIALIZABLE, of="signal"),
         Verb("reject", "another answer", clock=2, of="signal"),
         Verb("start", "a start with its key"),
-        Verb(
-            "start_rr",
-            "a start with its key from REPEATABLE READ",
-            isolation=REPEATABLE,
-            of="start",
-        ),
-        Verb(
-            "start_ser",
-            "a start with its key from SERIALIZABLE",
-            isolation=SERIALIZABLE,
-            of="start",
-        ),
+        Verb("start_rr", "a start with its key from REPEATABLE READ", isolation=REPEATABLE,
+            of="start"),
+        Verb("start_ser", "a start with its key from SERIALIZABLE", isolation=SERIALIZABLE,
+            of="start"),
         Verb("start_later", "a start with its key and a time to begin", of="start"),
         Verb("put_off", "a start with its key of which the last counts", of="start"),
         Verb("collect", "a start with its key that brings an item", of="start"),
         Verb("start_many", "a batch of starts with its key among them", of="start"),
         Verb("start_child", "a start with the key of the child", of="start"),
         Verb("discharge", "word that what the run owes was done", of="signal"),
-        Verb(
-            "discharge_rr",
-            "the same word from REPEATABLE READ",
-            isolation=REPEATABLE,
-            of="signal",
-        ),
+        Verb("discharge_rr", "the same word from REPEATABLE READ", isolation=REPEATABLE,
+            of="signal"),
         Verb("keep", "its holder's code closing what it owes", of="flush"),
         Verb("hand_on", "its continuing as a new generation that owes it then", of="continue"),
         Verb("wait_owing", "its holder parking it, since it owes", of="park"),
@@ -136,12 +110,8 @@ VERBS = {
         Verb("break_lock", "an operator who takes a lock away"),
         Verb("sweep_locks", "a sweep for locks"),
         Verb("publish", "a writer that publishes"),
-        Verb(
-            "publish_rr",
-            "a writer that publishes from REPEATABLE READ",
-            isolation=REPEATABLE,
-            of="publish",
-        ),
+        Verb("publish_rr", "a writer that publishes from REPEATABLE READ", isolation=REPEATABLE,
+            of="publish"),
         Verb("bring", "a relay that brings what there is, in one transaction"),
         Verb("take_over", "another worker taking the relay", of="bring"),
         Verb("settle_events", "a worker saying what became of what it took", of="bring"),
@@ -153,41 +123,23 @@ VERBS = {
         Verb("flush_both", "a batch with flushes of both runs", of="flush"),
         Verb("release_both", "both runs being handed back, in the wrong order", of="release"),
         Verb("wake_both", "a wake of both chains", of="wake"),
-        Verb(
-            "children", "a flush with two children of workflows that are new", clock=2, of="child"
-        ),
-        Verb(
-            "children_back",
-            "a flush with the same children in the other order",
-            clock=2,
-            of="child",
-        ),
-        Verb(
-            "batch",
-            "a batch with a flush of k and a child of l, of which k was taken over",
-            of="flush",
-        ),
-        Verb(
-            "starting_step",
+        Verb("children", "a flush with two children of workflows that are new", clock=2,
+            of="child"),
+        Verb("children_back", "a flush with the same children in the other order", clock=2,
+            of="child"),
+        Verb("batch", "a batch with a flush of k and a child of l, of which k was taken over",
+            of="flush"),
+        Verb("starting_step",
             "a transactional step of the new holder of k that starts a run with the child's key",
-            begins="begin with a start",
-            of="step",
-        ),
+            begins="begin with a start", of="step"),
         Verb("admit", "a flush of its holder that asks its pool for a call", of="flush"),
-        Verb(
-            "charge",
-            "a flush of its holder with a call that cost more than it had reserved",
-            of="flush",
-        ),
+        Verb("charge", "a flush of its holder with a call that cost more than it had reserved",
+            of="flush"),
         Verb("settle", "its end, with what it has reserved", of="complete"),
         Verb("costly_step", "a transactional step that cost less than it had reserved", of="step"),
         Verb("grant", "a grant to the pool above"),
-        Verb(
-            "grant_rr",
-            "a grant to the pool above from REPEATABLE READ",
-            isolation=REPEATABLE,
-            of="grant",
-        ),
+        Verb("grant_rr", "a grant to the pool above from REPEATABLE READ", isolation=REPEATABLE,
+            of="grant"),
         Verb("revoke", "the pool above being revoked", of="grant"),
         Verb("lower", "a lower limit of the pool above", of="grant"),
         # An update is mail as a signal is; so is the question for its answer, which may be the last
@@ -200,21 +152,13 @@ VERBS = {
         Verb("ask_reply", "a question for the answer to the update", of="signal"),
         Verb("redact_update", "a redaction of the update", of="redact"),
     )
-}
+}  # fmt: skip
 
 HOLDERS = ("flush", "park", "complete", "continue", "hold", "child", "step", "step_rr", "release")
 LOOKERS = ("wake", "poll")
 SENDERS = (
-    "signal",
-    "signal_rr",
-    "signal_ser",
-    "cancel",
-    "cancel_rr",
-    "force",
-    "pause",
-    "resume",
-    "retry",
-)
+    "signal", "signal_rr", "signal_ser", "cancel", "cancel_rr", "force", "pause", "resume", "retry",
+)  # fmt: skip
 PLAIN = ("signal", "cancel", "force", "pause", "resume", "retry")
 STARTS = ("start", "start_rr", "start_ser", "start_later", "start_many")
 ANSWERS = ("approve", "approve_rr", "approve_ser", "reject")
@@ -257,13 +201,7 @@ WAITS: dict[str, set[str]] = {
     **dict.fromkeys(
         ("discharge", "discharge_rr", "restart"),
         {
-            "discharge",
-            "discharge_rr",
-            "restart",
-            "poll",
-            "redact",
-            "drop",
-            "redact_update",
+            "discharge", "discharge_rr", "restart", "poll", "redact", "drop", "redact_update",
             "ask_reply",
         },
     ),
@@ -290,7 +228,7 @@ WAITS: dict[str, set[str]] = {
     # sealer waits for nobody.
     "redact": {"restart", "redact", "drop", "seal"},
     "drop": {"restart", "redact", "drop", "seal", "redact_update", "ask_reply"},
-}
+}  # fmt: skip
 
 
 TOUCH_BOTH = {
@@ -688,17 +626,9 @@ def family() -> list[Spec]:
     below = [
         Actor(VERBS[name], f"child_{name}".replace("step", "fence"), "l")
         for name in (
-            "flush",
-            "park",
-            "continue",
-            "hold",
-            "release",
-            "step",
-            "reap",
-            "wake",
-            "cancel",
+            "flush", "park", "continue", "hold", "release", "step", "reap", "wake", "cancel",
         )
-    ]
+    ]  # fmt: skip
     waits = Actor(VERBS["await"])
     gated_child, gated_wait = (
         Actor(VERBS["complete"], "child_complete", "l", gate=1),
@@ -707,23 +637,11 @@ def family() -> list[Spec]:
     return [
         spec("child-completes", "family", "The end of the child", child, *asks),
         spec("parent-completes", "family", "The end of the parent", parent, *below),
-        spec(
-            "await",
-            "family",
-            "A parent that parks until its child ends",
-            waits,
-            *(Actor(VERBS[name]) for name in ("await", "reap", *LOOKERS, *PLAIN)),
-        ),
-        spec(
-            "child-completes-gated",
-            "family",
-            "The end of the child",
-            gated_child,
-            gated_wait,
-            Actor(VERBS["continue"], gate=2),
-            Actor(VERBS["complete"], gate=2),
-        ),
-    ]
+        spec("await", "family", "A parent that parks until its child ends", waits,
+            *(Actor(VERBS[name]) for name in ("await", "reap", *LOOKERS, *PLAIN))),
+        spec("child-completes-gated", "family", "The end of the child", gated_child, gated_wait,
+            Actor(VERBS["continue"], gate=2), Actor(VERBS["complete"], gate=2)),
+    ]  # fmt: skip
 
 
 def several() -> list[Spec]:
@@ -739,65 +657,25 @@ def several() -> list[Spec]:
     child, poll, claim = Actor(VERBS["child"]), Actor(VERBS["poll"]), Actor(VERBS["claim"], gate=1)
     return [
         spec("flush_both", "two", "A batch with both runs", both, twice[0], back, *others),
-        spec(
-            "release_both",
-            "two",
-            "Handing both back in the wrong order",
-            back,
-            twice[1],
-            *steps,
-            *others,
-        ),
-        spec(
-            "child",
-            "two",
-            "A child of k",
-            child,
-            Actor(VERBS["child"], "child_of_l", "l"),
-            Actor(VERBS["start_child"]),
-        ),
-        spec(
-            "children-gated",
-            "two",
-            "A flush with two children of workflows that are new",
-            Actor(VERBS["children"], gate=1),
-            Actor(VERBS["children_back"], run="l", gate=2),
-        ),
-        spec(
-            "batch",
-            "split",
+        spec("release_both", "two", "Handing both back in the wrong order", back, twice[1], *steps,
+            *others),
+        spec("child", "two", "A child of k", child, Actor(VERBS["child"], "child_of_l", "l"),
+            Actor(VERBS["start_child"])),
+        spec("children-gated", "two", "A flush with two children of workflows that are new",
+            Actor(VERBS["children"], gate=1), Actor(VERBS["children_back"], run="l", gate=2)),
+        spec("batch", "split",
             "A batch with a flush of k and a child of l, of which k was taken over,",
-            Actor(VERBS["batch"], token=LATE),
-            Actor(VERBS["starting_step"]),
-        ),
-        spec(
-            "poll",
-            "late",
-            "A sweep",
-            poll,
-            *actors(
-                ("flush", "complete", "continue", "hold", "park", "release", "step", "wake", *PLAIN)
-            ),
-        ),
-        spec(
-            "poll",
-            "expired",
-            "A sweep",
-            poll,
-            Actor(VERBS["poll"], "poll_2"),
-            *actors(("wake", "claim", *PLAIN)),
-        ),
-        spec(
-            "poll-gated",
-            "overdue",
-            "A sweep",
-            Actor(VERBS["poll"], gate=1),
-            Actor(VERBS["wake"], gate=2),
-            Actor(VERBS["poll"], "poll_2", gate=2),
-            Actor(VERBS["claim"], gate=2),
-        ),
+            Actor(VERBS["batch"], token=LATE), Actor(VERBS["starting_step"])),
+        spec("poll", "late", "A sweep", poll,
+            *actors(("flush", "complete", "continue", "hold", "park", "release", "step", "wake",
+                *PLAIN))),
+        spec("poll", "expired", "A sweep", poll, Actor(VERBS["poll"], "poll_2"),
+            *actors(("wake", "claim", *PLAIN))),
+        spec("poll-gated", "overdue", "A sweep", Actor(VERBS["poll"], gate=1),
+            Actor(VERBS["wake"], gate=2), Actor(VERBS["poll"], "poll_2", gate=2),
+            Actor(VERBS["claim"], gate=2)),
         spec("claim-gated", "ready", "A claim", claim, Actor(VERBS["reap"], gate=2)),
-    ]
+    ]  # fmt: skip
 
 
 def spending() -> list[Spec]:
@@ -840,30 +718,16 @@ def three() -> list[Spec]:
     old, new = Actor(VERBS["step"], token=101), Actor(VERBS["takeover"], alone=True)
     return [
         trio("signal-park-wake-gated", "leased", Actor(VERBS["signal"], alone=True), park, wake),
-        trio(
-            "cancel-hold-wake-gated",
-            "leased",
-            Actor(VERBS["cancel"], alone=True),
-            Actor(VERBS["hold"]),
-            wake,
-        ),
-        trio(
-            "pause-park-poll-gated",
-            "leased",
-            Actor(VERBS["pause"], alone=True),
-            park,
-            Actor(VERBS["poll"]),
-        ),
-        trio(
-            "child-await-wake-gated",
-            "family",
+        trio("cancel-hold-wake-gated", "leased", Actor(VERBS["cancel"], alone=True),
+            Actor(VERBS["hold"]), wake),
+        trio("pause-park-poll-gated", "leased", Actor(VERBS["pause"], alone=True), park,
+            Actor(VERBS["poll"])),
+        trio("child-await-wake-gated", "family",
             Actor(VERBS["complete"], "child_complete", "l", alone=True),
-            Actor(VERBS["await"], gate=1),
-            wake,
-        ),
+            Actor(VERBS["await"], gate=1), wake),
         trio("step-takeover-complete", "leased", old, new, Actor(VERBS["complete"], token=102)),
         trio("step-takeover-flush", "leased", old, new, Actor(VERBS["flush"], token=102)),
-    ]
+    ]  # fmt: skip
 
 
 def locks() -> list[Spec]:
@@ -896,15 +760,9 @@ def locks() -> list[Spec]:
         spec("break_lock", "locked", "The lock being taken away", break_, break_2, *moves),
         spec("break_lock", "queued", "The lock being taken away", break_, sweep, *actors("poll")),
         spec("sweep_locks", "queued", "A sweep for locks", sweep, sweep_2, *actors("poll"), *moves),
-        spec(
-            "give-gated",
-            "locked",
-            "The end of the block",
-            gives,
-            late,
-            *actors("take_lock", "sweep_locks", gate=2),
-        ),
-    ]
+        spec("give-gated", "locked", "The end of the block", gives, late,
+            *actors("take_lock", "sweep_locks", gate=2)),
+    ]  # fmt: skip
 
 
 def updates() -> list[Spec]:
@@ -951,195 +809,79 @@ def events() -> list[Spec]:
     slow = Actor(VERBS["publish"], "publish_2")
     awaits, match, forget = actors("await_event", "match", "forget_event")
     return [
-        spec(
-            "publish",
-            "published",
-            "A writer",
-            publish,
-            twice("publish"),
-            *actors("publish_rr", "bring", *rest),
-        ),
+        spec("publish", "published", "A writer", publish, twice("publish"),
+            *actors("publish_rr", "bring", *rest)),
         spec("bring", "published", "A relay", bring, twice("bring"), *actors("publish_rr", *rest)),
         spec("replay_events", "published", "Going back", replay, twice("replay_events"), drop),
         spec("drop_events", "published", "The removal of events", drop, twice("drop_events")),
-        Spec(
-            "published-publish-publish-bring",
-            "published",
+        Spec("published-publish-publish-bring", "published",
             f"# Here {PLACES['published']}. Two writers, the first of which may be slow, and",
-            ((publish, slow, bring),),
-        ),
-        spec(
-            "settle_events",
-            "relayed",
-            "The one who took it",
-            settle,
-            twice("settle_events"),
-            *actors("take_over", "publish", *rest),
-        ),
+            ((publish, slow, bring),)),
+        spec("settle_events", "relayed", "The one who took it", settle, twice("settle_events"),
+            *actors("take_over", "publish", *rest)),
         spec("take_over", "relayed", "Another worker", *actors("take_over", "replay_events")),
-        spec(
-            "await_event",
-            "listening",
-            "A run that waits for an event",
-            awaits,
-            *actors("publish", "publish_rr", "match", "drop_events"),
-        ),
-        Spec(
-            "listening-publish-await-match",
-            "listening",
+        spec("await_event", "listening", "A run that waits for an event", awaits,
+            *actors("publish", "publish_rr", "match", "drop_events")),
+        Spec("listening-publish-await-match", "listening",
             f"# Here {PLACES['listening']}. A writer, a run that waits for an event and",
-            ((publish, awaits, match),),
-        ),
-        spec(
-            "match",
-            "expecting",
-            "A sweep",
-            match,
-            twice("match"),
-            *actors("publish", "publish_rr", "wake", "force", "drop_events"),
-        ),
+            ((publish, awaits, match),)),
+        spec("match", "expecting", "A sweep", match, twice("match"),
+            *actors("publish", "publish_rr", "wake", "force", "drop_events")),
         spec("publish", "expecting", "A writer", publish, slow, *actors("wake")),
-        Spec(
-            "expecting-publish-publish-match",
-            "expecting",
+        Spec("expecting-publish-publish-match", "expecting",
             f"# Here {PLACES['expecting']}. Two writers, the first of which may be slow, and",
-            ((publish, slow, match),),
-        ),
+            ((publish, slow, match),)),
         spec("forget_event", "attentive", "The wait being given up", forget, match, publish),
         spec("await_event", "attentive", "The run being parked", awaits, match, publish),
-    ]
+    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------- what cannot meet
 
 HELD = ("flush", "park", "complete", "continue", "hold", "child", "step", "release")
 APART = (
-    (
-        ("claim",),
-        HELD,
-        (
-            "a claim takes a run that is ready, and these need its lease: one transaction moves it, "
-            "and only after its commit is there the other place"
-        ),
-    ),
-    (
-        HELD,
-        HELD,
-        (
-            "a worker has one batch of a run in flight, a step waits for its turn, and of a former "
-            "holder everything is refused by the same line (taken-*)"
-        ),
-    ),
+    (("claim",), HELD,
+        ("a claim takes a run that is ready, and these need its lease: one transaction moves it, "
+            "and only after its commit is there the other place")),
+    (HELD, HELD,
+        ("a worker has one batch of a run in flight, a step waits for its turn, and of a former "
+            "holder everything is refused by the same line (taken-*)")),
     (("patch",), (*HELD, "reap"), "only a stuck run is let go, and nobody holds that"),
-    (
-        ("start",),
-        (*HELD, "reap", "patch"),
-        (
-            "whoever holds a run has seen its start committed: a start with its key only reads then (a "
-            "child's key: two-child)"
-        ),
-    ),
-    (
-        ("grant",),
-        (
-            "claim",
-            "park",
-            "continue",
-            "hold",
-            "child",
-            "release",
-            "reap",
-            "poll",
-            "patch",
-            "start",
-            "signal",
-            "deliver",
-            "cancel",
-            "force",
-            "pause",
-            "resume",
-            "retry",
-        ),
-        (
-            "a word on a pool touches only its rows, and these touch none of a pool: they start, "
-            "move or tell a run, and what draws is in the flush beside them (spending-*)"
-        ),
-    ),
-    (
-        ("take_lock", "free_lock", "break_lock", "sweep_locks"),
-        (
-            "claim",
-            "hold",
-            "child",
-            "release",
-            "reap",
-            "patch",
-            "start",
-            "signal",
-            "deliver",
-            "cancel",
-            "force",
-            "pause",
-            "resume",
-            "retry",
-            "grant",
-        ),
-        (
-            "these change no row of a lock: a run keeps its locks wherever it is moved, until it "
-            "gives them back, goes on as another generation or ends"
-        ),
-    ),
-    (
-        ("drop",),
-        (*HELD, "claim", "reap", "patch"),
-        "history is removed of chains that have ended long ago, and these move a run that has not",
-    ),
-    (
-        ("redact",),
-        ("claim", "hold", "child", "release", "reap", "patch"),
-        "these change a run's place, and a redaction its units",
-    ),
-    (
-        ("seal",),
-        ("claim", "park", "hold", "child", "step", "release", "patch"),
-        "the sealer reads what is committed, and has met a commit of each kind (watched-seal)",
-    ),
-    (
-        ("seal", "redact", "drop"),
-        ("take_lock", "free_lock", "break_lock", "sweep_locks", "grant"),
-        "those touch what has ended or stands in a journal, and these neither",
-    ),
-    (
-        ("fire", *OF_SCHEDULES),
-        tuple(name for name in VERBS if name not in ("fire", *OF_SCHEDULES)),
-        (
-            "these touch rows of schedules and keys of slots alone; they start and cancel runs as "
-            "anybody does, which stands above"
-        ),
-    ),
-    (
-        ("pause_schedule",),
-        ("pause_schedule", "start_slot"),
-        "a second word waits for the row, as the others on a schedule do; a start touches none",
-    ),
-    (
-        ("publish", "bring", "replay_events", "drop_events"),
-        tuple(
-            name
-            for name, verb in VERBS.items()
-            if not verb.of and name not in ("publish", "bring", "replay_events", "drop_events")
-        ),
-        (
-            "these touch no run: what waits for an event is a row of its own, which a park writes and "
-            "a sweep takes (listening-*, expecting-*)"
-        ),
-    ),
-    (
-        ("free_lock",),
-        ("flush", "complete", "continue", "step"),
-        "plain code gives back what it holds itself, and these what their run holds",
-    ),
-)
+    (("start",), (*HELD, "reap", "patch"),
+        ("whoever holds a run has seen its start committed: a start with its key only reads then (a "
+            "child's key: two-child)")),
+    (("grant",),
+        ("claim", "park", "continue", "hold", "child", "release", "reap", "poll", "patch", "start",
+            "signal", "deliver", "cancel", "force", "pause", "resume", "retry"),
+        ("a word on a pool touches only its rows, and these touch none of a pool: they start, "
+            "move or tell a run, and what draws is in the flush beside them (spending-*)")),
+    (("take_lock", "free_lock", "break_lock", "sweep_locks"),
+        ("claim", "hold", "child", "release", "reap", "patch", "start", "signal", "deliver",
+            "cancel", "force", "pause", "resume", "retry", "grant"),
+        ("these change no row of a lock: a run keeps its locks wherever it is moved, until it "
+            "gives them back, goes on as another generation or ends")),
+    (("drop",), (*HELD, "claim", "reap", "patch"),
+        "history is removed of chains that have ended long ago, and these move a run that has not"),
+    (("redact",), ("claim", "hold", "child", "release", "reap", "patch"),
+        "these change a run's place, and a redaction its units"),
+    (("seal",), ("claim", "park", "hold", "child", "step", "release", "patch"),
+        "the sealer reads what is committed, and has met a commit of each kind (watched-seal)"),
+    (("seal", "redact", "drop"), ("take_lock", "free_lock", "break_lock", "sweep_locks", "grant"),
+        "those touch what has ended or stands in a journal, and these neither"),
+    (("fire", *OF_SCHEDULES), tuple(name for name in VERBS if name not in ("fire", *OF_SCHEDULES)),
+        ("these touch rows of schedules and keys of slots alone; they start and cancel runs as "
+            "anybody does, which stands above")),
+    (("pause_schedule",), ("pause_schedule", "start_slot"),
+        "a second word waits for the row, as the others on a schedule do; a start touches none"),
+    (("publish", "bring", "replay_events", "drop_events"),
+        tuple(name for name,
+            verb in VERBS.items() if not verb.of and name not in ("publish", "bring",
+                "replay_events", "drop_events")),
+        ("these touch no run: what waits for an event is a row of its own, which a park writes and "
+            "a sweep takes (listening-*, expecting-*)")),
+    (("free_lock",), ("flush", "complete", "continue", "step"),
+        "plain code gives back what it holds itself, and these what their run holds"),
+)  # fmt: skip
 """These, those, and why they do not meet."""
 
 

@@ -44,21 +44,9 @@ from typer.main import get_command
 from pgflow.embedded._binaries import find_programs
 
 ONLY_READ = (
-    "pip install",
-    "pytest",
-    "python -m venv",
-    "cd ",
-    "git ",
-    "pgflow demo",
-    "pgflow pg",
-    "pgflow web",
-    "pgflow serve",
-    "pgflow import",
-    "granian",
-    "kubectl",
-    "sudo",
-    "journalctl",
-)
+    "pip install", "pytest", "python -m venv", "cd ", "git ", "pgflow demo", "pgflow pg",
+    "pgflow web", "pgflow serve", "pgflow import", "granian", "kubectl", "sudo", "journalctl",
+)  # fmt: skip
 """Command lines that are tested elsewhere, or speak with something that is not here."""
 
 SKILL = servers.REPOSITORY / "cli" / "pgflow_cli" / "skill" / "SKILL.md"

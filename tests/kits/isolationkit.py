@@ -197,43 +197,22 @@ def difference(name: str, printed: str) -> str:
 # What a caller may be told, by the step that may be told so. Nothing else is an error that a call
 # may raise.
 ALLOWED = (
-    (
-        "a step of which another try has committed",
-        r"fence\w*",
-        r'duplicate key value violates unique constraint "unit_\d+_pkey"',
-    ),
-    (
-        "a caller with an old snapshot tries again",
-        r"\w+_(rr|ser)(_2)?",
-        r"could not serialize access due to .*|run \d+ was written into meanwhile: try again",
-    ),
-    (
-        "a step whose run was taken or handed back",
-        r"\w*fence\w*",
-        r"run \d+ is no longer held by this worker",
-    ),
-    (
-        "a claim of a worker that was declared dead",
-        r"claim\w*",
-        r"worker \d+ is not registered, or was declared dead",
-    ),
-    (
-        "a message to a run that is not there yet",
-        r"signal|deliver|cancel|force|pause|resume|retry",
-        r"no run has the key 'k'",
-    ),
-    (
-        "a retry of a run that has ended",
-        r"retry",
-        r"run 'k' is \w+: only a stuck or failed run can be retried",
-    ),
+    ("a step of which another try has committed", r"fence\w*",
+        r'duplicate key value violates unique constraint "unit_\d+_pkey"'),
+    ("a caller with an old snapshot tries again", r"\w+_(rr|ser)(_2)?",
+        r"could not serialize access due to .*|run \d+ was written into meanwhile: try again"),
+    ("a step whose run was taken or handed back", r"\w*fence\w*",
+        r"run \d+ is no longer held by this worker"),
+    ("a claim of a worker that was declared dead", r"claim\w*",
+        r"worker \d+ is not registered, or was declared dead"),
+    ("a message to a run that is not there yet", r"signal|deliver|cancel|force|pause|resume|retry",
+        r"no run has the key 'k'"),
+    ("a retry of a run that has ended", r"retry",
+        r"run 'k' is \w+: only a stuck or failed run can be retried"),
     ("a key that names another run", r"start\w*", r"key '\w+' already names a run of .*"),
-    (
-        "what follows an error",
-        r"\w+",
-        r"current transaction is aborted, commands ignored until end of transaction block",
-    ),
-)
+    ("what follows an error", r"\w+",
+        r"current transaction is aborted, commands ignored until end of transaction block"),
+)  # fmt: skip
 
 
 @dataclass

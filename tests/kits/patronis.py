@@ -110,36 +110,18 @@ class Node:
             "name": self.name,
             "restapi": {"listen": f"127.0.0.1:{self._rest_port}", "connect_address": rest},
             "etcd3": {"hosts": [etcd], "use_proxies": cluster.is_cut},
-            "bootstrap": {
-                "dcs": {
-                    "ttl": TTL_SECONDS,
-                    "loop_wait": 2,
-                    "retry_timeout": 5,
-                    "synchronous_mode": cluster.is_synchronous,
-                    "postgresql": {"use_pg_rewind": True},
-                },
+            "bootstrap": {"dcs": {"ttl": TTL_SECONDS, "loop_wait": 2, "retry_timeout": 5,
+                "synchronous_mode": cluster.is_synchronous, "postgresql": {"use_pg_rewind": True}},
                 "initdb": [{"encoding": "UTF8"}, {"locale": "C"}, "data-checksums"],
-                "pg_hba": [rule.format("all"), rule.format("replication")],
-            },
-            "postgresql": {
-                "listen": f"127.0.0.1:{self.port}",
-                "connect_address": postgres,
-                "data_dir": str(self.folder / "data"),
-                "bin_dir": str(cluster.programs),
-                "authentication": {
-                    role: {"username": name, "password": cluster.password}
-                    for role, name in (
-                        ("superuser", "postgres"),
-                        ("replication", "replicator"),
-                        ("rewind", "rewinder"),
-                    )
-                },
-                "parameters": {
-                    "unix_socket_directories": str(self.folder),
-                    "shared_buffers": "32MB",
-                },
-            },
-        }
+                "pg_hba": [rule.format("all"), rule.format("replication")]},
+            "postgresql": {"listen": f"127.0.0.1:{self.port}", "connect_address": postgres,
+                "data_dir": str(self.folder / "data"), "bin_dir": str(cluster.programs),
+                "authentication": {role: {"username": name, "password": cluster.password} for role,
+                    name in (("superuser", "postgres"), ("replication", "replicator"),
+                        ("rewind", "rewinder"))},
+                "parameters": {"unix_socket_directories": str(self.folder),
+                    "shared_buffers": "32MB"}},
+        }  # fmt: skip
 
     def start(self) -> None:
         """Start Patroni, which starts Postgres."""

@@ -20,28 +20,9 @@ from pgflow.web import Principal, asgi
 
 BASE = "http://127.0.0.1"
 APART = {
-    "p",
-    "div",
-    "dt",
-    "dd",
-    "td",
-    "th",
-    "tr",
-    "li",
-    "h1",
-    "h2",
-    "h3",
-    "label",
-    "option",
-    "summary",
-    "pre",
-    "section",
-    "button",
-    "legend",
-    "title",
-    "nav",
-    "a",
-}
+    "p", "div", "dt", "dd", "td", "th", "tr", "li", "h1", "h2", "h3", "label", "option", "summary",
+    "pre", "section", "button", "legend", "title", "nav", "a",
+}  # fmt: skip
 """Elements whose text does not run on into that before."""
 VOID = {"meta", "link", "input", "br", "img", "hr"}
 

@@ -239,14 +239,15 @@ async def test_what_nothing_takes_back_needs_a_person_in_the_next_generation_too
     assert World.calls == ["book flight", "burn papers", "cancel flight"]
 
 
+async def aside() -> None:
+    async with pgflow.effects.saga():
+        await book("hotel")
+        await pgflow.sleep(1000)
+
+
 async def test_a_task_that_has_a_block_open_hands_it_on_too(aflow: AsyncHarness) -> None:
     @workflow
     async def careless(n: int) -> None:
-        async def aside() -> None:
-            async with pgflow.effects.saga():
-                await book("hotel")
-                await pgflow.sleep(1000)
-
         if n == 0:
             task = asyncio.create_task(aside())
             await book("flight")
@@ -266,11 +267,6 @@ async def test_a_run_that_fails_takes_back_what_its_tasks_have_in_open_blocks(
 ) -> None:
     @workflow
     async def careless() -> None:
-        async def aside() -> None:
-            async with pgflow.effects.saga():
-                await book("hotel")
-                await pgflow.sleep(1000)
-
         task = asyncio.create_task(aside())
         await book("flight")
         await book("car")

@@ -552,31 +552,19 @@ async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(
 # ---------------------------------------------------------------- policies that err
 
 
-@pytest.mark.parametrize(
-    ("rule", "request_", "needs"),
-    [
-        (
-            '{"predicate": "$.at.datetime() > \\"2024-01-01T00:00:00+00:00\\".datetime()"}',
-            '{"at": "2025-01-01"}',
-            "gate",
-        ),
-        (
-            '{"predicate": "$.at.datetime() > \\"2024-01-01T00:00:00+00:00\\".datetime()"}',
-            '{"at": "2023-01-01"}',
-            None,
-        ),
-        (
-            '{"predicate": "$.at.datetime() > \\"2024-01-01\\".datetime()"}',
-            '{"at": "no date"}',
-            "gate",
-        ),
-        ('{"amount": "strict $.cents", "above": 5}', "{}", "gate"),
-        ('{"amount": "strict $.cents", "above": 5}', '{"cents": 4}', None),
-        ('{"amount": "$.cents", "above": 5}', '{"cents": "a lot"}', "gate"),
-        ('{"name": "other"}', "{}", None),
-        ('{"risk": "reversible", "needs": "nothing"}', "{}", "nothing"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "request_", "needs"), [
+    ('{"predicate": "$.at.datetime() > \\"2024-01-01T00:00:00+00:00\\".datetime()"}',
+        '{"at": "2025-01-01"}', "gate"),
+    ('{"predicate": "$.at.datetime() > \\"2024-01-01T00:00:00+00:00\\".datetime()"}',
+        '{"at": "2023-01-01"}', None),
+    ('{"predicate": "$.at.datetime() > \\"2024-01-01\\".datetime()"}', '{"at": "no date"}',
+        "gate"),
+    ('{"amount": "strict $.cents", "above": 5}', "{}", "gate"),
+    ('{"amount": "strict $.cents", "above": 5}', '{"cents": 4}', None),
+    ('{"amount": "$.cents", "above": 5}', '{"cents": "a lot"}', "gate"),
+    ('{"name": "other"}', "{}", None),
+    ('{"risk": "reversible", "needs": "nothing"}', "{}", "nothing"),
+])  # fmt: skip
 def test_a_rule_that_cannot_be_judged_lets_nothing_through(
     conn: psycopg.Connection, rule: str, request_: str, needs: str | None
 ) -> None:

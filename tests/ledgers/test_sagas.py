@@ -107,13 +107,8 @@ async def test_what_was_done_is_taken_back_the_last_first(
         await (await aflow.start(trip, True)).result(SOON)
     assert isinstance(failed.value.__cause__, Trouble)
     assert World.calls == [
-        "book flight",
-        "book hotel",
-        "book car",
-        "cancel car",
-        "cancel hotel",
-        "cancel flight",
-    ]
+        "book flight", "book hotel", "book car", "cancel car", "cancel hotel", "cancel flight",
+    ]  # fmt: skip
     assert World.there == set()
     pairs = conn.execute(
         "select e.request->>'name', c.name, c.status from pgflow.effects e join pgflow.effects c "
@@ -304,13 +299,8 @@ async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(
         await run.result(SOON)
     assert World.there == set()
     assert World.calls == [
-        "book flight",
-        "book hotel",
-        "book car",
-        "cancel car",
-        "cancel hotel",
-        "cancel flight",
-    ]
+        "book flight", "book hotel", "book car", "cancel car", "cancel hotel", "cancel flight",
+    ]  # fmt: skip
 
 
 @pytest.mark.full

@@ -365,32 +365,20 @@ async def test_a_crash_goes_on_where_it_was_and_asks_the_planner_no_second_time(
 
 
 REFUSED = [
-    (
-        [PlannedCall("tell", {"text": "x"}), PlannedCall("burn", {"seat": 1})],
-        "needs a gate: step 2, burn: burn is irreversible",
-    ),
-    (
-        [PlannedCall("os.system", {"command": "rm"})],
-        "needs a gate: step 1, os.system: no step that may be called here is named 'os.system'",
-    ),
-    (
-        [PlannedCall("take_seat", {"seat": 1, "name": "eve"})],
-        "needs a gate: step 1, take_seat: no step that may be called",
-    ),
-    (
-        [PlannedCall("return_seat", {"seat": "one"})],
-        "what return_seat would be called with does not fit",
-    ),
-    (
-        [PlannedCall("return_seat", {"seat": 1, "also": 2})],
-        "what return_seat would be called with does not fit",
-    ),
+    ([PlannedCall("tell", {"text": "x"}), PlannedCall("burn", {"seat": 1})],
+        "needs a gate: step 2, burn: burn is irreversible"),
+    ([PlannedCall("os.system", {"command": "rm"})],
+        "needs a gate: step 1, os.system: no step that may be called here is named 'os.system'"),
+    ([PlannedCall("take_seat", {"seat": 1, "name": "eve"})],
+        "needs a gate: step 1, take_seat: no step that may be called"),
+    ([PlannedCall("return_seat", {"seat": "one"})],
+        "what return_seat would be called with does not fit"),
+    ([PlannedCall("return_seat", {"seat": 1, "also": 2})],
+        "what return_seat would be called with does not fit"),
     ([PlannedCall("return_seat")], "what return_seat would be called with does not fit"),
-    (
-        [PlannedCall("note", {"cents": 1, "conn": "x"})],
-        "what note would be called with does not fit",
-    ),
-]
+    ([PlannedCall("note", {"cents": 1, "conn": "x"})],
+        "what note would be called with does not fit"),
+]  # fmt: skip
 
 
 @pytest.mark.full

@@ -400,24 +400,10 @@ def test_a_model_that_was_not_built_when_it_was_defined_comes_back(annotation):
 
 
 AWKWARD = [
-    "type",
-    "default",
-    "metadata",
-    "config",
-    "cls",
-    "fields",
-    "choices",
-    "schema",
-    "expected",
-    "members",
-    "ref",
-    "serialization",
-    "definitions",
-    "items_schema",
-    "computed_fields",
-    "extras_schema",
-    "function",
-]
+    "type", "default", "metadata", "config", "cls", "fields", "choices", "schema", "expected",
+    "members", "ref", "serialization", "definitions", "items_schema", "computed_fields",
+    "extras_schema", "function",
+]  # fmt: skip
 
 
 class Blob(pydantic.BaseModel):
@@ -1023,18 +1009,8 @@ WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
 ARGUMENTS: dict[str, Any] = {
     "nothing": ((), {}),
     "plain": ((1, "a", None, 1.5, True, b"\xff"), {"k": [1, {"x": (2, 3)}]}),
-    "classes": (
-        (
-            Order(
-                uuid.UUID(int=7),
-                [Line("a", 1)],
-                datetime(2026, 1, 1, tzinfo=UTC),
-                Decimal("1.10"),
-                Colour.RED,
-            ),
-        ),
-        {},
-    ),
+    "classes": ((Order(uuid.UUID(int=7), [Line("a", 1)], datetime(2026, 1, 1, tzinfo=UTC),
+        Decimal("1.10"), Colour.RED),), {}),
     "set": ((set(WORDS),), {}),
     "sets within": (({"words": frozenset(WORDS), "pairs": [{(w, len(w)) for w in WORDS}]},), {}),
     "sets of sets": ((frozenset({frozenset(WORDS[:2]), frozenset(WORDS[2:])}),), {}),
@@ -1043,14 +1019,9 @@ ARGUMENTS: dict[str, Any] = {
     "lone surrogate": (("\ud800",), {}),
     "a dataclass with a set": ((Basket(set(WORDS)),), {}),
     "a model with a set": ((Shelf(items=set(WORDS)),), {}),
-    "keys that are no texts": (
-        (
-            {Colour.RED: 1, (1, 2): 2, date(2026, 1, 1): Basket(set(WORDS))},
-            Loop({uuid.UUID(int=7): 1}),
-        ),
-        {},
-    ),
-}
+    "keys that are no texts": (({Colour.RED: 1, (1, 2): 2, date(2026, 1, 1): Basket(set(WORDS))},
+        Loop({uuid.UUID(int=7): 1})), {}),
+}  # fmt: skip
 
 
 def hash_everything() -> dict[str, int]:

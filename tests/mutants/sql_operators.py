@@ -24,39 +24,11 @@ TOKEN = re.compile(
 )
 HEAD = re.compile(r"create (?:or replace )?(function|view|procedure) pgflow\.(\w+)")
 BODY = re.compile(r"\bas (\$\w*\$)|^return\b", re.MULTILINE)
-ENDS = frozenset(
-    [
-        "and",
-        "or",
-        "then",
-        "loop",
-        "order",
-        "group",
-        "limit",
-        "offset",
-        "for",
-        "returning",
-        "union",
-        "except",
-        "intersect",
-        "when",
-        "else",
-        "end",
-        "where",
-        "having",
-        "window",
-        "left",
-        "right",
-        "full",
-        "inner",
-        "cross",
-        "join",
-        "on",
-        "using",
-        "into",
-        "do",
-    ]
-)
+ENDS = frozenset([
+    "and", "or", "then", "loop", "order", "group", "limit", "offset", "for", "returning",
+    "union", "except", "intersect", "when", "else", "end", "where", "having", "window", "left",
+    "right", "full", "inner", "cross", "join", "on", "using", "into", "do",
+])  # fmt: skip
 ORDER_ENDS = ENDS - {"and", "or", "else", "end", "then", "when"}
 STARTS = ("where", "on", "and", "or", "having")
 BEFORE = frozenset(["", "begin", "then", "else", "loop", ";"])

@@ -1135,30 +1135,21 @@ def test_obligations_are_for_the_code_of_a_workflow() -> None:
             call()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "error", "says"),
-    [
-        (lambda: pgflow.authority.owe(""), InvalidArgument, "1 to 255 bytes"),
-        (lambda: pgflow.authority.owe("x", to="y" * 300), InvalidArgument, "at most 255"),
-        (lambda: pgflow.authority.owe("x", due="soon"), InvalidArgument, "due of owe"),  # type: ignore[arg-type]
-        (lambda: pgflow.authority.owe("x", due=datetime(2030, 1, 1)), InvalidArgument, "time zone"),  # noqa: DTZ001
-        (
-            lambda: pgflow.authority.owe("x", on_breach=print),
-            InvalidArgument,
-            "a signal, a workflow",
-        ),  # type: ignore[arg-type]
-        (lambda: pgflow.authority.owe("x", on_breach=go), NotStorable, "signal 'go'"),  # type: ignore[arg-type]
-        (lambda: pgflow.authority.owe("x", detail="x" * 70_000), InvalidArgument, "64 KiB"),
-        (lambda: pgflow.authority.owe("x", detail=object()), NotStorable, "detail"),
-        (
-            lambda: pgflow.authority.discharge("nobody's"),
-            InvalidArgument,
-            "not an obligation of this run",
-        ),
-        (lambda: pgflow.authority.transfer("x", ""), InvalidArgument, "to of transfer()"),
-        (lambda: pgflow.authority.waive("x", by="", why="y"), InvalidArgument, "by= and why="),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "error", "says"), [
+    (lambda: pgflow.authority.owe(""), InvalidArgument, "1 to 255 bytes"),
+    (lambda: pgflow.authority.owe("x", to="y" * 300), InvalidArgument, "at most 255"),
+    (lambda: pgflow.authority.owe("x", due="soon"), InvalidArgument, "due of owe"),  # type: ignore[arg-type]
+    (lambda: pgflow.authority.owe("x", due=datetime(2030, 1, 1)), InvalidArgument, "time zone"),  # noqa: DTZ001
+    (lambda: pgflow.authority.owe("x", on_breach=print), InvalidArgument,
+        "a signal, a workflow"),  # type: ignore[arg-type]
+    (lambda: pgflow.authority.owe("x", on_breach=go), NotStorable, "signal 'go'"),  # type: ignore[arg-type]
+    (lambda: pgflow.authority.owe("x", detail="x" * 70_000), InvalidArgument, "64 KiB"),
+    (lambda: pgflow.authority.owe("x", detail=object()), NotStorable, "detail"),
+    (lambda: pgflow.authority.discharge("nobody's"), InvalidArgument,
+        "not an obligation of this run"),
+    (lambda: pgflow.authority.transfer("x", ""), InvalidArgument, "to of transfer()"),
+    (lambda: pgflow.authority.waive("x", by="", why="y"), InvalidArgument, "by= and why="),
+])  # fmt: skip
 async def test_what_cannot_be_recorded_is_refused_in_the_code(
     aflow: AsyncHarness, conn: Conn, wrong: Any, error: type[Exception], says: str
 ) -> None:

@@ -198,14 +198,8 @@ def test_the_gate_plays_counts_that_no_machine_changes():
     gate = [layer for layer in layers.LAYERS if layer.gate is not None]
     assert [layer.amount(None) for layer in gate] == [layer.gate for layer in gate]
     assert {layer.name for layer in gate} == {
-        "simulator",
-        "programs",
-        "crashes",
-        "commits",
-        "wirecut",
-        "isolation",
-        "effects",
-    }
+        "simulator", "programs", "crashes", "commits", "wirecut", "isolation", "effects",
+    }  # fmt: skip
 
 
 def test_a_longer_proof_plays_more_and_none_less_than_the_gate():

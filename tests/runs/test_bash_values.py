@@ -253,24 +253,14 @@ def test_a_program_that_gets_a_value_as_code_is_warned_of_by_name(
     assert any(message.startswith(f"Node 'b': {program} ") for *_, message in found), found
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        'bash -c \'echo "$1"\' - "$a.output"',
-        "awk -v x=\"$a.output\" '{ print x }' f",
-        'python3 script.py "$a.output" <<< "$a.output"',
-        "jq -r .x <<< $a.output",
-        'git commit -m "$a.output"',
-        "trap 'rm -f file' EXIT; echo $a.output > file",
-        'echo "$a.output" | bun script.ts',
-        'awk \'{ print > "f" }\' <<< "$a.output"',
-        "sed 's/e/e/g' <<< \"$a.output\"",
-        'echo "$a.output" > f; python3 script.py < f',
-        'f() { echo "$1"; }; f "$a.output" > f; cat f',
-        'u=git; $u log "$a.output"',
-        'u="npm run"; $u x "$a.output"',
-        '"$HOME/bin/tool" "$a.output"',
-    ],
-)
+@pytest.mark.parametrize("script", [
+    'bash -c \'echo "$1"\' - "$a.output"', "awk -v x=\"$a.output\" '{ print x }' f",
+    'python3 script.py "$a.output" <<< "$a.output"', "jq -r .x <<< $a.output",
+    'git commit -m "$a.output"', "trap 'rm -f file' EXIT; echo $a.output > file",
+    'echo "$a.output" | bun script.ts', 'awk \'{ print > "f" }\' <<< "$a.output"',
+    "sed 's/e/e/g' <<< \"$a.output\"", 'echo "$a.output" > f; python3 script.py < f',
+    'f() { echo "$1"; }; f "$a.output" > f; cat f', 'u=git; $u log "$a.output"',
+    'u="npm run"; $u x "$a.output"', '"$HOME/bin/tool" "$a.output"',
+])  # fmt: skip
 def test_a_value_that_is_handed_over_as_a_value_is_not_warned_of(script: str) -> None:
     assert problems(script) == []

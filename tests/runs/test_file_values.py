@@ -157,19 +157,10 @@ def test_a_value_is_a_literal_of_javascript(expression: str) -> None:
     assert done.stdout == EVIL
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "$a.output",
-        "'$a.output'",
-        '"$a.output"',
-        "r'$a.output'",
-        "f'$a.output'",
-        "f'''{$a.output[:0]}$a.output'''",
-        '"""$a.output"""',
-        "'%s' % $a.output",
-    ],
-)
+@pytest.mark.parametrize("expression", [
+    "$a.output", "'$a.output'", '"$a.output"', "r'$a.output'", "f'$a.output'",
+    "f'''{$a.output[:0]}$a.output'''", '"""$a.output"""', "'%s' % $a.output",
+])  # fmt: skip
 def test_a_value_is_a_literal_of_python(expression: str) -> None:
     program = prepare(f"import sys\nsys.stdout.write({expression})", "python")
     text = fill(program, lambda _: "plain" if "[:0]" in expression else EVIL)

@@ -129,22 +129,11 @@ def test_wishes_of_a_file_become_arguments_that_are_no_options(agent: Agent) -> 
         session="s-0",
     )
     assert agent.argv == [
-        "-p",
-        "--output-format=stream-json",
-        "--verbose",
-        "--model=--dangerously-skip-permissions",
-        "--system-prompt=Be brief.",
-        "--mcp-config=servers.json",
-        "--disallowedTools=WebSearch",
-        "--max-budget-usd=2.5",
-        "--resume=s-0",
-        "--strict-mcp-config",
-        "--fork-session",
-        "--tools=Read,Bash",
-        "--allowedTools=Read,Bash(git:*)",
-        "--permission-mode",
-        "acceptEdits",
-    ]
+        "-p", "--output-format=stream-json", "--verbose", "--model=--dangerously-skip-permissions",
+        "--system-prompt=Be brief.", "--mcp-config=servers.json", "--disallowedTools=WebSearch",
+        "--max-budget-usd=2.5", "--resume=s-0", "--strict-mcp-config", "--fork-session",
+        "--tools=Read,Bash", "--allowedTools=Read,Bash(git:*)", "--permission-mode", "acceptEdits",
+    ]  # fmt: skip
 
 
 def test_no_tools_are_no_tools(agent: Agent) -> None:

@@ -27,19 +27,9 @@ from pgflow._model.schedules import (
 from pgflow.errors import InvalidArgument
 
 EXPRESSIONS = [
-    "*/15 * * * *",
-    "0 * * * *",
-    "5,35 */2 * * *",
-    "30 2 * * *",
-    "30 1 * * *",
-    "0 0 * * *",
-    "15 3 * * 1-5",
-    "0 9 1 * *",
-    "45 23 L * *",
-    "0 12 29 2 *",
-    "10 4 * * 0",
-    "0 6,18 15 1,4,7,10 *",
-]
+    "*/15 * * * *", "0 * * * *", "5,35 */2 * * *", "30 2 * * *", "30 1 * * *", "0 0 * * *",
+    "15 3 * * 1-5", "0 9 1 * *", "45 23 L * *", "0 12 29 2 *", "10 4 * * 0", "0 6,18 15 1,4,7,10 *",
+]  # fmt: skip
 ZONES = ["UTC", "Europe/London", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"]
 CHANGING = ("Europe/London", "America/New_York", "Australia/Lord_Howe")
 """Zones whose clocks change: by an hour, and the last by half of it."""

@@ -199,42 +199,22 @@ def test_every_edit_of_every_column_every_removal_and_every_insert_is_found_by_n
     assert findings(conn) == []
 
 
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        ("update pgflow.evidence set hash = sha256('') where kind = 'policy'", "round_changed"),
-        ("delete from pgflow.evidence where kind = 'queue_change'", "evidence_added"),
-        (
-            (
-                "with gone as (delete from pgflow.evidence where kind = 'gate_answer')"
-                " delete from pgflow.gate_answer"
-            ),
-            "round_changed",
-        ),
-        ("update pgflow.evidence set round = null where kind = 'policy'", "round_changed"),
-        ("update pgflow.evidence set kind = 'x' where kind = 'policy'", "round_changed"),
-        ("update pgflow.evidence set key = '[]' where kind = 'policy'", "evidence_missing"),
-        ("update pgflow.evidence set key = 'no json' where kind = 'policy'", "evidence_missing"),
-        (
-            (
-                "update pgflow.evidence e set dropped_at = h.dropped_at from pgflow.dropped_history h"
-                " where e.kind = 'gate_answer'"
-            ),
-            "evidence_changed",
-        ),
-        (
-            "update pgflow.gate_answer set value = pgflow.redacted_(value, null) where value is not null",
-            "redaction_unrecorded",
-        ),
-        (
-            (
-                "insert into pgflow.gate_answer (gate, n, run_id, answered_at, closes, verdict, answered_by, sent_by)"
-                " values ('made-up', 1, -5, now(), true, 'approve', 'ann', 'ann')"
-            ),
-            "evidence_added",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "code"), [
+    ("update pgflow.evidence set hash = sha256('') where kind = 'policy'", "round_changed"),
+    ("delete from pgflow.evidence where kind = 'queue_change'", "evidence_added"),
+    (("with gone as (delete from pgflow.evidence where kind = 'gate_answer')"
+        " delete from pgflow.gate_answer"), "round_changed"),
+    ("update pgflow.evidence set round = null where kind = 'policy'", "round_changed"),
+    ("update pgflow.evidence set kind = 'x' where kind = 'policy'", "round_changed"),
+    ("update pgflow.evidence set key = '[]' where kind = 'policy'", "evidence_missing"),
+    ("update pgflow.evidence set key = 'no json' where kind = 'policy'", "evidence_missing"),
+    (("update pgflow.evidence e set dropped_at = h.dropped_at from pgflow.dropped_history h"
+        " where e.kind = 'gate_answer'"), "evidence_changed"),
+    ("update pgflow.gate_answer set value = pgflow.redacted_(value, null) where value is not null",
+        "redaction_unrecorded"),
+    (("insert into pgflow.gate_answer (gate, n, run_id, answered_at, closes, verdict, answered_by, sent_by)"
+        " values ('made-up', 1, -5, now(), true, 'approve', 'ann', 'ann')"), "evidence_added"),
+])  # fmt: skip
 def test_who_edits_what_was_noted_is_found_too(
     flow: Harness, conn: Conn, change: str, code: str
 ) -> None:

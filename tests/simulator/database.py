@@ -95,16 +95,10 @@ class Halt(NamedTuple):
 
 
 HALTS = (
-    Halt(
-        "wake: nudges seen",
-        "wake",
-        "  select array_agg(c order by c), array_agg(pgflow.newest_run_(c)",
-    ),
-    Halt(
-        "wake: newest runs chosen",
-        "wake",
-        "  looked := array(\n    select k.run_id from (\n      select p.run_id",
-    ),
+    Halt("wake: nudges seen", "wake",
+        "  select array_agg(c order by c), array_agg(pgflow.newest_run_(c)"),
+    Halt("wake: newest runs chosen", "wake",
+        "  looked := array(\n    select k.run_id from (\n      select p.run_id"),
     Halt("wake: parked locked", "wake", "  for control in"),
     Halt("wake: controls applied", "wake", "  ready_ids := array("),
     Halt("wake: mail of leases seen", "wake", "  if mail <> '{}' then"),
@@ -118,11 +112,8 @@ HALTS = (
     Halt("commit: before the pools", "commit_units", "  if batch ? 'draws' then"),
     Halt("commit: pools locked", "commit_units", "    perform pgflow.settle_budgets_(batch"),
     Halt("answer: mail seen", "answer_all_", "  foreach kind in array"),
-    Halt(
-        "answer: before the look",
-        "answer_kind_",
-        "      is_news := true;\n      for pos, seq, units in select l.*",
-    ),
+    Halt("answer: before the look", "answer_kind_",
+        "      is_news := true;\n      for pos, seq, units in select l.*"),
     Halt("answer: before the park", "answer_all_", "    to_wake := to_wake || pgflow.park_all_("),
     Halt("claim: heads seen", "take_heads_", "  if heads is null then"),
     Halt("claim: heads locked", "take_heads_", "  if locked is null then"),
@@ -142,7 +133,7 @@ HALTS = (
     Halt("lock: key tried", "take_lock", "  t := pgflow.now_();"),
     Halt("lock: given back", "nudge_key_", "  if not pgflow.try_key_(key)"),
     Halt("locks: nudges seen", "sweep_locks_", "  for wanted in"),
-)
+)  # fmt: skip
 
 AUDIT = "select invariant, detail from pgflow.check()"
 SEAL = "select sealed from pgflow.seal_units(at_once => true)"

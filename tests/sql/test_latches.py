@@ -18,21 +18,9 @@ from pgflow.schema import own_assets
 STRANGER = "latch_stranger"
 
 NAMES = (
-    "retention",
-    "seal",
-    "policy",
-    "page",
-    "schedules",
-    "drop_events",
-    "shrink_journal",
-    "add_unit_partitions",
-    "add_event_partitions",
-    "lock",
-    "lock_circle",
-    "worker",
-    "gate",
-    "chain",
-)
+    "retention", "seal", "policy", "page", "schedules", "drop_events", "shrink_journal",
+    "add_unit_partitions", "add_event_partitions", "lock", "lock_circle", "worker", "gate", "chain",
+)  # fmt: skip
 
 
 @pytest.fixture

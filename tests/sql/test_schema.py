@@ -274,40 +274,24 @@ def test_functions_that_are_applied_again_stay_the_same_ones(installed):
 
 
 FORMER_SHAPES = [
-    (
-        "drop function pgflow.find_chain; create function pgflow.find_chain(called text, tenant "
-        "text default '') returns bigint language sql as 'select 1::bigint'"
-    ),
-    (
-        "drop function pgflow.find_chain; create function pgflow.find_chain(key text, tenant text "
-        "default '') returns int language sql as 'select 1'"
-    ),
-    (
-        "create function pgflow.find_chain(key text) returns bigint language sql as 'select "
-        "1::bigint'"
-    ),
-    (
-        "create function pgflow.find_chain(key text, tenant text, beyond int default 1) returns "
-        "bigint language sql as 'select 1::bigint'"
-    ),
-    (
-        "drop function pgflow.park_all_; create function pgflow.park_all_(questions jsonb, "
+    ("drop function pgflow.find_chain; create function pgflow.find_chain(called text, tenant "
+        "text default '') returns bigint language sql as 'select 1::bigint'"),
+    ("drop function pgflow.find_chain; create function pgflow.find_chain(key text, tenant text "
+        "default '') returns int language sql as 'select 1'"),
+    ("create function pgflow.find_chain(key text) returns bigint language sql as 'select "
+        "1::bigint'"),
+    ("create function pgflow.find_chain(key text, tenant text, beyond int default 1) returns "
+        "bigint language sql as 'select 1::bigint'"),
+    ("drop function pgflow.park_all_; create function pgflow.park_all_(questions jsonb, "
         "positions int[], seqs int[], t timestamptz, out bigint[]) returns bigint[] language sql "
-        "as 'select null::bigint[]'"
-    ),
-    (
-        "drop function pgflow.claim_runs; create function pgflow.claim_runs() returns setof int "
-        "language sql as 'select 1'"
-    ),
-    (
-        "create or replace function pgflow.find_chain(key text, tenant text default '') returns "
-        "bigint language sql as 'select 1::bigint'"
-    ),
-    (
-        "drop function pgflow.register_code; create function pgflow.register_code(worker_id int "
-        "default 1, codes jsonb default '[]') returns void language sql as ''"
-    ),
-]
+        "as 'select null::bigint[]'"),
+    ("drop function pgflow.claim_runs; create function pgflow.claim_runs() returns setof int "
+        "language sql as 'select 1'"),
+    ("create or replace function pgflow.find_chain(key text, tenant text default '') returns "
+        "bigint language sql as 'select 1::bigint'"),
+    ("drop function pgflow.register_code; create function pgflow.register_code(worker_id int "
+        "default 1, codes jsonb default '[]') returns void language sql as ''"),
+]  # fmt: skip
 """Of functions, none of which is in the way of the others of its group."""
 GROUPS = [(0, 4), (1, 2, 3, 5), (6, 7)]
 
@@ -988,42 +972,46 @@ def test_nobody_else_may_do_anything(installed):
         assert installed.execute(query).fetchall() == []
 
 
-def test_every_function_pins_its_search_path_and_says_what_it_does(installed):
-    query = """
+OFFENDERS = {
+    "every function pins its search path and says what it does": """
         select p.oid::regprocedure::text from pg_proc p
         where p.pronamespace = 'pgflow'::regnamespace and p.prokind <> 'p' -- a procedure that commits cannot
           and (not (coalesce(p.proconfig, '{}') @> array['search_path=pg_catalog, pg_temp'] or p.prosqlbody is not null and not p.prosecdef)
             or obj_description(p.oid, 'pg_proc') is null)
-    """
-    assert installed.execute(query).fetchall() == []
-
-
-def test_only_what_is_called_from_outside_runs_with_the_owners_rights(installed):
-    query = """
+    """,
+    "only what is called from outside runs with the owners rights": """
         select p.oid::regprocedure::text from pg_proc p
         where p.pronamespace = 'pgflow'::regnamespace and p.prosecdef = (p.proname like '%\\_')
           -- but for what makes or looks at functions for its caller, and what commits
           and p.proname not in ('create_workflow', 'drop_workflow', 'work', 'work_until', 'check_workflow')
-    """
-    assert installed.execute(query).fetchall() == []
-
-
-def test_nothing_that_is_called_from_outside_is_ever_compiled(installed):
-    query = """
+    """,
+    "nothing that is called from outside is ever compiled": """
         select p.oid::regprocedure::text from pg_proc p
         where p.pronamespace = 'pgflow'::regnamespace and p.prosecdef and not coalesce('jit=off' = any(p.proconfig), false)
-    """
-    assert installed.execute(query).fetchall() == []
-
-
-def test_every_table_view_and_sequence_says_what_it_is(installed):
-    query = """
+    """,
+    "every table view and sequence says what it is": """
         select c.oid::regclass::text from pg_class c
         where c.relnamespace = 'pgflow'::regnamespace and c.relkind in ('r', 'p', 'v', 'S') and not c.relispartition
           and obj_description(c.oid, 'pg_class') is null
           and not exists (select from pg_depend d where d.objid = c.oid and d.deptype = 'i')
-    """
-    assert installed.execute(query).fetchall() == []
+    """,
+    "the bounds of the journal bind nobody who reads it": """
+        select a.attrelid::regclass::text, a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_type t on t.oid = a.atttypid
+        where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v' and t.typtype = 'd'
+        union all
+        select p.oid::regprocedure::text, t.typname from pg_proc p, unnest(coalesce(p.proallargtypes, p.proargtypes::oid[])) a (id) join pg_type t on t.oid = a.id
+        where p.pronamespace = 'pgflow'::regnamespace and t.typtype = 'd'
+    """,
+    "what each step writes has no check of its table": (
+        "select conname from pg_constraint where contype = 'c' and conrelid in ('pgflow.unit'::regclass, 'pgflow.lease'::regclass, 'pgflow.ready'::regclass)"
+    ),
+}
+"""Queries for what breaks a rule, by the rule."""
+
+
+@pytest.mark.parametrize("rule", OFFENDERS)
+def test_of_all_that_is_installed(installed, rule):
+    assert installed.execute(OFFENDERS[rule]).fetchall() == []
 
 
 def test_the_sqlstates_of_both_sides_match():
@@ -1042,22 +1030,6 @@ def test_the_list_of_unit_kinds_is_the_one_that_the_journal_accepts(installed):
     ).fetchone()
     kinds = {kind for (kind,) in installed.execute("select kind::text from pgflow.unit_kind")}
     assert set(re.findall(r"'(.)'::\"char\"", check)) == kinds
-
-
-def test_the_bounds_of_the_journal_bind_nobody_who_reads_it(installed):
-    query = """
-        select a.attrelid::regclass::text, a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_type t on t.oid = a.atttypid
-        where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v' and t.typtype = 'd'
-        union all
-        select p.oid::regprocedure::text, t.typname from pg_proc p, unnest(coalesce(p.proallargtypes, p.proargtypes::oid[])) a (id) join pg_type t on t.oid = a.id
-        where p.pronamespace = 'pgflow'::regnamespace and t.typtype = 'd'
-    """
-    assert installed.execute(query).fetchall() == []
-
-
-def test_what_each_step_writes_has_no_check_of_its_table(installed):
-    query = "select conname from pg_constraint where contype = 'c' and conrelid in ('pgflow.unit'::regclass, 'pgflow.lease'::regclass, 'pgflow.ready'::regclass)"
-    assert installed.execute(query).fetchall() == []
 
 
 def test_a_fresh_install_is_the_snapshot(installed):

@@ -63,20 +63,9 @@ def reap(conn: Conn, run: Claim) -> None:
 def database_of(conn: Conn) -> str:
     """Everything that a zombie could change."""
     tables = (
-        "unit",
-        "outcome",
-        "lease",
-        "ready",
-        "parked",
-        "held",
-        "signal",
-        "undelivered",
-        "run",
-        "wait",
-        "timer",
-        "nudge",
-        "step_beat",
-    )
+        "unit", "outcome", "lease", "ready", "parked", "held", "signal", "undelivered", "run",
+        "wait", "timer", "nudge", "step_beat",
+    )  # fmt: skip
     return "\n".join(
         str(one(conn, f"select array_agg(t::text order by t::text) from pgflow.{table} t"))
         for table in tables
@@ -286,13 +275,8 @@ def test_of_a_mixed_batch_the_good_are_committed_and_the_others_named(dsn: str, 
     assert answer.wake == [parked.chain_id]
     runs = (good, ended, parked, zombie, done, busy)
     assert [status(conn, run.run_id) for run in runs] == [
-        "running",
-        "completed",
-        "waiting",
-        "queued",
-        "running",
-        "running",
-    ]
+        "running", "completed", "waiting", "queued", "running", "running",
+    ]  # fmt: skip
     assert [len(units_of(conn, run)) for run in runs] == [1, 1, 0, 0, 1, 0]
 
 
@@ -373,23 +357,11 @@ def test_a_client_that_leaves_a_gap_is_found_by_the_audit(db: Conn) -> None:
 
 
 EXACT = [
-    '{"b":1,"a":2}',
-    '{"a":1,"a":2}',
-    "-0.0",
-    "1e22",
-    "1E400",
-    "0.10",
-    "123456789012345678901234567890.000",
-    '  [1,   2 ,{"x" : null}]  ',
-    '"\\u00e9\\ud83d\\ude00 é😀"',
-    '"\\"\\\\\\/\\b\\f\\n\\r\\t"',
-    '"\\u0000"',
-    '"\\ud800"',
-    '""',
-    "null",
-    "[]",
-    "false",
-]
+    '{"b":1,"a":2}', '{"a":1,"a":2}', "-0.0", "1e22", "1E400", "0.10",
+    "123456789012345678901234567890.000", '  [1,   2 ,{"x" : null}]  ',
+    '"\\u00e9\\ud83d\\ude00 é😀"', '"\\"\\\\\\/\\b\\f\\n\\r\\t"', '"\\u0000"', '"\\ud800"', '""',
+    "null", "[]", "false",
+]  # fmt: skip
 
 
 def test_payloads_keep_their_exact_text(db: Conn) -> None:

@@ -125,52 +125,30 @@ BEFORE = [("pause", "bob (postgres)", "first")]
 # verb -> place -> (status after it, what its journal says of people, mailbox)
 DONE = [("cancel", ME, WHY)]
 EXPECTED: dict[str, dict[str, tuple[str, list[tuple[str, str, str]], list[tuple[str, str]]]]] = {
-    "cancel": {
-        "fresh": ("cancelled", DONE, []),
-        "queued": ("queued", [], [("x", "cancel")]),
-        "delayed": ("cancelled", DONE, []),
-        "waiting": ("queued", [], [("x", "cancel")]),
+    "cancel": {"fresh": ("cancelled", DONE, []), "queued": ("queued", [], [("x", "cancel")]),
+        "delayed": ("cancelled", DONE, []), "waiting": ("queued", [], [("x", "cancel")]),
         "running": ("running", [], [("x", "cancel")]),
-        "paused": ("queued", BEFORE, [("x", "cancel")]),
-        "stuck": ("queued", [], [("x", "cancel")]),
-        "finished": ("completed", [], []),
-    },
-    "force": {
-        "fresh": ("cancelled", DONE, []),
-        "queued": ("cancelled", DONE, []),
-        "delayed": ("cancelled", DONE, []),
-        "waiting": ("cancelled", DONE, []),
-        "running": ("running", [], [("x", "force")]),
-        "paused": ("cancelled", BEFORE + DONE, []),
-        "stuck": ("cancelled", DONE, []),
-        "finished": ("completed", [], []),
-    },
-    "pause": {
-        "fresh": ("paused", [("pause", ME, WHY)], []),
+        "paused": ("queued", BEFORE, [("x", "cancel")]), "stuck": ("queued", [], [("x", "cancel")]),
+        "finished": ("completed", [], [])},
+    "force": {"fresh": ("cancelled", DONE, []), "queued": ("cancelled", DONE, []),
+        "delayed": ("cancelled", DONE, []), "waiting": ("cancelled", DONE, []),
+        "running": ("running", [], [("x", "force")]), "paused": ("cancelled", BEFORE + DONE, []),
+        "stuck": ("cancelled", DONE, []), "finished": ("completed", [], [])},
+    "pause": {"fresh": ("paused", [("pause", ME, WHY)], []),
         "queued": ("paused", [("pause", ME, WHY)], []),
         "delayed": ("paused", [("pause", ME, WHY)], []),
         "waiting": ("paused", [("pause", ME, WHY)], []),
-        "running": ("running", [], [("p", "pause")]),
-        "paused": ("paused", BEFORE, []),
-        "stuck": ("stuck", [], []),
-        "finished": ("completed", [], []),
-    },
-    "resume": {
-        "fresh": ("queued", [], []),
-        "queued": ("queued", [], []),
+        "running": ("running", [], [("p", "pause")]), "paused": ("paused", BEFORE, []),
+        "stuck": ("stuck", [], []), "finished": ("completed", [], [])},
+    "resume": {"fresh": ("queued", [], []), "queued": ("queued", [], []),
         "waiting": ("queued", [("resume", ME, WHY)], []),
         "paused": ("queued", [*BEFORE, ("resume", ME, WHY)], []),
-        "stuck": ("queued", [("resume", ME, WHY)], []),
-        "finished": ("completed", [], []),
-    },
-    "retry": {
-        "fresh": ("queued", [], []),
-        "queued": ("queued", [], []),
+        "stuck": ("queued", [("resume", ME, WHY)], []), "finished": ("completed", [], [])},
+    "retry": {"fresh": ("queued", [], []), "queued": ("queued", [], []),
         "waiting": ("queued", [("retry", ME, WHY)], []),
         "paused": ("queued", [*BEFORE, ("retry", ME, WHY)], []),
-        "stuck": ("queued", [("retry", ME, WHY)], []),
-    },
-}
+        "stuck": ("queued", [("retry", ME, WHY)], [])},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -193,18 +193,9 @@ def test_the_timeline_tells_a_run_in_order(db: Conn) -> None:
     assert rows(db, query) == [
         ("k", 1, 1, 1, "step_completed", "charge", '{"b":1,"a":2}', None, "t"),
         ("k", 1, 2, 2, "timer_started", None, None, T0 + seconds(60), "t"),
-        (
-            "k",
-            1,
-            3,
-            0,
-            "continued",
-            None,
-            json.dumps({"run_id": second}).replace(": ", " : "),
-            None,
-            "t",
-        ),
-    ]
+        ("k", 1, 3, 0, "continued", None, json.dumps({"run_id": second}).replace(": ", " : "), None,
+            "t"),
+    ]  # fmt: skip
 
 
 def test_every_kind_of_unit_has_a_name_and_every_name_a_kind(db: Conn) -> None:

@@ -1070,23 +1070,14 @@ def test_a_grandchild_has_the_root_of_its_family(db: Conn) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("ending", "expected"),
-    [
-        (
-            ("completed", None, '{"b":1,"a":-0.0}', None),
-            {"status": "completed", "reason": None, "output": {"b": 1, "a": -0.0}, "error": None},
-        ),
-        (
-            ("failed", None, None, '{"message":"no"}'),
-            {"status": "failed", "reason": None, "output": None, "error": {"message": "no"}},
-        ),
-        (
-            ("cancelled", "asked", None, None),
-            {"status": "cancelled", "reason": "asked", "output": None, "error": None},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("ending", "expected"), [
+    (("completed", None, '{"b":1,"a":-0.0}', None),
+        {"status": "completed", "reason": None, "output": {"b": 1, "a": -0.0}, "error": None}),
+    (("failed", None, None, '{"message":"no"}'),
+        {"status": "failed", "reason": None, "output": None, "error": {"message": "no"}}),
+    (("cancelled", "asked", None, None),
+        {"status": "cancelled", "reason": "asked", "output": None, "error": None}),
+])  # fmt: skip
 def test_a_parent_hears_how_its_child_ended(
     db: Conn, ending: Any, expected: dict[str, Any]
 ) -> None:

@@ -80,15 +80,8 @@ def test_a_transaction_in_progress_is_waited_out_and_not_taken_for_failed(togeth
         together, LOST, None, "in progress", None, "in progress", OURS
     )
     assert ops == [
-        "elsewhere",
-        "elsewhere",
-        "pause",
-        "elsewhere",
-        "elsewhere",
-        "pause",
-        "elsewhere",
-        "end",
-    ]
+        "elsewhere", "elsewhere", "pause", "elsewhere", "elsewhere", "pause", "elsewhere", "end",
+    ]  # fmt: skip
     assert (ended, raised) == ((CALL, FLUSH, True, 0 if together else 10), None)
 
 

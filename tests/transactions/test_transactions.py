@@ -205,34 +205,18 @@ def test_an_error_named_in_raises_comes_back_as_itself(
     assert left(conn) == 10
 
 
-def test_a_result_that_cannot_be_stored_rolls_back(flow: Harness, conn: psycopg.Connection) -> None:
-    @transaction
-    def leak(conn: Connection) -> Any:
-        conn.execute(TAKE, (1, "a"))
-        return object()
-
-    @workflow
-    def order() -> None:
-        leak()
-
-    flow.include(order)
-    with pytest.raises(RunFailed) as failed:
-        flow.start(order).result(SOON)
-    assert isinstance(failed.value.__cause__, pgflow.errors.NotStorable)
-    assert left(conn) == 10
-
-
-def test_a_result_that_does_not_fit_the_annotation_rolls_back(
-    flow: Harness, conn: psycopg.Connection
+@pytest.mark.parametrize("result", [object(), "seven"], ids=["not storable", "not of its type"])
+def test_a_result_that_is_refused_rolls_back(
+    flow: Harness, conn: psycopg.Connection, result: Any
 ) -> None:
     @transaction
-    def lie(conn: Connection) -> int:
+    def take(conn: Connection) -> int:
         conn.execute(TAKE, (1, "a"))
-        return "seven"  # type: ignore[return-value]
+        return result  # type: ignore[no-any-return]
 
     @workflow
     def order() -> None:
-        lie()
+        take()
 
     flow.include(order)
     with pytest.raises(RunFailed) as failed:

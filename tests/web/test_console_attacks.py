@@ -29,15 +29,10 @@ if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
 EVIL = (
-    "<script>alert(1)</script>",
-    '"><img src=x onerror=alert(1)>',
-    "'><svg/onload=alert(1)>",
-    "</pre></details></code><script>alert(1)</script>",
-    "{{ 7*7 }}{% raw %}${7*7}",
-    "javascript:alert(1)",
-    "</textarea><script>alert(1)</script>",
-    "--><script>alert(1)</script>",
-)
+    "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "'><svg/onload=alert(1)>",
+    "</pre></details></code><script>alert(1)</script>", "{{ 7*7 }}{% raw %}${7*7}",
+    "javascript:alert(1)", "</textarea><script>alert(1)</script>", "--><script>alert(1)</script>",
+)  # fmt: skip
 HIDDEN = "invoice\u202e1000\u0007\u200b"
 
 

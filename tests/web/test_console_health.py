@@ -68,15 +68,9 @@ def test_each_thing_that_is_wrong_has_its_remedy() -> None:
         *health.judge_journal([LargePartition("unit_1", 5, "busy", 3, "12 MB")], [], lag),
     ]
     assert [one.name for one in found] == [
-        "standby",
-        "setting",
-        "setting",
-        "connections",
-        "dead rows",
-        "snapshot",
-        "partition",
+        "standby", "setting", "setting", "connections", "dead rows", "snapshot", "partition",
         "seals",
-    ]
+    ]  # fmt: skip
     assert found[1].remedy == "alter system set autovacuum = on; select pg_reload_conf()"
     assert found[4].remedy == "vacuum pgflow.ready"
     assert found[5].found == "The replication slot s keeps dead rows."

@@ -262,37 +262,25 @@ async def test_a_hook_that_fails_is_called_again_after_a_while(
     assert len({page.id for page in pages}) == 1
 
 
-@pytest.mark.full
+@pytest.mark.parametrize("is_sync", [True, pytest.param(False, marks=pytest.mark.full)])
 async def test_a_hook_that_is_cancelled_has_told_nobody(
-    aflow: AsyncHarness, conn: psycopg.Connection
+    aflow: AsyncHarness, conn: psycopg.Connection, is_sync: bool
 ) -> None:
     pages: list[Page] = []
 
-    @aflow.app.pager
-    async def tell(page: Page) -> None:
+    def tell(page: Page) -> None:
+        pages.append(page)
+        if len(pages) == 1:
+            raise concurrent.futures.CancelledError
+
+    async def tell_async(page: Page) -> None:
         pages.append(page)
         if len(pages) == 1:
             inner = asyncio.create_task(asyncio.sleep(60))
             inner.cancel()
             await inner
 
-    await stuck(aflow, conn)
-    await eventually(lambda: has_failed(conn, 1, "CancelledError"), "it has failed")
-    await aflow.skip(timedelta(seconds=6))
-    await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
-
-
-async def test_a_sync_hook_that_is_cancelled_has_told_nobody(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    pages: list[Page] = []
-
-    @aflow.app.pager
-    def tell(page: Page) -> None:
-        pages.append(page)
-        if len(pages) == 1:
-            raise concurrent.futures.CancelledError
-
+    aflow.app.pager(tell if is_sync else tell_async)
     await stuck(aflow, conn)
     await eventually(lambda: has_failed(conn, 1, "CancelledError"), "it has failed")
     await aflow.skip(timedelta(seconds=6))

@@ -100,22 +100,16 @@ CALLBACKS = {
     "4-10": (["create a 60", "sleep 5", "await a"], ["a failed", "skip 6"], "OddError"),
     "4-11": (["create a 3", "sleep 6", "await a"], ["skip 4", "skip 3"], "TimeoutError"),
     "4-12": (["create a 60", "await a", "sleep 5"], ["a 7", "crash", "skip 6", "crash"], [7]),
-    "4-13": (
-        ["create a 60", "await a", "sleep 5"],
-        ["a failed", "crash", "skip 6"],
-        ["caught OddError"],
-    ),
-    "4-14": (
-        ["create a 2", "await a", "sleep 5"],
-        ["skip 3", "crash", "skip 6"],
-        ["caught TimeoutError"],
-    ),
+    "4-13": (["create a 60", "await a", "sleep 5"], ["a failed", "crash", "skip 6"],
+        ["caught OddError"]),
+    "4-14": (["create a 2", "await a", "sleep 5"], ["skip 3", "crash", "skip 6"],
+        ["caught TimeoutError"]),
     "4-17": (["create a 60", "await a", "create b 60", "await b"], ["a 1", "b 2"], [1, 2]),
     "4-18": (["create a 60", "create b 60", "await a", "await b"], ["b 2", "a 1"], [1, 2]),
     "4-19": (["create a 60", "create b 60", "await b", "await a"], ["a 1", "b 2"], [2, 1]),
     "7-10": (["sleep 2", "step s", "create a 60", "await a"], ["skip 3", "a 7"], ["s", 7]),
     "7-15": (["create a 60", "await a"], ["a None"], [None]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CALLBACKS)
