@@ -28,9 +28,9 @@ FULL = 0.9
 RISKS = {
     "autovacuum": "tables that are written all the time only grow",
     "track_counts": "autovacuum does not learn what to do",
-    "fsync": "what was committed may be lost with the power",
-    "full_page_writes": "what was committed may be lost with the power",
-    "synchronous_commit": "what was committed may be lost with the power",
+    "fsync": "what was committed may be lost in a power cut",
+    "full_page_writes": "what was committed may be lost in a power cut",
+    "synchronous_commit": "what was committed may be lost in a power cut",
 }
 KEPT_LARGE = {
     "busy": "its lock was not to be had. Look for a transaction that reads the journal for long",

@@ -1,19 +1,19 @@
 -- Blobs: values too large for a journal, stored in chunks. A value holds a reference, {"pgflow": "blob", "digest": ...,
--- "size_bytes": ...}, and the runs whose values hold it keep the blob.
+-- "size_bytes": ...}, and a blob lives as long as a run has a value that refers to it.
 --
--- A blob is stored by the transaction that also writes the first value that names it. So a complete blob that no run
--- names is garbage at any time, and a crash leaves nothing: the chunks of a transaction that did not commit are
--- invisible. Its digest is computed here, so nobody can store something under the digest of something else.
+-- The transaction that stores a blob also writes the first value that refers to it. So a complete blob without a
+-- reference is garbage, and a crash leaves nothing behind, since uncommitted chunks are invisible. The database computes
+-- the digest, so you cannot store content under the digest of other content.
 --
--- A trigger on each table of values notes who names what. It fires for texts that contain "blob" only, and covers
--- whatever writes values: starts, commits, messages, forks. Values come from strangers too, so one that looks like a
--- reference to a blob that is not there is a value like any other: who reads that blob is told.
+-- A trigger on each table of values records the references. It fires only for texts that contain "blob", and covers
+-- every path that writes values: starts, commits, messages, forks. Values also come from strangers, so a reference to a
+-- blob that does not exist is an ordinary value. Reading that blob raises an error.
 --
--- Locks: who names a blob, or stores it again, locks its row for key share, last in its transaction or beside locks of
--- its own run. Who removes blobs passes over the locked ones, and removes them last in its transaction, so it waits for
--- nobody. It looks again for runs that name them once it has the locks, in a statement of its own with a later snapshot;
--- so blobs are removed at the level read committed only, and left to the next round otherwise. A round looks at loose
--- blobs: new ones, and those that a run that named them names no more.
+-- Locks: to refer to a blob, or to store it again, is to lock its row for key share, last in the transaction or beside
+-- the locks of the same run. Removal skips locked rows and is the last act of its transaction, so it never waits. Once
+-- it holds the locks, it looks for references again, in a statement with a later snapshot. So it works only under read
+-- committed, and leaves the blobs to the next round otherwise. A round looks at loose blobs only: new ones, and those
+-- that have lost a reference.
 
 -- ---------------------------------------------------------------- storing
 

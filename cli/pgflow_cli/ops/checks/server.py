@@ -47,7 +47,7 @@ def check_durability(patient: Patient) -> Findings:
     """Check that commits survive a power cut."""
     names = ["fsync", "full_page_writes", "synchronous_commit"]
     yield from _switched_off(
-        patient, "warn", names, "what was committed may be lost with the power"
+        patient, "warn", names, "what was committed may be lost in a power cut"
     )
     if _is_standby(patient):
         yield fail(
