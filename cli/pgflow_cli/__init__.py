@@ -37,6 +37,7 @@ def main() -> None:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # before there was a command to be interrupted
         code = 130
+    gc.freeze()  # else Python walks all that was imported once more before it ends
     sys.exit(code)
 
 

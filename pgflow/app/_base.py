@@ -33,7 +33,7 @@ from pgflow._model.queues import Queue
 from pgflow._worker.hooks import make_checker, make_pager_hook
 from pgflow._worker.options import Definitions, Rhythm, WorkerOptions
 from pgflow.errors import DefinitionError, WrongState
-from pgflow.schema import migrate_dsn, require_schema
+from pgflow.schema import require_schema
 
 log = logging.getLogger("pgflow")
 
@@ -360,6 +360,7 @@ class AppBase:
         dsn = resolve_dsn(self._dsn)
         if dsn is None:
             from pgflow.embedded import acquire_unnamed
+            from pgflow.schema import migrate_dsn
 
             self._embedded = acquire_unnamed()
             dsn = self._embedded.dsn

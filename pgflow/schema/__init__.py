@@ -25,17 +25,30 @@ belongs to `pgflow_owner` or to itself, because `set role` gives no shelter from
 another owner wrote.
 """
 
+from typing import TYPE_CHECKING
+
 from pgflow._assets import Assets, SqlFile, own_assets, read_assets
-from pgflow.schema._install import (
-    LOCK_KEY,
-    MigrationReport,
-    install,
-    migrate,
-    migrate_dsn,
-    migration_sql,
-)
+from pgflow._lazy import importer
 from pgflow.schema._rights import naming_refusals, raise_refusal
 from pgflow.schema._state import SCHEMA_QUERY, Standing, compare_stamp, judge_schema, require_schema
+
+if TYPE_CHECKING:
+    from pgflow.schema._install import (
+        LOCK_KEY,
+        MigrationReport,
+        install,
+        migrate,
+        migrate_dsn,
+        migration_sql,
+    )
+else:  # few that work with a schema install it
+    __getattr__ = importer(
+        globals(),
+        dict.fromkeys(
+            ("LOCK_KEY", "MigrationReport", "install", "migrate", "migrate_dsn", "migration_sql"),
+            "pgflow.schema._install",
+        ),
+    )
 
 __all__ = [
     "LOCK_KEY", "SCHEMA_QUERY", "Assets", "MigrationReport", "SqlFile", "Standing",

@@ -9,14 +9,42 @@ commit is there, the act is not repeated; if not, its leftovers are put aside, a
 runs out of a folder, and ``classify`` returns how far a command of the shell may reach.
 """
 
-from pgflow.workspace import sync as sync
-from pgflow.workspace.commands import Command, Reach, classify
-from pgflow.workspace.durable import NotChanged, SyncFileEffect, change, lease
-from pgflow.workspace.folder import Change, Workspace
-from pgflow.workspace.git import Conflict, Fenced, Moved
-from pgflow.workspace.places import WorkspaceError
-from pgflow.workspace.pushing import Pushed, PushRefused, push
-from pgflow.workspace.snapshots import Snapshot
+from typing import TYPE_CHECKING
+
+from pgflow._lazy import importer
+
+if TYPE_CHECKING:
+    from pgflow.workspace import sync as sync
+    from pgflow.workspace.commands import Command, Reach, classify
+    from pgflow.workspace.durable import NotChanged, SyncFileEffect, change, lease
+    from pgflow.workspace.folder import Change, Workspace
+    from pgflow.workspace.git import Conflict, Fenced, Moved
+    from pgflow.workspace.places import WorkspaceError
+    from pgflow.workspace.pushing import Pushed, PushRefused, push
+    from pgflow.workspace.snapshots import Snapshot
+else:
+    __getattr__ = importer(
+        globals(),
+        {
+            "Change": "pgflow.workspace.folder",
+            "Command": "pgflow.workspace.commands",
+            "Conflict": "pgflow.workspace.git",
+            "Fenced": "pgflow.workspace.git",
+            "Moved": "pgflow.workspace.git",
+            "NotChanged": "pgflow.workspace.durable",
+            "PushRefused": "pgflow.workspace.pushing",
+            "Pushed": "pgflow.workspace.pushing",
+            "Reach": "pgflow.workspace.commands",
+            "Snapshot": "pgflow.workspace.snapshots",
+            "SyncFileEffect": "pgflow.workspace.durable",
+            "Workspace": "pgflow.workspace.folder",
+            "WorkspaceError": "pgflow.workspace.places",
+            "change": "pgflow.workspace.durable",
+            "classify": "pgflow.workspace.commands",
+            "lease": "pgflow.workspace.durable",
+            "push": "pgflow.workspace.pushing",
+        },
+    )
 
 __all__ = [
     "Change", "Command", "Conflict", "Fenced", "Moved", "NotChanged", "PushRefused", "Pushed",

@@ -17,7 +17,6 @@ import pgflow
 from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.graph import Command, Graph, Node, Prompt
-from pgflow.documents import AsyncDocuments, Put
 
 SESSIONS: Final = "pgflow.sessions"
 """Collection of the documents."""
@@ -69,6 +68,8 @@ class Conversation:
         path = self._path(node)
 
         async def read(connection: psycopg.AsyncConnection[Any]) -> Any:
+            from pgflow.documents import AsyncDocuments
+
             found = await AsyncDocuments(connection).get(SESSIONS, [path])
             return found[path].value if path in found else None
 
@@ -86,6 +87,8 @@ class Conversation:
         path = self._path(node)
 
         async def write(connection: psycopg.AsyncConnection[Any]) -> None:
+            from pgflow.documents import AsyncDocuments, Put
+
             documents = AsyncDocuments(connection)
             if session is None:
                 await documents.delete(SESSIONS, [path])

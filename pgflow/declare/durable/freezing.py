@@ -14,7 +14,6 @@ from pgflow.declare.dag.scopes import Scopes, scopes_of, search_path
 from pgflow.declare.durable.frozen import Frozen
 from pgflow.declare.durable.programs import Language, Program, prepare
 from pgflow.declare.durable.shell import NotRewritable, Shell, rewrite
-from pgflow.declare.durable.stages.plans import plan_stages
 from pgflow.declare.graph import (
     Approval,
     Bash,
@@ -116,6 +115,8 @@ def _freeze_workspace(graph: Graph, folder: str | os.PathLike[str] | None) -> Fr
         node.checks for node in graph.nodes
     ):
         _require_validator()
+    from pgflow.declare.durable.stages.plans import plan_stages
+
     workspace = plan_stages(graph, folder)
     return Frozen(graph=graph, source=str(Path(folder).absolute()), workspace=workspace)
 

@@ -21,9 +21,52 @@ from pydantic import (
 
 from pgflow.declare.durable.programs import Program
 from pgflow.declare.durable.shell import Shell
-from pgflow.declare.durable.stages.plans import Workspace
 from pgflow.declare.graph import Graph
 from pgflow.declare.graph.graph import Part
+
+
+class StageFile(Part):
+    """A file that a stage reads or writes.
+
+    Args:
+        name: Name in the state, or what the contract calls it.
+        location: Path in the workspace. One that ends with a slash is a folder; placeholders in
+            brackets and asterisks stand for any name.
+        writer: Stage that writes it.
+        is_required: True if the stage needs it, or owes it.
+    """
+
+    name: str
+    location: str
+    writer: str | None = None
+    is_required: bool = False
+
+
+class Stage(Part):
+    """A stage's files.
+
+    Args:
+        base: Its folder in the workspace.
+        reads: Files that it reads.
+        writes: Files that it writes.
+    """
+
+    base: str
+    reads: tuple[StageFile, ...] = ()
+    writes: tuple[StageFile, ...] = ()
+
+
+class Workspace(Part):
+    """Files of a workspace's stages.
+
+    Args:
+        stages: The stages by their ids.
+        left_out: Paths that a contract names and no run opens, since they lead out of the
+            workspace.
+    """
+
+    stages: dict[str, Stage] = Field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
 
 class Frozen(Part):

@@ -16,10 +16,9 @@ from pydantic import JsonValue
 from pgflow.declare.dag.drafts import meaningless, read_node
 from pgflow.declare.durable.agents import KNOWN, Agent, Agents, takes_turns
 from pgflow.declare.durable.conversations import asks
-from pgflow.declare.durable.frozen import Frozen, Settings, is_word
+from pgflow.declare.durable.frozen import Frozen, Settings, Workspace, is_word
 from pgflow.declare.durable.providers import Provider
 from pgflow.declare.durable.schemas import why_no_schema
-from pgflow.declare.durable.stages.plans import FILESYSTEM, Workspace, acts
 from pgflow.declare.graph import Call, Command, Graph, Group, Loop, Node, Prompt, Script, every_node
 from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes, read_yaml
 
@@ -123,6 +122,8 @@ def _of_model(node: Node, agent: Agent) -> Iterator[str]:
 
 
 def _of_workspace(frozen: Frozen, workspace: Workspace) -> Iterator[str]:
+    from pgflow.declare.durable.stages.plans import FILESYSTEM, acts
+
     for path in workspace.left_out:
         yield f"{path} lies outside the workspace: it is not looked at, and its hash is not known"
     for node in frozen.graph.nodes:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgflow.declare.durable.folders import Folders
-from pgflow.declare.durable.frozen import Settings
+from pgflow.declare.durable.frozen import Settings, Workspace
 from pgflow.declare.durable.stages.files import Tree
 from pgflow.declare.durable.stages.mail import Mail
-from pgflow.declare.durable.stages.plans import Workspace
 from pgflow.declare.durable.works import Works
 
 

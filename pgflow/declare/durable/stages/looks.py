@@ -17,12 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from pgflow.declare.durable.bodies import Done
 from pgflow.declare.durable.folders import Folders
-from pgflow.declare.durable.frozen import Settings
+from pgflow.declare.durable.frozen import Settings, Stage, StageFile
 from pgflow.declare.durable.processes import Mask
 from pgflow.declare.durable.providers import known_secrets
 from pgflow.declare.durable.stages.delivery import put_aside
 from pgflow.declare.durable.stages.files import Outside, Tree, hash_of, write_whole
-from pgflow.declare.durable.stages.plans import Stage, StageFile
 from pgflow.declare.text.javascript import parse_json
 from pgflow.declare.text.outputs import fenced
 

@@ -12,10 +12,10 @@ import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
+from pgflow.declare.durable.frozen import Stage, StageFile, Workspace
 from pgflow.declare.graph import Artifact, Effect, Graph, Node, Use
-from pgflow.declare.graph.graph import Part
 from pgflow.declare.icm.cells import is_path
 from pgflow.declare.icm.folders import Folder, leads_out, resolve
 from pgflow.declare.icm.state import entry_of, key_paths, key_value
@@ -23,50 +23,6 @@ from pgflow.errors import InvalidWorkflow
 
 FILESYSTEM = "filesystem"
 """System of effects that a run does itself: the delivery of files into a folder."""
-
-
-class StageFile(Part):
-    """A file that a stage reads or writes.
-
-    Args:
-        name: Name in the state, or what the contract calls it.
-        location: Path in the workspace. One that ends with a slash is a folder; placeholders in
-            brackets and asterisks stand for any name.
-        writer: Stage that writes it.
-        is_required: True if the stage needs it, or owes it.
-    """
-
-    name: str
-    location: str
-    writer: str | None = None
-    is_required: bool = False
-
-
-class Stage(Part):
-    """A stage's files.
-
-    Args:
-        base: Its folder in the workspace.
-        reads: Files that it reads.
-        writes: Files that it writes.
-    """
-
-    base: str
-    reads: tuple[StageFile, ...] = ()
-    writes: tuple[StageFile, ...] = ()
-
-
-class Workspace(Part):
-    """Files of a workspace's stages.
-
-    Args:
-        stages: The stages by their ids.
-        left_out: Paths that a contract names and no run opens, since they lead out of the
-            workspace.
-    """
-
-    stages: dict[str, Stage] = Field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
 
 
 def plan_stages(graph: Graph, folder: str | os.PathLike[str]) -> Workspace:

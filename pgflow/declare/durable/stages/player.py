@@ -7,13 +7,12 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 import pgflow
-from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.frozen import Frozen, Settings, Workspace
 from pgflow.declare.durable.player import Player
 from pgflow.declare.durable.results import Result
 from pgflow.declare.durable.stages.context import Context
 from pgflow.declare.durable.stages.files import Tree
 from pgflow.declare.durable.stages.mail import Mail
-from pgflow.declare.durable.stages.plans import Workspace
 from pgflow.declare.durable.stages.stage import StagePlay
 from pgflow.declare.graph import Atom, Node
 from pgflow.declare.play.interpreter import Change, Place, State, Task

@@ -11,7 +11,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from pgflow.declare.durable.stages.plans import Stage
+from pgflow.declare.durable.frozen import Stage
 from pgflow.declare.graph import Check, Effect, Gate
 from pgflow.declare.text.javascript import json_text
 

@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 import pgflow
 from pgflow.declare.durable.bodies import Done
+from pgflow.declare.durable.frozen import Stage
 from pgflow.declare.durable.questions import No, Yes, ask
 from pgflow.declare.durable.results import NodeFailed
 from pgflow.declare.durable.stages import prompts
@@ -24,7 +25,7 @@ from pgflow.declare.durable.stages.acting import Acting
 from pgflow.declare.durable.stages.context import Context
 from pgflow.declare.durable.stages.files import Outside
 from pgflow.declare.durable.stages.looks import Kept, Look, StageFiles
-from pgflow.declare.durable.stages.plans import Stage, deliveries
+from pgflow.declare.durable.stages.plans import deliveries
 from pgflow.declare.durable.stages.telling import Telling
 from pgflow.declare.graph import Pause
 from pgflow.declare.play.failures import retry_delay_ms

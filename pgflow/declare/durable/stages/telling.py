@@ -9,11 +9,11 @@ from typing import Final
 
 from pydantic import JsonValue
 
+from pgflow.declare.durable.frozen import Stage
 from pgflow.declare.durable.providers import Turn
 from pgflow.declare.durable.stages import prompts
 from pgflow.declare.durable.stages.files import Tree
 from pgflow.declare.durable.stages.looks import shown
-from pgflow.declare.durable.stages.plans import Stage
 from pgflow.declare.play.interpreter import Task
 
 MOST_SHOWN_BYTES: Final = 64 << 10
