@@ -199,7 +199,8 @@ class ResultWaiter:
                 for future in self._waits.pop(chain_id, ()):
                     if not future.done():
                         future.set_result(ended)
-            delay = FIRST_POLL_SECONDS if found else min(LONGEST_POLL_SECONDS, delay * 1.5)
+            growth = 4 if self._listener.listening else 1.5  # then most news comes by itself
+            delay = FIRST_POLL_SECONDS if found else min(LONGEST_POLL_SECONDS, delay * growth)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay * random.uniform(0.8, 1.0)):  # noqa: S311 - spreads the load
                     await self._look.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,14 @@ OF_SHAPES = {"dataclasses", "inspect", "importlib.resources", "zipfile"}
 """Modules of Python that cost `pgflow --version` as much as all that it needs."""
 OF_PROBES = 22
 """Most modules of pgflow that `pgflow health` needs."""
+OTHERS_THAN_DAGS = (
+    "pgflow.declare.sop.",
+    "pgflow.declare.durable.stages.plans",
+    "pgflow.documents",
+    "pgflow.embedded",
+    "pgflow.schema._install",
+    "pgflow.workspace.folder",
+)
 FLOWS = (
     "import pgflow\n\n\n@pgflow.step\ndef double(n: int) -> int:\n    return 2 * n\n\n\n"
     "@pgflow.workflow\ndef hello(n: int) -> int:\n    return double(n)\n"
@@ -93,6 +102,26 @@ def test_a_run_of_code_needs_nothing_of_files(dsn, tmp_path):
         "pgflow.declare.suffixes"
     }
     assert not tops(there) & {"ruamel", "markdown_it", "rich", "sqlglot"}
+
+
+def test_a_run_of_a_dag_needs_no_other_family_no_installer_and_no_documents(dsn, tmp_path):
+    file = tmp_path / "one.yaml"
+    file.write_text("name: one\ndescription: One.\nnodes:\n- {id: a, bash: 'true'}\n")
+    there = imported(
+        command("run", str(file), "--cwd", str(tmp_path)), PGFLOW_DSN=dsn, PATH=os.defpath
+    )
+    assert not {name for name in there if name.startswith(OTHERS_THAN_DAGS)}
+    assert not tops(there) & {"markdown_it", "rich", "sqlglot"}
+
+
+def test_a_command_ends_without_a_last_walk_over_what_was_imported():
+    there = imported(
+        "import atexit, gc\n"
+        "atexit.register(lambda: print('\\n' + json.dumps([str(gc.get_freeze_count() > 0)])))\n"
+        "sys.argv = ['pgflow', 'check', '--help']\n"
+        "from pgflow_cli import main; main()"
+    )
+    assert there == {"True"}
 
 
 WITHOUT_FILES = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import psycopg
 import pytest
 from runkit import ended, play, start, write
 
+from pgflow._model.codecs import codec_for
 from pgflow.authority import Approve
 from pgflow.declare.durable import Result, Settings, bodies
 from pgflow.declare.durable.long import IN_JOURNAL, KIND, READABLE, is_there
@@ -98,3 +100,11 @@ def test_what_older_workers_do_not_know_is_left_out_where_it_says_nothing() -> N
     assert set(bodies.Done().model_dump()) == {"text", "value", "has_value", "error", "unknown"}
     assert "long" not in Result().model_dump()
     assert "models" not in Settings(cwd=".").model_dump()
+
+
+def test_an_outcome_comes_back_as_it_is_without_a_word_on_what_was_left_out() -> None:
+    codec = codec_for(bodies.Done)
+    for done in (bodies.Done(text="it"), bodies.Done(error="no", skipped="timeout")):
+        text = codec.encode(done, "an outcome")
+        assert set(json.loads(text)) == done.model_fields_set
+        assert codec.decode(text, "an outcome") == done

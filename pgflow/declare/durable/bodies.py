@@ -44,6 +44,10 @@ _DEFAULT_SECONDS: Final = 120.0
 _COMPLAINT_CHARS: Final = 2000
 
 
+_LATER: Final = ("session", "long", "skipped")
+"""Fields of an outcome that are only written if they hold something."""
+
+
 class Done(BaseModel):
     """Outcome of a node's work: a text, perhaps a value; or an error. ``unknown`` if it was stopped
     in the middle, so that its effect is unknown. ``session`` is the agent's session that a later
@@ -63,6 +67,12 @@ class Done(BaseModel):
     long: Long | None = None
     skipped: str | None = None
 
+    def model_post_init(self, _: object, /) -> None:
+        """Count the fields that are written as given: then the text says nothing of the others."""
+        self.__pydantic_fields_set__ = {
+            name for name, value in self.__dict__.items() if value is not None or name not in _LATER
+        }
+
     @model_serializer(mode="wrap")
     def _without_nothing(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out an empty session and file, since workers of older versions read this too. Mask
@@ -71,7 +81,7 @@ class Done(BaseModel):
         dumped: dict[str, Any] = dump(self)
         if self.error is not None:
             dumped["error"] = without_secrets(self.error)
-        for name in ("session", "long", "skipped"):
+        for name in _LATER:
             if dumped[name] is None:
                 del dumped[name]
         return dumped
@@ -81,6 +91,8 @@ class Done(BaseModel):
         text, value, long = shortened(
             folders.spills, self.text, self.value, has_value=self.has_value
         )
+        if long is None:
+            return self
         return self.model_copy(update={"text": text, "value": value, "long": long})
 
     def whole(self) -> Done:
