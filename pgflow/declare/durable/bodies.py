@@ -69,9 +69,11 @@ class Done(BaseModel):
 
     def model_post_init(self, _: object, /) -> None:
         """Count the fields that are written as given: then the text says nothing of the others."""
-        self.__pydantic_fields_set__ = {
-            name for name, value in self.__dict__.items() if value is not None or name not in _LATER
-        }
+        given = self.__pydantic_fields_set__
+        given.update(self.__dict__)
+        for name in _LATER:
+            if self.__dict__[name] is None:
+                given.discard(name)
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
