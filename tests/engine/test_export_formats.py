@@ -63,14 +63,15 @@ def moved(conn: Conn, dsn: str, path: Path) -> None:
 
 def test_contents_go_with_the_runs_that_name_them(dsn: str, conn: Conn, tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
+    operator = f"{dsn}?options=-crole%3Dpgflow_operator"
     kept = run_with_blobs(conn, "a")
     run_with_blobs(conn, "b")
     theirs = run_with_blobs(conn, "c", tenant="acme")
-    assert pgflow(dsn, "export", "--all", "--blobs", "--output", str(path)).code == 0
+    assert pgflow(operator, "export", "--all", "--blobs", "--output", str(path)).code == 0
     lines = path.read_text().splitlines()
     chunks = 2 * (1 + 1 + 1 + 3)  # once for each tenant, however many runs name them
     assert len(lines) == chunks + 3
-    moved(conn, dsn, path)
+    moved(conn, operator, path)
     with conn.transaction():
         for blobs, tenant in ((kept, ""), (theirs, "acme")):
             found = [Blobs(conn, tenant=tenant).read_all(blob) for blob in blobs]

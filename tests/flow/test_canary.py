@@ -194,11 +194,45 @@ async def loses(password: SecretStr) -> None:
     await refuse(await sign_in(password))
 
 
+@effect(risk="compensable")
+async def pay(card: SecretStr, cents: int) -> SecretStr:
+    pgflow.logger.warning("charging %s", card.get_secret_value())
+    return SecretStr(f"{card.get_secret_value()}-receipt")
+
+
+@pay.compensate
+async def repay(receipt: SecretStr, card: SecretStr, cents: int) -> None:
+    pgflow.logger.warning("returning %s of %s", receipt.get_secret_value(), card)
+    assert receipt.get_secret_value() == f"{card.get_secret_value()}-receipt"
+
+
+@effect(risk="reversible", raises=[Unreachable])
+async def decline(card: SecretStr) -> None:
+    raise Unreachable(card.get_secret_value())
+
+
+@effect(risk="reversible")
+async def vanish(card: SecretStr) -> None:
+    raise ConnectionResetError(card.get_secret_value())
+
+
+@workflow
+async def pays(card: SecretStr) -> None:
+    async with pgflow.effects.saga():
+        await pay(card, 500)
+        await decline(card)
+
+
+@workflow
+async def hangs(card: SecretStr) -> None:
+    await vanish(card)
+
+
 async def play_secrets(dsn: str, spans: Spans, secret: str) -> str:
     """Have a secret in each kind of value; return the pages of the console."""
     tracing = Tracing(spans.provider, record_exceptions=True)
     ring = Keyring({"k": os.urandom(32)}, "k", hash_key=os.urandom(16))
-    app = AsyncApp(dsn, include=[keeps, loses], interceptors=[tracing], codec=ring)
+    app = AsyncApp(dsn, include=[keeps, loses, pays, hangs], interceptors=[tracing], codec=ring)
     async with app, app.worker():
         run = await app.start(keeps.options(key="kept"), SecretStr(secret))
         await run.send(told, SecretStr(secret))
@@ -211,10 +245,20 @@ async def play_secrets(dsn: str, spans: Spans, secret: str) -> str:
         with pytest.raises(RunFailed) as failed:
             await (await app.start(loses.options(key="lost"), SecretStr(secret))).result(SOON)
         assert secret not in str(failed.value)
+        with pytest.raises(RunFailed) as failed:
+            await (await app.start(pays.options(key="paid"), SecretStr(secret))).result(SOON)
+        assert secret not in str(failed.value)
+        with pytest.raises(RunStuck) as stuck:
+            await (await app.start(hangs.options(key="hung"), SecretStr(secret))).result(SOON)
+        assert secret not in str(stuck.value)
         browser = Browser(app, ANN)
         pages = [
             (await browser.get(path, **said), browser.last.text)[1]  # type: ignore[union-attr]
-            for path, said in (("/", {}), ("/run", {"key": "kept"}), ("/run", {"key": "lost"}))
+            for path, said in (
+                ("/", {}),
+                ("/effects", {}),
+                *(("/run", {"key": key}) for key in ("kept", "lost", "paid", "hung")),
+            )
         ]
     return "".join(pages)
 
@@ -243,6 +287,8 @@ def test_what_a_secret_holds_is_nowhere(
         ("list", "--json"),
         ("timeline", "kept"),
         ("export", "kept"),
+        *((verb, key) for verb in ("show", "logs", "audit", "export") for key in ("paid", "hung")),
+        ("owed", "--json"),
         ("--dsn", f"postgresql://app:{secret}@127.0.0.1:1/x", "list"),
         ("--dsn", f"host=127.0.0.1 port=1 password={secret}", "doctor"),
     ]
@@ -260,6 +306,17 @@ def test_what_a_secret_holds_is_nowhere(
     assert "***" in texts["spans"]
     assert "***" in pages
     assert "$wrap" in texts["tables and views"]
+    acts = conn.execute(
+        "select key, name, status, request::text from pgflow.effects order by key, name"
+    ).fetchall()
+    assert [act[:3] for act in acts] == [
+        ("hung", "vanish", "unknown"),
+        ("paid", "decline", "failed"),
+        ("paid", "pay", "confirmed"),
+        ("paid", "repay", "confirmed"),
+    ]
+    for _, _, _, request in acts:
+        assert json.loads(request)["$codec"] == "wrapped"
 
 
 def test_a_secret_is_refused_where_nothing_encrypts_it(dsn: str, logged: io.StringIO) -> None:
