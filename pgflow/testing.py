@@ -89,7 +89,7 @@ UNSERVED_SECONDS = 0.5
 
 
 class _Equipped:
-    """What both harnesses change of their apps."""
+    """Changes that both harnesses make to their apps."""
 
     app: Any
 
