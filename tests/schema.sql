@@ -3883,7 +3883,7 @@ function pgflow.check_spec_(spec jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) what no slots can be made of; the fields of an expression are checked when it is evaluated
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 9af4fb185b206523c1051a3818df43e0
+  md5 c7363c85f77d153c011b4d230cf60b82
 
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have

@@ -137,16 +137,24 @@ begin
       first_of_all := in_the_way;
     end;
     if clock_timestamp() > give_up_at then
-      select string_agg(distinct format('session %s of %s (%s)%s', l.pid, a.usename,
-        coalesce(nullif(a.application_name, ''), a.backend_type),
-        ', in a transaction since ' || to_char(a.xact_start, 'HH24:MI:SS')), '; ') into said
-      from pg_locks l
-      join pg_stat_activity a on a.pid = l.pid
-      where l.relation = to_regclass(format('pgflow.%I', in_the_way)) and l.granted
-        and l.pid <> mine and l.database = this_database;
+      -- All that use what must change, since those that use one relation come and go. The oldest
+      -- are first, if the owner may see which these are.
+      select string_agg(format('%s of %s (%s)%s', o.pid, o.usename, o.name, ', in a transaction '
+          'since ' || to_char(o.xact_start, 'HH24:MI:SS')), '; ' order by o.xact_start) into said
+      from (
+        select distinct a.pid, a.usename, a.xact_start,
+          coalesce(nullif(a.application_name, ''), a.backend_type, 'without a name') as name
+        from pg_locks l
+        join pg_class c on c.oid = l.relation and c.relnamespace = 'pgflow'::regnamespace
+        join pg_stat_activity a on a.pid = l.pid
+        where l.granted and l.pid <> mine and l.database = this_database and (
+          c.relname = first_of_all or (wanted->>c.relname)::int > 0
+          or starts_with(c.relname, 'own_'))
+        order by a.xact_start limit 5
+      ) o;
       raise exception using errcode = 'P0001',
-        message = format('another transaction uses pgflow.%s, which must change%s', in_the_way,
-          coalesce(': ' || said, '')),
+        message = format('another transaction uses pgflow.%s, which must change%s', first_of_all,
+          ': session ' || said),
         hint = 'Nothing was done. End that transaction, or run it again later';
     end if;
     perform pg_sleep(least(0.05 * 2 ^ least(tried, 6), 2.0) * (0.5 + random()));

@@ -14,7 +14,7 @@ import jinja2
 import psycopg
 from markupsafe import Markup
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Route
 
@@ -255,6 +255,8 @@ class _Console:
             return refusal(413, "This form is too long.")
         except TooSlow:
             return refusal(408, "This form did not come in time.")
+        except ClientDisconnect:
+            return refusal(400, "This form did not come as a whole.")
         if not isinstance(found, Page):
             return found
         if found.status == 200 and "pgflow.principal" in request.scope:

@@ -83,7 +83,7 @@ class Snapshot:
     def read(commit: str, at: datetime, message: str) -> Snapshot | None:
         """Return the snapshot of a commit; None if it is not one of ours.
 
-        Whoever writes to the repository may forge a record, whose words become arguments of git.
+        A writer of the repository may forge a record, whose words become arguments of git.
         """
         title, found, text = message.rpartition(SEPARATOR)
         if not found:

@@ -544,6 +544,9 @@ as $$
 declare
   unknown text;
 begin
+  if jsonb_typeof(spec) is distinct from 'object' then
+    raise exception using errcode = 'PF003', message = 'the spec of a schedule is an object, for example {"every": 300}';
+  end if;
   select string_agg(k, ', ' order by k) into unknown from jsonb_object_keys(spec) k
   where k <> all('{cron,every,offset,tz,not_on,only_on,start_at,end_at}');
   if unknown is not null or octet_length(spec::text) > 65536 then

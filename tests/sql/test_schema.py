@@ -439,14 +439,21 @@ def test_an_installer_that_waits_too_long_says_that_another_is_at_work(empty_dsn
 
 def test_an_upgrade_gives_up_on_what_a_transaction_uses_and_says_whose_it_is(installed, empty_dsn):
     before = versions_of_rows(installed)
-    with connect(empty_dsn, application_name="report") as reader, reader.transaction():
+    with (
+        connect(empty_dsn, application_name="report") as reader,
+        reader.transaction(),
+        connect(empty_dsn, application_name="comes and goes") as younger,
+        younger.transaction(),
+    ):
         reader.execute("select from pgflow.runs")
+        younger.execute("select from pgflow.own_runs")
         pid = reader.info.backend_pid
         with pytest.raises(
             SetupError,
-            match=f"another transaction uses pgflow.(lanes|runs), which must change: session {pid} of .* .report.",
-        ):
+            match="another transaction uses pgflow.own_runs, which must change: session .*comes and goes",
+        ) as refused:
             schema.install(installed, changed_assets(runs_view="\n-- changed\n"), 0.02)
+    assert f"{pid} of postgres (report)" in str(refused.value)
     assert versions_of_rows(installed) == before
 
 

@@ -310,6 +310,26 @@ async def _mark(browser: Browser, path: str) -> str:
     return str(guard._mark(nonce, Principal("ann", ["view"])))
 
 
+async def test_a_sender_who_leaves_in_the_middle_of_a_form_is_no_error(
+    aflow: AsyncHarness,
+) -> None:
+    browser = Browser(aflow.app, ANN)
+    news: deque[Any] = deque([{"type": "http.request", "body": b"sql=", "more_body": True}])
+    answers: list[Any] = []
+
+    async def receive() -> Any:
+        return news.popleft() if news else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"origin", BASE.encode())]
+    scope = {"type": "http", "method": "POST", "path": "/sql", "headers": headers}
+    scope |= {"query_string": b"", "server": ("127.0.0.1", 80), "scheme": "http"}
+    await browser.served(scope, receive, send)
+    assert answers[0]["status"] == 400
+
+
 async def test_nobody_is_let_in_whom_the_host_does_not_know(aflow: AsyncHarness) -> None:
     await paused(aflow)
 
