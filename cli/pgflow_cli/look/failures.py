@@ -52,7 +52,7 @@ def opening(what: object, verb: str = "read") -> Iterator[None]:
 
     Args:
         what: Words for it.
-        verb: What becomes of it: it is read, or written.
+        verb: ``read`` or ``written``.
     """
     try:
         yield

@@ -137,7 +137,9 @@ def forget(
 
 def prune(
     *,
-    older_than: Annotated[str, opt(metavar="DURATION")],
+    older_than: Annotated[
+        str, opt("How long ago they must have ended, like 90d.", metavar="DURATION")
+    ],
     yes: Yes = False,
     dry_run: DryRun = False,
     batch: Annotated[int, opt(min=1, max=100_000)] = 1000,
@@ -151,7 +153,6 @@ def prune(
     journal that only a few rows keep is shrunk to them, after the next vacuum.
 
     Args:
-        older_than: How long ago they must have ended, like 90d.
         batch: So many runs in one transaction.
         move_at_most: Shrink partitions of the journal that so many rows keep, or fewer.
     """

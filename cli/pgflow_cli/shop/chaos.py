@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -66,23 +66,21 @@ class Kill:
     held: list[str]
 
 
-@dataclass
 class Chaos:
-    """Kills some workers, spread over the work.
+    """Kills some workers, spread over the work."""
 
-    Attributes:
-        conn: The database.
-        workers: The workers.
-        due: Progress of the work at which each kill is due.
-        say: Takes one line of what happens.
-        kills: Those that were killed so far.
-    """
-
-    conn: psycopg.Connection[Any]
-    workers: Workers
-    due: list[int]
-    say: Callable[[str], None]
-    kills: list[Kill] = field(default_factory=list)
+    def __init__(
+        self,
+        conn: psycopg.Connection[Any],
+        workers: Workers,
+        *,
+        kills: int,
+        total: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self.conn, self.workers, self.say = conn, workers, say
+        self.due = [total * number // (kills + 1) for number in range(1, kills + 1)]
+        self.kills: list[Kill] = []
 
     @property
     def pids(self) -> list[int]:

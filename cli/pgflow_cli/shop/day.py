@@ -138,9 +138,7 @@ def run_day(
         workers = stack.enter_context(
             closing(Workers("pgflow_cli.shop.flows:app", folder, environment, queue=name))
         )
-        kills = options.kills
-        due = [options.orders * number // (kills + 1) for number in range(1, kills + 1)]
-        chaos = Chaos(conn, workers, due, say)
+        chaos = Chaos(conn, workers, kills=options.kills, total=options.orders, say=say)
         day = Day(conn, stack.enter_context(App(dsn)), chaos, name, say)
         day.start(workers, options)
         day.watch(options.orders, workers, looked)

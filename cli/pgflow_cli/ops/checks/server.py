@@ -5,10 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
 from pgflow_cli.look.output import duration, many
 from pgflow_cli.ops.checks.finding import Finding, Findings, Level, Patient, each, fail, warn
+
+if TYPE_CHECKING:
+    import psycopg
 
 OLDEST, NEWEST = 15, 18
 LONG_SECONDS = 300
@@ -155,10 +159,7 @@ def check_listen(patient: Patient) -> Findings:
         ear.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
         began = time.monotonic()
         patient.connection.execute("select pg_notify(%s, 'hello')", (channel,))
-        heard = any(
-            notification.channel == channel
-            for notification in ear.notifies(timeout=LISTEN_SECONDS, stop_after=1)
-        )
+        heard = _hears(ear, channel)
     if not heard:
         yield warn(
             "no notification arrived: workers find work by polling, up to a second later",
@@ -184,6 +185,11 @@ where c.relnamespace = to_regnamespace('pgflow') and c.relkind = 'r'
   and c.relname in ('ready', 'lease', 'parked', 'timer', 'wait', 'signal', 'nudge', 'worker')
 order by c.relname
 """
+
+
+def _hears(connection: psycopg.Connection[Any], channel: str) -> bool:
+    told = connection.notifies(timeout=LISTEN_SECONDS, stop_after=1)
+    return any(notification.channel == channel for notification in told)
 
 
 def check_autovacuum(patient: Patient) -> Findings:
