@@ -86,9 +86,8 @@ class Children(KindOfCall[ChildCall]):
             self._agenda.unwant(call)
 
     def add_to(self, flush: Flush) -> None:
-        """Report the end of the run to its children."""
-        if flush.ending is not None and self._were_any:
-            flush.has_kin = True
+        """Have the end of the run reported to its children."""
+        flush.has_kin = flush.has_kin or self._were_any
 
     def _take_over(self, call: ChildCall) -> None:
         """Take over the same child that a dropped part of the journal started. Its result arrives

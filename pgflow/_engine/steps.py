@@ -210,7 +210,7 @@ class Steps(KindOfCall[StepCall]):
         if kind == Kind.DECISION_RECORDED:
             buffer.flush_soon()
         self._clock.stand_at(row.at_us)
-        if error is None and call.spec.max_age_seconds is not None:
+        if error is None:
             self._agenda.note_age(call, row.seq)
         self._code.deliver(call, value, error)
         return True

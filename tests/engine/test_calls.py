@@ -352,6 +352,16 @@ def test_marks_say_the_same_before_and_after_the_acceptance_is_released(marks):
     assert read_early.was_accepted
 
 
+def test_a_sign_of_an_accepted_effect_ends_the_wait_to_ask_after_it():
+    call = effect()
+    call.read(unit(Kind.EFFECT_INTENDED, {}))
+    call.close(Accepted("ref"), None)
+    call.read(unit(Kind.EFFECT_UNKNOWN, {"reason": Unknown.SILENT, "details": 1}, due_us=5))
+    assert (call.stage, call.retry_due_us) == (EffectStage.SILENT, 5)
+    call.read(unit(Kind.EFFECT_UNKNOWN, {"reason": Unknown.ACCEPTED}))
+    assert (call.stage, call.retry_due_us) == (EffectStage.ACCEPTED, None)
+
+
 def test_a_word_that_cannot_be_read_says_that_it_was_done():
     call = effect()
     call.read(unit(Kind.EFFECT_INTENDED, {}))
@@ -365,3 +375,9 @@ def test_a_mark_of_another_name_is_of_another_call():
     assert not effect().read(unit(Kind.EFFECT_INTENDED, {}, name="sail"))
     assert not CALLS["step"][0].read(unit(Kind.EFFECT_INTENDED, {}))
     assert not CALLS["child"][0].read(unit(Kind.ATTEMPT_FAILED))
+
+
+@pytest.mark.parametrize("sort", ["timer", "signal", "hold"])
+def test_a_call_without_marks_takes_none(sort):
+    kinds = [value for name, value in vars(Kind).items() if name.isupper()]
+    assert not any(CALLS[sort][0].read(unit(kind)) for kind in kinds)

@@ -25,7 +25,8 @@ from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import step, workflow
-from pgflow._engine.drivers import Race, ThreadDriver
+from pgflow._engine.calls import Call
+from pgflow._engine.drivers import Race, ThreadDriver, ThreadWaiter
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind, WorkflowLoop
 from pgflow.errors import NotInWorkflowError
 
@@ -1181,3 +1182,56 @@ def test_a_thread_that_comes_to_its_wait_while_it_is_closed_is_not_left_behind()
     )
     driver.start()
     assert ended.wait(HANG_SECONDS)
+
+
+def threaded(main: Callable[[], Any], waits: threading.Semaphore) -> ThreadDriver:
+    """Return a driver whose function has begun, and tells when it waits or has returned."""
+    driver = ThreadDriver(
+        lambda job: threading.Thread(target=job, daemon=True).start(),
+        waits.release,
+        main,
+        contextvars.Context(),
+    )
+    driver.start()
+    return driver
+
+
+def test_a_function_goes_on_once_at_the_outcome_of_its_call_or_a_cancel():
+    waits, begins = threading.Semaphore(0), threading.Event()
+    calls = [Call(number, "x", ThreadWaiter()) for number in (1, 2)]
+    came: list[Any] = []
+
+    def main() -> None:
+        begins.wait(HANG_SECONDS)
+        for call in calls:
+            try:
+                driver.block(call)
+                came.append(call.number)
+            except asyncio.CancelledError:
+                came.append("cancelled")
+
+    def go_on(*, is_waited_for: bool) -> None:
+        driver.resume()
+        assert driver.busy == is_waited_for
+        if is_waited_for:
+            assert waits.acquire(timeout=HANG_SECONDS)
+            driver.land()
+
+    driver = threaded(main, waits)
+    driver.resume()  # it runs: this lets it pass no wait
+    begins.set()
+    assert waits.acquire(timeout=HANG_SECONDS)
+    driver.land()
+    go_on(is_waited_for=False)
+    assert calls[0].waiter is not None
+    calls[0].waiter.set_result(1)
+    go_on(is_waited_for=True)
+    assert came == [1]
+    go_on(is_waited_for=False)
+    driver.cancel()
+    go_on(is_waited_for=True)
+    assert came == [1, "cancelled"]
+    assert calls[1].waiter is not None
+    calls[1].waiter.set_result(2)
+    go_on(is_waited_for=False)
+    assert (driver.done, driver.outcome()) == (True, (None, None))
