@@ -3728,6 +3728,12 @@ function pgflow.check_input_(input json) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 3d9538b3008c2bcb9ed1f89d0fb84093
 
+function pgflow.check_inputs_(workflow text, shapes jsonb[], inputs text[]) returns void, owner pgflow_owner
+  -- Refuses (PF003) an input that lacks a parameter, or has one too many, for all code of a workflow that is in force
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 397961a9fc552b7424f0c714c76cf061
+
 function pgflow.check_journal_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- A journal is dense, and ends with its run
   plpgsql volatile
@@ -3823,12 +3829,6 @@ function pgflow.check_page_(after bigint, max integer) returns void, owner pgflo
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 2e5eee55b98a2a9eeffd950b0a9ad706
-
-function pgflow.check_parameters_(workflow text, version text, input json) returns void, owner pgflow_owner
-  -- Refuses (PF003) an input that lacks a parameter, or has one too many, for all code of a workflow that is in force
-  plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 6626bd2bbf04bcff4f5f27a14bf03a8a
 
 function pgflow.check_path_(path text[]) returns text[], owner pgflow_owner
   -- Refuses (PF003) a path that no document can have, and answers any other
@@ -5829,6 +5829,12 @@ function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 b0ab3c707ae7e2ac5eea6ae93c4cc988
+
+function pgflow.known_code_(workflow text, version text, OUT defaults json, OUT shapes jsonb[]) returns record, owner pgflow_owner
+  -- What starts need of the recorded code of a workflow, in one look: its defaults_of_, and the parameters of its codes_in_force_; nulls = none is known
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 9e69bae8e2eac12a0b9587a2825b7351
 
 function pgflow.known_pool_(name text) returns pgflow.pool, owner pgflow_owner
   -- A pool, locked; PF026 if there is none of this name
@@ -7990,7 +7996,7 @@ function pgflow.start_run(workflow text, input anycompatible DEFAULT '{}'::json,
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 65998543fc736b52a9867770d17cb322
+  md5 652f58fb160b2a0abefe601be1ca06c8
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -8002,7 +8008,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 f0cf795568dd6b8537a992727d7301bd
+  md5 c74d940f30e46217fab019b8ad851853
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant

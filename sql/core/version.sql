@@ -133,39 +133,61 @@ $$;
 comment on function pgflow.codes_in_force_(text, text)
   is 'Code of a workflow that living workers have, or else the one that was served last; no version = any';
 
-create or replace function pgflow.check_parameters_(workflow text, version text, input json)
-returns void
+create or replace function pgflow.known_code_(workflow text, version text, out defaults json, out shapes jsonb[])
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
+  select (array_agg(k.defaults order by k.last_at desc, k.code_id desc))[1],
+    array_agg(k.parameters order by k.last_at, k.code_id)
+      filter (where k.is_asked and (k.is_alive or not k.has_alive and k.newness = 1))
+  into known_code_.defaults, known_code_.shapes
+  from (
+    select c.*, bool_or(c.is_asked and c.is_alive) over () as has_alive,
+      row_number() over (partition by c.is_asked order by c.last_at desc, c.code_id desc) as newness
+    from (
+      select c.code_id, c.last_at, c.defaults, c.parameters, known_code_.version in ('', c.version) as is_asked,
+        exists (select from pgflow.worker_code w where w.code_id = c.code_id) as is_alive
+      from pgflow.code c where c.workflow = known_code_.workflow
+    ) c
+  ) k;
+end
+$$;
+comment on function pgflow.known_code_(text, text)
+  is 'What starts need of the recorded code of a workflow, in one look: its defaults_of_, and the parameters of its '
+     'codes_in_force_; nulls = none is known';
+
+create or replace function pgflow.check_inputs_(workflow text, shapes jsonb[], inputs text[])
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
 #variable_conflict use_variable
 declare
+  input jsonb;
   shape jsonb;
   why text;
 begin
-  if pgflow.is_envelope_(input::jsonb) then
-    return; -- what is encoded was checked by its sender
-  end if;
-  for shape in
-    select c.parameters from pgflow.code c where c.code_id = any(pgflow.codes_in_force_(workflow, version))
-    order by c.last_at, c.code_id
-  loop
-    why := pgflow.misfit_(shape, input::jsonb);
-    if why is null then
-      return;
+  foreach input in array inputs loop
+    continue when pgflow.is_envelope_(input); -- what is encoded was checked by its sender
+    foreach shape in array shapes loop
+      why := pgflow.misfit_(shape, input);
+      exit when why is null;
+    end loop;
+    if why is not null then
+      raise exception using errcode = 'PF003',
+        message = format('workflow %s does not take this input: parameter %s. Nothing was started', workflow, why),
+        hint = format('It takes %s. If newer code takes this, start a worker that has it first.', coalesce((
+          select string_agg(format(case when (f->2)::boolean then '%s' else '[%s]' end, f->0->>0), ', ' order by n)
+          from jsonb_array_elements(shape->'fields') with ordinality as x (f, n)), 'no parameters'));
     end if;
   end loop;
-  if why is not null then
-    raise exception using errcode = 'PF003',
-      message = format('workflow %s does not take this input: parameter %s. Nothing was started', workflow, why),
-      hint = format('It takes %s. If newer code takes this, start a worker that has it first.', coalesce((
-        select string_agg(format(case when (f->2)::boolean then '%s' else '[%s]' end, f->0->>0), ', ' order by n)
-        from jsonb_array_elements(shape->'fields') with ordinality as x (f, n)), 'no parameters'));
-  end if;
 end
 $$;
-comment on function pgflow.check_parameters_(text, text, json)
+comment on function pgflow.check_inputs_(text, jsonb[], text[])
   is 'Refuses (PF003) an input that lacks a parameter, or has one too many, for all code of a workflow that is in force';
 
 create or replace function pgflow.leave_code_(worker_id int, t timestamptz)

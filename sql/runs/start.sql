@@ -480,6 +480,7 @@ declare
   body json;
   run record;
   checked record;
+  known record;
   is_free boolean;
   own_chain bigint;
   t timestamptz := pgflow.now_();
@@ -510,12 +511,16 @@ begin
       select from pgflow.flow_right r where r.workflow = start_run.workflow and r.privilege = 'start'
     ) then pgflow.refuse_start_(workflow) end,
     (select pgflow.judge_queue_(q, workflow, version) from pgflow.queue q
-      where q.queue = start_run.queue and (q.refuses_unknown or q.is_lined or q.is_closed)) as is_lined,
-    exists (select from pgflow.code c where c.workflow = start_run.workflow) as has_code
+      where q.queue = start_run.queue and (q.refuses_unknown or q.is_lined or q.is_closed)) as is_lined
   into checked;
-  if checked.has_code and defaults is null and collect is null then
-    body := pgflow.fill_input_(body, pgflow.defaults_of_(workflow));
-    perform pgflow.check_parameters_(workflow, version, body);
+  if defaults is null and collect is null then
+    known := pgflow.known_code_(workflow, version);
+    if known.defaults is not null then
+      body := pgflow.fill_input_(body, known.defaults);
+    end if;
+    if known.shapes is not null then
+      perform pgflow.check_inputs_(workflow, known.shapes, array[body::text]);
+    end if;
   end if;
   if pool is not null or budget is not null then
     perform pgflow.check_pool_(pool, budget);
@@ -775,7 +780,7 @@ declare
   chain_ids bigint[];
   clash text;
   checked record;
-  known json := case when defaults is null then pgflow.defaults_of_(workflow) end;
+  known record;
 begin
   tenant := pgflow.own_tenant_(tenant);
   select pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t),
@@ -802,11 +807,18 @@ begin
     stems := pgflow.uuids7_(jsonb_array_length(runs));
   end if;
   select array_agg(coalesce(g.key, stems[g.n]::text) order by g.n), keys_are_new or bool_and(g.key is null),
-    array_agg(case when known is null then g.input else pgflow.fill_input_(g.input::json, known)::text end order by g.n)
+    array_agg(g.input order by g.n)
   into keys, are_new, inputs
   from pgflow.new_run_rows_(runs) g;
   if defaults is null then
-    perform pgflow.check_parameters_(workflow, version, i::json) from unnest(inputs) i;
+    known := pgflow.known_code_(workflow, version);
+    if known.defaults is not null then
+      inputs := array(select pgflow.fill_input_(i::json, known.defaults)::text
+        from unnest(inputs) with ordinality as x (i, n) order by n);
+    end if;
+    if known.shapes is not null then
+      perform pgflow.check_inputs_(workflow, known.shapes, inputs);
+    end if;
   end if;
   due := greatest(run_at, t) + timeout_seconds * interval '1 second';
 

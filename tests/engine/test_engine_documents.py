@@ -131,22 +131,6 @@ def test_what_a_call_has_reserved_ends_with_the_call_and_all_of_it_with_the_run(
     assert told_over == [[0], [1], [0], [3], [None]]
 
 
-def test_a_message_that_the_code_has_taken_is_recorded_soon():
-    @workflow
-    async def hearing() -> None:
-        await paid.wait()
-        await look_up("x")
-
-    store = Store(hearing)
-    run = store.start(hearing)
-    worker = Worker(store)
-    worker.settle()
-    store.send(run, "paid", 7)
-    worker.play("wake 1", "claim 1")
-    assert "send 1" in worker.offered(), "though a read needs no commit"
-    worker.crash()
-
-
 def test_a_message_that_was_taken_is_not_taken_by_the_next_wait():
     @workflow
     async def hearing() -> int:
