@@ -11,7 +11,8 @@ from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 from pgflow._engine.calls import Call, ChildCall
 from pgflow._engine.drivers import Race
 from pgflow._flow import dynamic
-from pgflow._flow.authority.gate import Verdict, ask, gate_calls
+from pgflow._flow.authority.gate import Verdict, gate_calls
+from pgflow._flow.authority.gate import ask as _ask
 from pgflow._flow.children import SyncChild, issue_child
 from pgflow._flow.entities import query_sync as query
 from pgflow._flow.events import publish_sync as publish
@@ -213,5 +214,5 @@ def gate(
 ) -> Any:
     """Ask for approval and wait for an authorised answer; see :func:`pgflow.authority.gate`."""
     scope, _ = sync_scope("pgflow.sync.gate()", "pgflow.authority.gate()")
-    asked = ask(name, request, answer, approvers, quorum, timeout, on_timeout, escalate)
+    asked = _ask(name, request, answer, approvers, quorum, timeout, on_timeout, escalate)
     return follow_sync(scope, gate_calls(scope, asked, notify, verify))

@@ -5831,7 +5831,7 @@ function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
   md5 b0ab3c707ae7e2ac5eea6ae93c4cc988
 
 function pgflow.known_code_(workflow text, version text, OUT defaults json, OUT shapes jsonb[]) returns record, owner pgflow_owner
-  -- What starts need of the recorded code of a workflow, in one look: its defaults_of_, and the parameters of its codes_in_force_; nulls = none is known
+  -- Reads the recorded code of a workflow once for a start: its defaults_of_, and the parameters of its codes_in_force_; nulls = none is known
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 9e69bae8e2eac12a0b9587a2825b7351

@@ -102,7 +102,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "health": ("ops.schema", "Checks that the database answers and its schema fits."),
         "top": ("top.command", "Opens the live console in the terminal."),
         "sql": ("ops.reading", "Runs a read-only query against the database."),
-        "export": ("ops.transfer", "Writes runs with their journals as JSON Lines."),
+        "export": ("ops.transfer", "Writes runs and journals as JSON Lines or Parquet."),
         "import": ("ops.transfer:import_runs", "Imports exported runs as read-only history."),
         "prune": ("ops.retaining", "Removes runs that ended long ago."),
         "retention": ("ops.retaining", "Shows how long runs are kept, or changes that."),

@@ -156,7 +156,7 @@ begin
 end
 $$;
 comment on function pgflow.known_code_(text, text)
-  is 'What starts need of the recorded code of a workflow, in one look: its defaults_of_, and the parameters of its '
+  is 'Reads the recorded code of a workflow once for a start: its defaults_of_, and the parameters of its '
      'codes_in_force_; nulls = none is known';
 
 create or replace function pgflow.check_inputs_(workflow text, shapes jsonb[], inputs text[])

@@ -148,7 +148,7 @@ def test_whoever_may_only_read_exports_decisions(judged: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["plain-1", "--children"], "--decisions takes no --children"),
+        (["plain-1", "--children"], "--decisions takes neither --children nor --blobs"),
         ([], "which runs?"),
         (["nobody"], "no run has the key 'nobody'"),
     ],

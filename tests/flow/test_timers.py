@@ -79,7 +79,7 @@ def test_a_sleep_has_a_name_that_a_run_may_lack_which_sleeps_already(
     assert events(conn, runs[0].key)[0] == ("timer_started", None)
     assert events(conn, runs[1].key)[0] == ("timer_started", "until tomorrow")
     with pytest.raises(InvalidArgument, match="1 to 255 bytes"):
-        pgflow._flow.timers.checked("")
+        pgflow._flow.timers._checked("")
 
 
 async def test_a_named_sleep_is_cancelled_as_any_other(aflow: AsyncHarness) -> None:

@@ -99,7 +99,7 @@ IN_RUNS = {
 
 INTERNAL = {
     "App.wait.timeout", "AsyncApp.wait.timeout", "StartOptions.timeout", "StartOptions.key_for", "StartOptions.debounce", "StartOptions.max_wait", "Step.timeout", "SyncStep.timeout", "AsyncStep.timeout",
-    "SyncEffect.timeout", "AsyncEffect.timeout", "Workflow.timeout",
+    "SyncEffect.timeout", "AsyncEffect.timeout", "Workflow.timeout", "Signal.issue.timeout",
 }  # fmt: skip
 """Durations that others hand on, or that are made from those above."""
 

@@ -1017,7 +1017,7 @@ OFFENDERS = {
 
 
 @pytest.mark.parametrize("rule", OFFENDERS)
-def test_of_all_that_is_installed(installed, rule):
+def test_nothing_that_is_installed_breaks_a_rule(installed, rule):
     assert installed.execute(OFFENDERS[rule]).fetchall() == []
 
 

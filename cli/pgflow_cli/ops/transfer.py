@@ -41,7 +41,7 @@ def export(
     output: OutputFile = None,
     db: Db,
 ) -> None:
-    """Writes runs with their journals as JSON Lines, or as Parquet.
+    """Writes runs and journals as JSON Lines or Parquet.
 
     Each line is one generation of a run; `pgflow replay --from-files` and `pgflow import` read
     them. Inputs, results and payloads are in them as they were recorded: treat the file like the
