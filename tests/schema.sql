@@ -3732,7 +3732,7 @@ function pgflow.check_inputs_(workflow text, shapes jsonb[], inputs text[]) retu
   -- Refuses (PF003) an input that lacks a parameter, or has one too many, for all code of a workflow that is in force
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 397961a9fc552b7424f0c714c76cf061
+  md5 208f02e1f22f92a5694800f1254fdf9c
 
 function pgflow.check_journal_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- A journal is dense, and ends with its run

@@ -171,7 +171,7 @@ declare
   shape jsonb;
   why text;
 begin
-  foreach input in array inputs loop
+  foreach input in array coalesce(inputs, '{}') loop -- an empty batch has none
     continue when pgflow.is_envelope_(input); -- what is encoded was checked by its sender
     foreach shape in array shapes loop
       why := pgflow.misfit_(shape, input);

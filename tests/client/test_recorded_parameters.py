@@ -35,6 +35,11 @@ async def fulfil_later(wanted: str, count: int = 1, *, gift: bool) -> str:
     return f"{count} {wanted} {gift}"
 
 
+@workflow
+async def keep(wanted: str) -> str:
+    return wanted
+
+
 START = "select run_key from pgflow.start_run('fulfil', %s)"
 
 
@@ -53,6 +58,12 @@ def test_a_start_in_sql_is_held_against_the_recorded_parameters(
     key = one(conn, START, '{"wanted": "boots"}')
     flow.until_idle()
     assert one(conn, "select output from pgflow.result(%s)", key) == "1 boots"
+
+
+def test_a_batch_of_no_runs_starts_nothing(flow: Harness, conn: psycopg.Connection) -> None:
+    flow.include(keep)
+    flow.until_idle()
+    assert conn.execute("select pgflow.start_runs('keep', '[]')").fetchall() == []
 
 
 def test_newer_code_starts_what_older_workers_do_not_take(
