@@ -46,6 +46,21 @@ def test_a_server_that_has_no_such_database(dsn):
     )
 
 
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("connect_timeout=abc", "bad value for connect_timeout: 'abc'"),
+        ("sslmode=foo", 'invalid sslmode value: "foo"'),
+        ("port=99999", 'invalid port number: "99999"'),
+        ("keepalives=x", 'invalid integer value "x" for connection option "keepalives"'),
+    ],
+)
+def test_an_option_of_the_connection_string_that_no_server_can_take(option, why):
+    assert line(pgflow(f"postgresql://app:hunter2@127.0.0.1/orders?{option}", "list"), 2) == (
+        f"pgflow: the connection string is wrong: {why}. Check --dsn and PGFLOW_DSN"
+    )
+
+
 def test_what_libpq_asks_back_is_left_out():
     assert "?" not in line(pgflow(UNREACHABLE, "list"), 69)
 

@@ -74,6 +74,13 @@ EXTRAS = {"markdown_it": "files", "pyarrow": "parquet", "ruamel": "files"}
 """Extras of pgflow, by the module that each brings to the commands that need it."""
 
 
+_BAD_OPTION = re.compile(
+    r"invalid (?:\w+ value|port number): .+|invalid integer value .+ for connection option .+"
+    r"|bad value for \w+: .+"
+)
+"""What libpq and psycopg say of an option of a connection string, before they reach a server."""
+
+
 def explain(error: BaseException) -> tuple[int, str | None]:
     """Exit code and line for an error; no line for one that is a bug of ours."""
     if isinstance(error, Mistake):
@@ -108,6 +115,8 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
         text = f"this role may not do that: {_line(cause)}. `pgflow doctor` lists what it may do"
         return USAGE, text
+    if cause is not None and (wrong := _BAD_OPTION.search(_line(cause))):
+        return USAGE, f"the connection string is wrong: {wrong[0]}. Check --dsn and PGFLOW_DSN"
     if cause is not None and is_infrastructure(cause):
         if cause.sqlstate is not None and not cause.sqlstate.startswith("08"):  # it has answered
             return UNREACHABLE, f"the database was reached, and is in trouble: {_line(cause)}"
