@@ -43,27 +43,31 @@ class Rounds(Loop, ABC):
 
     Attributes:
         work: Name of the work, for the log if a round fails.
+
+    Args:
         first_seconds: Delay of the first round.
         retry_seconds: Delay after a round that failed.
     """
 
     work: ClassVar[str]
-    first_seconds: ClassVar[float]
-    retry_seconds: ClassVar[float]
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(
+        self, context: WorkerContext, *, first_seconds: float, retry_seconds: float
+    ) -> None:
         super().__init__(context.tasks)
         self._control = context.control
+        self._first_seconds = first_seconds
+        self._retry_seconds = retry_seconds
 
     async def loop(self) -> None:
         """Do round after round."""
-        wait = self.first_seconds
+        wait = self._first_seconds
         while True:
             await asyncio.sleep(wait)
             try:
                 wait = await self.round()
             except (psycopg.Error, OSError, TimeoutError) as error:
-                wait = self.retry_seconds
+                wait = self._retry_seconds
                 log.warning("cannot %s: %s", self.work, redacted(error))
 
     @abstractmethod
@@ -76,8 +80,11 @@ class Sealer(Rounds):
 
     name = "the loop of seals"
     work = "seal the journal"
-    first_seconds = FIRST_SEAL_SECONDS
-    retry_seconds = SEALING_OFF_SECONDS
+
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(
+            context, first_seconds=FIRST_SEAL_SECONDS, retry_seconds=SEALING_OFF_SECONDS
+        )
 
     async def round(self) -> float:
         """Seal one round, and return the seconds until the next."""
@@ -105,9 +112,12 @@ class Retirer(Rounds):
 
     name = "the loop of retention"
     work = "remove old runs"
-    first_seconds = STRAYS_EVERY_SECONDS
-    retry_seconds = RETIRE_EVERY_SECONDS
-    _after = 0
+
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(
+            context, first_seconds=STRAYS_EVERY_SECONDS, retry_seconds=RETIRE_EVERY_SECONDS
+        )
+        self._after = 0
 
     async def round(self) -> float:
         """Remove one batch, and return the seconds until the next."""

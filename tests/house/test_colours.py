@@ -202,13 +202,8 @@ def pairs() -> dict[str, list[Any]]:
         )
         for name in module.__all__
     }
-    for name, twin in vars(pgflow.sync).items():
-        if (
-            inspect.isfunction(twin)
-            and twin.__module__ == pgflow.sync.__name__
-            and not name.startswith("_")
-        ):
-            found[f"sync.{name}"] = [offered[name], twin]
+    for name in pgflow.sync.__all__:
+        found[f"sync.{name}"] = [offered[name], getattr(pgflow.sync, name)]
     return found
 
 
@@ -216,6 +211,7 @@ DIFFERENT = {
     "Connection.wait": "an async connection has the patience of the pool that lends it",
     "Harness.close": "the async one is closed by leaving its context",
     "PsycopgProvider.replace": "as leave_behind() below it",
+    "Signal.issue": "issues the wait of both",
     "Signal.sync": "leads to the twin",
     "Wire.ask": "only workers have a connection of their own that they ask through one",
     "_PsycopgTransaction.leave_behind": "a thread cannot be cancelled: its body may go on though "
