@@ -526,8 +526,12 @@ class CommitResults:
             self._runs.move_failed(execution, error)
         if claim.suspect and any(row.kind != Kind.STEP_STARTED for row in flush.rows):
             self._runs.suspects.progressed(execution)
-        if execution.over and self._runs.executions.get(execution.run_id) is execution:
-            self._left(execution, flush, answer)
+        if execution.over:
+            newest = self._runs.executions.get(execution.run_id)
+            if newest is execution:
+                self._left(execution, flush, answer)
+            elif newest is not None:  # parked, and claimed again before its commit was delivered
+                execution.close()
         if execution in self._turns.waiting:
             self._turns.changed(execution)
 

@@ -16,6 +16,7 @@ from records import SOON
 
 import pgflow
 from pgflow import Signal, step, transaction, workflow
+from pgflow._worker.executor import CommitResults
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
@@ -142,6 +143,22 @@ async def test_a_run_leaves_nothing_to_the_garbage_collector(
     aflow: AsyncHarness, work: Any
 ) -> None:
     await _leaves_nothing(aflow, work)
+
+
+async def test_a_run_that_is_claimed_again_before_its_park_is_delivered_leaves_nothing(
+    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delivered = CommitResults._committed
+
+    def overtaken(self: Any, execution: Any, flush: Any, answer: Any, server: Any) -> None:
+        if answer is None or answer["place"] != "parked":
+            return delivered(self, execution, flush, answer, server)
+        self._runs.executions[execution.run_id] = object()  # of the other connection's claim
+        delivered(self, execution, flush, answer, server)
+        del self._runs.executions[execution.run_id]
+
+    monkeypatch.setattr(CommitResults, "_committed", overtaken)
+    await _leaves_nothing(aflow, parks)
 
 
 @pytest.mark.full
