@@ -7,6 +7,7 @@ records name the folder as its working tree.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -137,7 +138,8 @@ def run_bounded(
         try:
             printed, complained = process.communicate(given, MOST_SECONDS)
         except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             raise WorkspaceError(
