@@ -78,7 +78,7 @@ _BAD_OPTION = re.compile(
     r"invalid (?:\w+ value|port number): .+|invalid integer value .+ for connection option .+"
     r"|bad value for \w+: .+"
 )
-"""What libpq and psycopg say of an option of a connection string, before they reach a server."""
+"""Words of libpq and psycopg for an option of a connection string, before they reach a server."""
 
 
 def explain(error: BaseException) -> tuple[int, str | None]:
