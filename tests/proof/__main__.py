@@ -244,6 +244,7 @@ def main() -> int:
     if options.add:
         return add(results, tree, report.with_layers)
     arguments = " --gate" if options.gate else f" --minutes {options.minutes:g}"
+    arguments += "".join(f" --skip {name}" for name in options.skip)
     arguments += "".join(f" --postgres {wanted}" for wanted in options.postgres or [])
     record = report.record(
         results,
