@@ -3055,7 +3055,7 @@ function pgflow.act_on_breach_(debt pgflow.owed, is_over boolean, t timestamp wi
   -- Does what was agreed on for the breach of an obligation; answers what is to be noted with it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 35faed1f1412e4be334ffa0e64f45fb8
+  md5 7a5bfd6b5e2aa98485c2fba8c28cc258
 
 function pgflow.act_rows_(list jsonb) returns TABLE(n integer, name text, risk text, request jsonb), owner pgflow_owner
   -- Rows of the protocol as columns: acts that the policy judges
@@ -3841,7 +3841,7 @@ function pgflow.check_payload_(run_id bigint, key text, name text, payload json)
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=on
-  md5 7a497b1105574436e8f7517a0aa8e39a
+  md5 f4a7632e46ec696804d73dc2422bbfad
 
 function pgflow.check_places_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- A run that is open has one place, which agrees with its journal
@@ -4064,12 +4064,6 @@ function pgflow.code_rows_(list jsonb) returns TABLE(code jsonb, workflow text, 
   -- Rows of the protocol as columns: code of workflows, as workers and apps declare it
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
-
-function pgflow.codes_in_force_(workflow text, version text) returns integer[], owner pgflow_owner
-  -- Code of a workflow that living workers have, or else the one that was served last; no version = any
-  sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 5935428d1c52736a13b094cfa8c86fe7
 
 function pgflow.collect_(me bigint, workflow text, lane integer, input json, start_id uuid, most integer) returns boolean, owner pgflow_owner
   -- Adds the items of a start to a run that collects; false if it takes no more, null if a run has them already. One that is full, or has no room for them, begins at once. PF002: it is a run of another workflow
@@ -4316,12 +4310,6 @@ function pgflow.declare_schedules(worker_id integer, declared jsonb) returns tex
   md5 e32c9f9a6c7cbce525dbc520f71683be
   grant execute to pgflow_operator
   grant execute to pgflow_worker
-
-function pgflow.defaults_of_(workflow text) returns json, owner pgflow_owner
-  -- Defaults of the parameters of a workflow, in the code that was served last; null = none are known
-  sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 1af8d35f979c8fbec8529df4470626a1
 
 function pgflow.delegate_gate(gate text, from_approver text, to_approver text, reason text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Lets another answer a gate in place of a name or role that it asks. PF021 if it does not ask that one, or if that is neither the role of the session nor one that it is a member of, save for pgflow_speaker. PF006 if that one has approved, if the other may answer already, or if anybody may; PF022 if the gate is closed, PF001 if no open gate has the key
@@ -5830,11 +5818,11 @@ function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 b0ab3c707ae7e2ac5eea6ae93c4cc988
 
-function pgflow.known_code_(workflow text, version text, OUT defaults json, OUT shapes jsonb[]) returns record, owner pgflow_owner
-  -- Reads the recorded code of a workflow once for a start: its defaults_of_, and the parameters of its codes_in_force_; nulls = none is known
+function pgflow.known_code_(workflow text, version text, OUT defaults json, OUT shapes jsonb[], OUT code_ids integer[]) returns record, owner pgflow_owner
+  -- Reads the recorded code of a workflow once: the defaults of its parameters in the code that was served last; the shapes of the parameters, and the numbers, of the code in force, which living workers have, or else was served last. No version = any; nulls = none is known
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 9e69bae8e2eac12a0b9587a2825b7351
+  md5 b3d9e291789ba46ea0af397a6eec12e5
 
 function pgflow.known_pool_(name text) returns pgflow.pool, owner pgflow_owner
   -- A pool, locked; PF026 if there is none of this name
@@ -7978,7 +7966,7 @@ function pgflow.start_failure_(f pgflow.batch_failure, member_id bigint, t times
   -- Starts the run that begins with the failure of this member, and notes it; answers its lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 22791980be778ff19929e68a1adfeb62
+  md5 36dfb5c833cf4c2abf2fbd705d02096d
 
 function pgflow.start_known_(me bigint, wanted jsonb, t timestamp with time zone, OUT kind "char", OUT payload json, OUT lane_id integer) returns record, owner pgflow_owner
   -- Starts one child whose key may name a run already: what is recorded of it, started or refused
@@ -8018,7 +8006,7 @@ function pgflow.start_slot_(s pgflow.schedule, slot timestamp with time zone) re
   -- Starts the run of a slot, or finds the one that it has
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c3b71b0abdd85b7d94e947bca78dad9d
+  md5 b670ab61670eeaf60ed1bd73c71e3efc
 
 function pgflow.starters_(is_first boolean) returns text[], owner pgflow_owner
   -- Transactions that have drawn a number for a run, and have not ended; at first also those that have looked whether anything is sealed

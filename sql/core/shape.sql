@@ -123,7 +123,7 @@ begin
   end if;
   select l.workflow, l.version into workflow, version
   from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = check_payload_.run_id;
-  ids := pgflow.codes_in_force_(workflow, version);
+  ids := (pgflow.known_code_(workflow, version)).code_ids;
   if exists (select from unnest(ids) i
     where not exists (select from pgflow.code_signal s where s.signal = name and s.code_id = i)) then
     return;

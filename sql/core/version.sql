@@ -78,18 +78,6 @@ comment on function pgflow.register_code(int, jsonb)
      '{patch: whether it is deprecated}, {signal: shape of its payloads}, text of {parameter: default}], ...]';
 --! grant register_code to pgflow_worker
 
-create or replace function pgflow.defaults_of_(workflow text)
-returns json
-language sql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
-  select c.defaults from pgflow.code c where c.workflow = defaults_of_.workflow
-  order by c.last_at desc, c.code_id desc limit 1
-$$;
-comment on function pgflow.defaults_of_(text)
-  is 'Defaults of the parameters of a workflow, in the code that was served last; null = none are known';
-
 create or replace function pgflow.fill_input_(input json, defaults json)
 returns json
 language plpgsql
@@ -113,27 +101,9 @@ end
 $$;
 comment on function pgflow.fill_input_(json, json) is 'An input with the defaults of what it leaves out';
 
-create or replace function pgflow.codes_in_force_(workflow text, version text)
-returns int[]
-language sql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
-  with served as (
-    select c.code_id, c.last_at, exists (select from pgflow.worker_code w where w.code_id = c.code_id) as is_alive
-    from pgflow.code c
-    where c.workflow = codes_in_force_.workflow
-      and (codes_in_force_.version = '' or c.version = codes_in_force_.version)
-  )
-  select coalesce(
-    (select array_agg(s.code_id) from served s where s.is_alive),
-    array(select s.code_id from served s order by s.last_at desc, s.code_id desc limit 1)
-  )
-$$;
-comment on function pgflow.codes_in_force_(text, text)
-  is 'Code of a workflow that living workers have, or else the one that was served last; no version = any';
-
-create or replace function pgflow.known_code_(workflow text, version text, out defaults json, out shapes jsonb[])
+create or replace function pgflow.known_code_(
+  workflow text, version text, out defaults json, out shapes jsonb[], out code_ids int[]
+)
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
@@ -141,12 +111,12 @@ as $$
 #variable_conflict use_column
 begin
   select (array_agg(k.defaults order by k.last_at desc, k.code_id desc))[1],
-    array_agg(k.parameters order by k.last_at, k.code_id)
-      filter (where k.is_asked and (k.is_alive or not k.has_alive and k.newness = 1))
-  into known_code_.defaults, known_code_.shapes
+    array_agg(k.parameters order by k.last_at, k.code_id) filter (where k.is_in_force),
+    array_agg(k.code_id) filter (where k.is_in_force)
+  into known_code_.defaults, known_code_.shapes, known_code_.code_ids
   from (
-    select c.*, bool_or(c.is_asked and c.is_alive) over () as has_alive,
-      row_number() over (partition by c.is_asked order by c.last_at desc, c.code_id desc) as newness
+    select c.*, c.is_asked and (c.is_alive or not bool_or(c.is_asked and c.is_alive) over ()
+      and row_number() over (partition by c.is_asked order by c.last_at desc, c.code_id desc) = 1) as is_in_force
     from (
       select c.code_id, c.last_at, c.defaults, c.parameters, known_code_.version in ('', c.version) as is_asked,
         exists (select from pgflow.worker_code w where w.code_id = c.code_id) as is_alive
@@ -156,8 +126,9 @@ begin
 end
 $$;
 comment on function pgflow.known_code_(text, text)
-  is 'Reads the recorded code of a workflow once for a start: its defaults_of_, and the parameters of its '
-     'codes_in_force_; nulls = none is known';
+  is 'Reads the recorded code of a workflow once: the defaults of its parameters in the code that was served last; the '
+     'shapes of the parameters, and the numbers, of the code in force, which living workers have, or else was served '
+     'last. No version = any; nulls = none is known';
 
 create or replace function pgflow.check_inputs_(workflow text, shapes jsonb[], inputs text[])
 returns void

@@ -136,7 +136,7 @@ begin
   select r.run_key, r.run_id, r.is_new, r.lane_id
   from pgflow.start_run(
     workflow => s.workflow, key => s.name || '/' || pgflow.slot_text_(slot), queue => s.queue, priority => s.priority,
-    input => pgflow.fill_input_(input, pgflow.defaults_of_(s.workflow)), defaults => '{}',
+    input => pgflow.fill_input_(input, (pgflow.known_code_(s.workflow, '')).defaults), defaults => '{}',
     timeout_seconds => s.timeout_seconds, version => s.run_version, if_taken => 'attach',
     labels => coalesce(s.labels, '{}') || jsonb_build_object('schedule', s.name)
   ) r;

@@ -124,7 +124,8 @@ begin
   select r.key into strict failed from pgflow.run r where r.run_id = member_id;
   begin
     select s.run_key, s.lane_id into begun, lane from pgflow.start_run(
-      f.workflow, pgflow.fill_input_(f.input, pgflow.defaults_of_(f.workflow)), mine.key || '/failed', f.queue,
+      f.workflow, pgflow.fill_input_(f.input, (pgflow.known_code_(f.workflow, '')).defaults), mine.key || '/failed',
+      f.queue,
       tenant => mine.tenant, if_taken => 'attach', defaults => '{}',
       labels => jsonb_build_object('batch', mine.key, 'failed', failed)) s;
   exception when others then
