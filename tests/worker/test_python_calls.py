@@ -2,8 +2,9 @@
 its time goes there, and a count is the same on each machine.
 
 Two sizes are counted, and their difference divided by what the larger has more: so what a worker
-does once, and for a run, is not in the count of a step. Batches differ a little from one time to
-the next, so a bound lies a few calls above what is counted.
+does once, and for a run, is not in the count of a step. Only what each unit calls is counted: a
+slow machine sends what it has in more flushes, and their share of a unit is a fraction that is
+dropped.
 """
 
 from __future__ import annotations
@@ -83,15 +84,15 @@ async def maps(n: int) -> int:
     return len((await pgflow.map(empty, range(n))).values)
 
 
-# A slow machine sends what it has in more flushes, so the bounds are a tenth above what is seen.
+# A few above what is seen; the transactional step calls psycopg, whose calls depend on what arrives.
 MOST = [
-    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 80),
-    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 90),
+    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 76),
+    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 80),
     ("transactional step", transactions, Size(RUNS, 2), Size(RUNS, 4), 630),
-    ("empty run", empty, Size(200, 1), Size(600, 1), 80),
-    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 105),
-    ("park", parks, Size(200, 1), Size(600, 1), 105),
-    ("child of a map", maps, Size(1, 200), Size(1, 600), 150),
+    ("empty run", empty, Size(200, 1), Size(600, 1), 77),
+    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 76),
+    ("park", parks, Size(200, 1), Size(600, 1), 100),
+    ("child of a map", maps, Size(1, 200), Size(1, 600), 141),
 ]
 
 
@@ -122,8 +123,8 @@ async def test_a_unit_of_work_takes_few_python_calls(
         counted = await play(app, dsn, work, large)
     counted.subtract(before)
     units = large.all - small.all
-    a_unit = counted.total() / units
-    print(f"\n{a_unit:.1f} calls a {unit}")
+    a_unit = sum(int(count / units + 0.2) for count in counted.values())  # 0.97 a unit is one
+    print(f"\n{counted.total() / units:.1f} calls a {unit}, {a_unit} of them by each")
     for name, count in counted.most_common(100):
         if count >= units / 10:
             print(f"{count / units:8.2f}  {name}")
