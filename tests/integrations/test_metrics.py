@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import time
 import urllib.request
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,7 @@ async def bad() -> None:
 
 @pytest.mark.full
 def test_a_worker_counts_runs_steps_retries_and_commits(dsn: str, meter: Meter, url: str) -> None:
+    began = time.monotonic()
     with App(dsn, include=[work, bad]) as app, app.worker(meter=meter, concurrency=7):
         run = app.start(work)
         wait_until(lambda: run.status() == "waiting", "the run waits")
@@ -141,7 +143,9 @@ def test_a_worker_counts_runs_steps_retries_and_commits(dsn: str, meter: Meter, 
     assert (of(found, "pgflow_claim_seconds_count") or 0) >= 1
     assert (of(found, "pgflow_units_committed_total") or 0) >= 3
     assert (of(found, "pgflow_active_runs"), of(found, "pgflow_concurrency")) == (0, 7)
-    assert 0 <= (of(found, "pgflow_heartbeat_age_seconds") or 0) < 10
+    age = of(found, "pgflow_heartbeat_age_seconds")
+    assert age is not None
+    assert 0 <= age <= time.monotonic() - began
 
 
 @pytest.mark.full
@@ -149,6 +153,7 @@ def test_the_endpoint_says_how_much_stands_in_the_database(
     dsn: str, conn: psycopg.Connection, url: str
 ) -> None:
     make_stuck(conn, "stuck-1")
+    began = time.monotonic()
     conn.execute("select pgflow.start_run('work', '{}', null, 'mail') from generate_series(1, 3)")
     conn.execute(
         "select pgflow.start_run('work', '{}', 'later', 'mail', run_at => now() + interval '1 "
@@ -164,7 +169,9 @@ def test_the_endpoint_says_how_much_stands_in_the_database(
     assert of(found, "pgflow_queue_runs", queue="mail", status="waiting") == 1
     assert of(found, "pgflow_queue_runs", queue="fragile", status="stuck") == 1
     assert of(found, "pgflow_queue_oldest_ready_age_seconds", queue="fragile") == 0
-    assert 0 < (of(found, "pgflow_queue_oldest_ready_age_seconds", queue="mail") or 0) < 30
+    age = of(found, "pgflow_queue_oldest_ready_age_seconds", queue="mail")
+    assert age is not None
+    assert 0 < age <= time.monotonic() - began
     assert of(found, "pgflow_workers") == 0
     assert (of(found, "pgflow_timers_due"), of(found, "pgflow_timer_lateness_seconds")) == (0, 0)
     (due,) = conn.execute(
