@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import threading
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -66,13 +64,13 @@ def test_two_processes_share_a_queue_and_do_everything_once(dsn, app_conn):
 @pytest.mark.full
 def test_after_sigterm_nothing_is_leased_and_the_exit_code_is_zero(dsn, app_conn):
     keys = start_bookings(app_conn, 60, steps=20, pause=0.01)
-    for _ in range(6):
+    for booked in (0, 1, 90, 200, 410, 800):  # wherever it is in its work
         with worker(dsn, "--concurrency", "10") as process:
             process.registered()
-            pause = threading.Event()
-            pause.wait(
-                random.uniform(0, 0.4)
-            )  # a random moment of its work, which is what is tested
+            wait_until(
+                lambda booked=booked: one(app_conn, "select count(*) from app.booked") >= booked,
+                "it has got so far",
+            )
             process.send(signal.SIGTERM)
             code, log = process.finish()
             assert code == 0, log
