@@ -145,7 +145,7 @@ def test_no_function_promises_more_than_it_keeps(db: psycopg.Connection):
 
 
 KNOWN = (
-    ("record \"new\" has no field", "name_blobs_", "an argument says which of six tables it is"),
+    ('record "new" has no field', "name_blobs_", "an argument says which of six tables it is"),
     ("control reached end of function without RETURN", "flow_refuse_", "flow_fail_ always raises"),
     ('relation "pg_dist_', "", "a table of Citus"),
     ("get_shard_id_for_distribution_column", "find_anchor_", "a function of Citus"),
