@@ -21,7 +21,7 @@ from typing import Any, Final
 import psycopg
 
 from pgflow._model.frames import is_own
-from pgflow.texts import printable, visible, without_secrets, without_secrets_in
+from pgflow.texts import printable, text_of, visible, without_secrets, without_secrets_in
 
 FIELDS: Final = ("run", "run_id", "workflow", "generation", "step", "call", "attempt")
 """Attributes of records: the run's key, its number, its workflow and generation; the step, the
@@ -40,7 +40,7 @@ def redacted(error: BaseException) -> str:
     without the details in which a server quotes rows and parameters.
     """
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
-    return without_secrets(" ".join((primary or str(error)).split())) or type(error).__name__
+    return without_secrets(" ".join((primary or text_of(error)).split())) or type(error).__name__
 
 
 class _OneLine(logging.Filter):

@@ -45,7 +45,7 @@ from pgflow import RunInfo, StartOptions, __version__
 from pgflow._flow.interceptor import checking, outcome_of, replaying
 from pgflow.extensions import Interceptor, Operation
 from pgflow.inspect import derive_ids
-from pgflow.texts import without_secrets
+from pgflow.texts import text_of, without_secrets
 
 METADATA_KEYS: Final = ("traceparent", "tracestate")
 """Keys of a run's metadata that hold its trace, as W3C Trace Context defines them."""
@@ -224,7 +224,9 @@ class Tracing(Interceptor):
                 span.set_attribute("error.type", _class_name(error))
                 span.set_status(
                     trace.StatusCode.ERROR,
-                    without_secrets(str(error)) if self._record_exceptions else _class_name(error),
+                    without_secrets(text_of(error))
+                    if self._record_exceptions
+                    else _class_name(error),
                 )
                 if self._record_exceptions:
                     span.record_exception(error, _without_secrets(error))
@@ -353,7 +355,7 @@ def _given(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _without_secrets(error: BaseException) -> dict[str, str]:
     """Attributes of a recorded exception that may quote passwords, without these."""
     return {
-        "exception.message": without_secrets(str(error)),
+        "exception.message": without_secrets(text_of(error)),
         "exception.stacktrace": without_secrets("".join(traceback.format_exception(error))),
     }
 

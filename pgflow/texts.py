@@ -50,6 +50,14 @@ def _seen(char: str) -> str:
     return REPLACEMENT if is_hidden else char
 
 
+def text_of(error: BaseException) -> str:
+    """Return an error's message; none if the code of its class fails to give one."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the error
+        return ""
+
+
 def cut(text: str, most: int) -> str:
     """Return the text, shortened in the middle if it is too long: an error ends with what counts.
 

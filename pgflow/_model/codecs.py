@@ -23,7 +23,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar, get_args
 
 import pydantic
 from pydantic_core import (
@@ -608,8 +608,15 @@ def _core_schema(annotation: Any) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _cached(annotation: Any) -> Codec[Any]:
+def _cached(annotation: Any, _order: Any) -> Codec[Any]:
     return Codec(annotation)
+
+
+def _order_of(annotation: Any) -> Any:
+    """Return the parts of an annotation in their order. Unions are equal in any order, and which of
+    two members reads a text depends on it.
+    """
+    return tuple((part, _order_of(part)) for part in get_args(annotation))
 
 
 def codec_for(annotation: Any, what: str = "a value") -> Codec[Any]:
@@ -623,11 +630,12 @@ def codec_for(annotation: Any, what: str = "a value") -> Codec[Any]:
         DefinitionError: Values of this annotation have no form as JSON.
     """
     try:
-        hash(annotation)
+        order = None if isinstance(annotation, type) else _order_of(annotation)
+        hash((annotation, order))
     except TypeError:  # such as Annotated[int, []]
         make: Callable[[Any], Codec[Any]] = Codec
     else:
-        make = _cached
+        make = partial(_cached, _order=order)
     try:
         return make(annotation)
     except (KeyboardInterrupt, SystemExit):

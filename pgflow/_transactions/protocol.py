@@ -53,7 +53,7 @@ class Trouble(Exception):
     """
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(str(error))
+        super().__init__(error)
         self.error = error
 
 
@@ -66,7 +66,7 @@ class Unstorable(Exception):
     """
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
+        super().__init__(error)
         self.error = error
 
 

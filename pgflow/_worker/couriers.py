@@ -30,6 +30,7 @@ from pgflow._db.calls.outbox import TakenEvent
 from pgflow._db.drivers import is_raised_on
 from pgflow._db.failures import is_infrastructure
 from pgflow._db.query import Query, run_by, run_through
+from pgflow._engine.loop import is_interrupt
 from pgflow._flow.relays import Relay, Sink, Statement, TryLater, Undeliverable
 from pgflow._flow.run_info import EPOCH
 from pgflow._flow.workflow import Workflow
@@ -55,7 +56,7 @@ class TargetFailed(Exception):
     """A target has failed, with this error."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(str(error))
+        super().__init__(error)
         self.error = error
 
 
@@ -71,13 +72,15 @@ def judged(transaction: Any = None) -> Iterator[None]:
     """
     try:
         yield
-    except TargetFailed:
+    except (TargetFailed, GeneratorExit):
         raise
     except asyncio.CancelledError as error:
         if _is_being_cancelled():
             raise
         raise TargetFailed(asyncio.CancelledError("the target cancelled itself")) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         if transaction is not None and is_infrastructure(error) and _is_of(error, transaction):
             raise
         raise TargetFailed(error) from error

@@ -30,6 +30,7 @@ from pgflow._flow.entities import known
 from pgflow._model.exceptions import encode_error
 from pgflow._transactions.provider import AsyncTransaction, AsyncTransactionProvider
 from pgflow._worker.context import WorkerContext
+from pgflow._worker.couriers import TargetFailed, judged
 from pgflow._worker.parts import Loop, quietly
 from pgflow.errors import CodecError, Redacted, WrongState
 from pgflow.logs import redacted
@@ -89,10 +90,12 @@ class EntityMail(Loop):
                     asked = await self._ask(transaction, query)
                     if asked is None:
                         return
-                    await self._make(transaction, asked)
+                    with judged(transaction):
+                        await self._make(transaction, asked)
                     await transaction.commit()
-            except Exception as error:
-                if asked is not None and _is_its_own(error):
+            except Exception as raised:
+                error = raised.error if isinstance(raised, TargetFailed) else raised
+                if asked is not None and _is_its_own(raised, error):
                     await self._refuse(asked, error)
                     continue
                 if not isinstance(error, (psycopg.Error, OSError, TimeoutError, CodecError)):
@@ -130,7 +133,7 @@ class EntityMail(Loop):
         )
         await run_steps_async(transaction, steps)
 
-    async def _refuse(self, asked: entity_calls.Asked, error: Exception) -> None:
+    async def _refuse(self, asked: entity_calls.Asked, error: BaseException) -> None:
         log.warning(
             "update %s of entity %s %r is refused: %s",
             asked.update,
@@ -145,13 +148,17 @@ class EntityMail(Loop):
             await transaction.commit()
 
 
-def _is_its_own(error: Exception) -> bool:
+def _is_its_own(raised: Exception, error: BaseException) -> bool:
     """Return True if a retry of the update would raise the error again. A missing key may be added
     later; a redacted value stays unreadable.
+
+    Args:
+        raised: What the transaction ended with: a TargetFailed if the update has raised the error.
+        error: The error itself.
     """
     if isinstance(error, CodecError):
         return isinstance(error, Redacted)
-    return not is_infrastructure(error)
+    return error is not raised or not is_infrastructure(error)
 
 
 class SqlFlows(Loop):

@@ -756,7 +756,7 @@ begin
         elsif f.loops <> '{}' and f.state <> 'undoing' then
           perform pgflow.check_fences_(run_id, array(select l.fence from pgflow.held_locks_(f) l));
         end if;
-      exception when others or query_canceled then
+      exception when others or query_canceled or assert_failure then
         get stacked diagnostics state = returned_sqlstate, said = message_text, detail = pg_exception_detail,
           context = pg_exception_context;
         error := pgflow.error_of_(node, began, state, said, detail, context);

@@ -256,6 +256,43 @@ async def test_an_update_from_sql_is_made_by_a_worker_in_its_order(
         sqlkit.one(conn, verdict, 0)
 
 
+class Panic(BaseException):
+    """As extensions written in Rust raise it."""
+
+
+OWN_ERRORS = {
+    "exit": SystemExit("no"),
+    "panic": Panic("no"),
+    "elsewhere": psycopg.OperationalError("another database is down"),
+}
+
+
+@pgflow.entities.entity("test broken")
+@dataclass
+class Broken:
+    @pgflow.entities.update
+    def fail(self, how: str) -> None:
+        raise OWN_ERRORS[how]
+
+
+async def test_whatever_an_update_from_sql_raises_refuses_it_and_the_worker_goes_on(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    ask = "select pgflow.post_update('test broken', 'a', 'fail', %s::json)"
+    numbers = [sqlkit.one(conn, ask, json.dumps({"how": how})) for how in OWN_ERRORS]
+    good = "select pgflow.post_update('test incident', 'a', 'claim', '{\"agent\": \"ann\"}')"
+    conn.execute(good)
+    async with aflow.app.worker(poll_seconds=0.1):
+        await eventually(lambda: count(conn, "pgflow.entity_mail") == 0, "all are made")
+    verdict = "select state, error->>'type' from pgflow.update_verdict(%s)"
+    assert [sqlkit.one(conn, verdict, number) for number in numbers] == [
+        ("refused", "builtins.SystemExit"),
+        ("refused", f"{__name__}.Panic"),
+        ("refused", "psycopg.OperationalError"),
+    ]
+    assert [row[:2] for row in updates(conn)][-1] == ("claim", 1)
+
+
 async def test_an_update_from_sql_is_made_once_under_its_key(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

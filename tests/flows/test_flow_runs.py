@@ -337,6 +337,29 @@ def test_a_step_that_commits_fails(conn: Conn) -> None:
     assert (status, message) == ("failed", "invalid transaction termination")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a: assert false, 'no';",
+        "sleep (case when refuse() then '1 s' end)::interval;",
+        "if refuse() then a: perform 1; end if;",
+    ],
+    ids=["step", "wait", "condition"],
+)
+def test_an_assertion_that_fails_fails_its_run_and_no_other(conn: Conn, body: str) -> None:
+    """`when others` does not catch it."""
+    conn.execute(
+        "create function refuse() returns boolean language plpgsql as $$begin assert false, 'no'; end$$"
+    )
+    make(conn, "other()", "begin return 1; end")
+    make(conn, "w()", f"begin {body} end")
+    begin(conn)
+    begin(conn, "other", "behind")
+    work(conn)
+    assert (ended(conn)[0], ended(conn)[2]) == ("failed", "no")
+    assert ended(conn, "behind")[0] == "completed"
+
+
 def test_a_cancelled_step_ends_the_call_and_is_tried_again(conn: Conn) -> None:
     make(
         conn,

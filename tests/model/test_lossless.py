@@ -397,6 +397,14 @@ def is_same(value: Any, back: Any) -> bool:
     return repr(value) == repr(back)
 
 
+def test_unions_of_another_order_have_readers_of_their_own() -> None:
+    """They are equal, so a worker that met the other order first would read another type."""
+    for annotation in (Eur | Usd, Usd | Eur):
+        first = annotation.__args__[0]
+        assert type(codec_for(annotation).decode('{"amount":1}', "it")) is first
+        assert type(codec_for(list[annotation]).decode('[{"amount":1}]', "it")[0]) is first
+
+
 @pytest.mark.parametrize(("annotation", "value"), COMES_BACK, ids=lambda value: str(value)[:50])
 def test_a_value_comes_back_in_type_and_content(annotation: Any, value: Any) -> None:
     codec = codec_for(annotation)

@@ -333,6 +333,26 @@ async def ask_another_database() -> None:
     await psycopg.AsyncConnection.connect("host=127.0.0.1 port=1")
 
 
+class Mute(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Panic(BaseException):
+    """As extensions written in Rust raise it."""
+
+
+def say_nothing() -> None:
+    raise Mute
+
+
+def panic() -> None:
+    raise Panic
+
+
+IN_THREADS = (end_the_program, say_nothing, panic)
+
+
 def failing(way: Any, *, takes_connection: bool) -> Any:
     """A handler that takes no event of the key `bad`."""
 
@@ -348,7 +368,7 @@ def failing(way: Any, *, takes_connection: bool) -> Any:
     def call_both_sync(connection: psycopg.Connection[Any], event: Event) -> None:
         call(event)
 
-    if way is end_the_program:
+    if way in IN_THREADS:
         return call_both_sync if takes_connection else call
     return call_both if takes_connection else call_async
 
@@ -365,7 +385,7 @@ async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(
             to=failing(way, takes_connection=takes),
             retries=AT_ONCE,
         )
-        for way in (end_the_program, cancel_itself, ask_another_database)
+        for way in (*IN_THREADS, cancel_itself, ask_another_database)
         for takes in (False, True)
     ]
     publish(conn, ["bad", "good"])
@@ -380,6 +400,8 @@ async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(
             ("ask_another_database", "OperationalError"),
             ("cancel_itself", "CancelledError"),
             ("end_the_program", "SystemExit"),
+            ("panic", "Panic"),
+            ("say_nothing", "Mute"),
         )
         for takes in (False, True)
     ]
