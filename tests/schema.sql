@@ -3169,7 +3169,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e300f3a54fd81985a4385149bf367d2a
+  md5 3e411c4c504cc92ec110c6ab74726fd0
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -3379,7 +3379,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c4644a356eb3beda1904027260f244f6
+  md5 86e6f7c02a2e11f3bdf6828dce75d04c
 
 function pgflow.begin_batches_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs of whose batches all members have ended
@@ -3716,7 +3716,7 @@ function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 e61dcbdc562dd4c1a9ac229f8fd2fa92
 
-function pgflow.check_if_taken_(if_taken text, start_id uuid, run_at timestamp with time zone, key text, defaults json) returns void, owner pgflow_owner
+function pgflow.check_if_taken_(if_taken text, run_at timestamp with time zone, key text, defaults json) returns void, owner pgflow_owner
   -- Refuses (PF003) options that need a key, or that exclude if_taken
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
@@ -4402,7 +4402,7 @@ function pgflow.drop_blobs_(max integer DEFAULT 1000) returns integer, owner pgf
   set enable_seqscan=off
   md5 b48de0fec122f545fa73747999510433
 
-function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
+function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean) returns void, owner pgflow_owner
   -- Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
@@ -5251,7 +5251,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e6ae0454be54968b6ce165b0721eab11
+  md5 1983a4255d00f7a36b559166269651dc
   grant execute to pgflow_operator
 
 function pgflow.free_key_(key text, t timestamp with time zone, OUT to_wake bigint[], OUT is_put_off boolean) returns record, owner pgflow_owner
@@ -6846,7 +6846,7 @@ function pgflow.purge_queue(queue text, upto bigint DEFAULT NULL::bigint, max in
   md5 64b8ba68c4ce299fc8ded273136e0388
   grant execute to pgflow_operator
 
-function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
+function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint) returns void, owner pgflow_owner
   -- Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
@@ -7984,7 +7984,7 @@ function pgflow.start_run(workflow text, input anycompatible DEFAULT '{}'::json,
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 652f58fb160b2a0abefe601be1ca06c8
+  md5 eb4c566a3e9a1f4f55e1f73fdb3c4cb4
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -7996,7 +7996,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 c74d940f30e46217fab019b8ad851853
+  md5 f2b246e937e949e18e0c1b265fd54a9d
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant

@@ -120,7 +120,7 @@ comment on function pgflow.withdraw_(bigint, text)
   is 'Takes the result of a child back from its parent''s mailbox; refuses (PF006) if the parent has taken it, or ever '
      'had its effects';
 
-create or replace function pgflow.drop_children_(me bigint, cut int, children text, are_reused boolean, t timestamptz)
+create or replace function pgflow.drop_children_(me bigint, cut int, children text, are_reused boolean)
 returns void
 language plpgsql
 volatile
@@ -155,7 +155,7 @@ begin
   end loop;
 end
 $$;
-comment on function pgflow.drop_children_(bigint, int, text, boolean, timestamptz)
+comment on function pgflow.drop_children_(bigint, int, text, boolean)
   is 'Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused '
      '(PF006), keys of ended ones freed';
 
@@ -174,7 +174,7 @@ $$;
 comment on function pgflow.is_returned_(bigint, int)
   is 'True if a message that was taken at a unit went back to the mailbox';
 
-create or replace function pgflow.put_back_(chain bigint, origin bigint, cut int, to_chain bigint, t timestamptz)
+create or replace function pgflow.put_back_(chain bigint, origin bigint, cut int, to_chain bigint)
 returns void
 language plpgsql
 volatile
@@ -233,7 +233,7 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.put_back_(bigint, bigint, int, bigint, timestamptz)
+comment on function pgflow.put_back_(bigint, bigint, int, bigint)
   is 'Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; '
      'copies of it, for another chain';
 
@@ -534,10 +534,10 @@ begin
     format('the run goes on as generation %s', heir.generation), t);
   perform pgflow.move_words_(old.run_id, chain, heir.run_id, t);
   perform pgflow.move_locks_(old.run_id, cut, heir.run_id, t);
-  perform pgflow.put_back_(chain, old.run_id, cut, chain, t);
+  perform pgflow.put_back_(chain, old.run_id, cut, chain);
   perform pgflow.send_results_(old.run_id, cut, heir.run_id, chain, t);
   perform pgflow.nudge_asked_(array[chain]);
-  perform pgflow.drop_children_(old.run_id, cut, children, effects is not distinct from 'reuse', t);
+  perform pgflow.drop_children_(old.run_id, cut, children, effects is not distinct from 'reuse');
   perform pgflow.return_reservations_(array[old.run_id]);
   run_id := heir.run_id;
   generation := heir.generation;
@@ -688,7 +688,7 @@ begin
   perform pgflow.bring_up_(heir, seq, edit, note, null, t);
   perform pgflow.send_results_(origin.run_id, seq, heir.run_id, heir.chain_id, t);
   if with_mail then
-    perform pgflow.put_back_(chain, origin.run_id, seq, heir.chain_id, t);
+    perform pgflow.put_back_(chain, origin.run_id, seq, heir.chain_id);
   end if;
   run_key := heir.key;
   run_id := heir.run_id;

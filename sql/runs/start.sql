@@ -278,7 +278,7 @@ comment on function pgflow.check_start_(int, timestamptz, float8, jsonb, jsonb, 
   is 'Refuses (PF003) options of a start that no run can have';
 
 create or replace function pgflow.check_if_taken_(
-  if_taken text, start_id uuid, run_at timestamptz, key text, defaults json
+  if_taken text, run_at timestamptz, key text, defaults json
 )
 returns void
 language plpgsql
@@ -303,7 +303,7 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.check_if_taken_(text, uuid, timestamptz, text, json)
+comment on function pgflow.check_if_taken_(text, timestamptz, text, json)
   is 'Refuses (PF003) options that need a key, or that exclude if_taken';
 
 create or replace function pgflow.is_own_(chain bigint, start_id uuid)
@@ -499,7 +499,7 @@ begin
     and coalesce(defaults::text, '{}') = '{}', false) is false
   then
     perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, key_retention_seconds, t),
-      pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, key, defaults);
+      pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, run_at, key, defaults);
   end if;
   if char_length(key) not between 1 and 128 then
     perform pgflow.check_key_(key);
@@ -785,7 +785,7 @@ begin
   tenant := pgflow.own_tenant_(tenant);
   select pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t),
     pgflow.check_batch_(runs),
-    pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, '', defaults),
+    pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, run_at, '', defaults),
     case when exists (select from pgflow.flow_right r where r.workflow = start_runs.workflow and r.privilege = 'start')
       then pgflow.refuse_start_(workflow) end,
     (select pgflow.judge_queue_(q, workflow, version) from pgflow.queue q
