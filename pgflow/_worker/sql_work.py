@@ -153,7 +153,7 @@ def _is_its_own(raised: Exception, error: BaseException) -> bool:
     later; a redacted value stays unreadable.
 
     Args:
-        raised: What the transaction ended with: a TargetFailed if the update has raised the error.
+        raised: Error of the transaction: a TargetFailed if the update has raised the other one.
         error: The error itself.
     """
     if isinstance(error, CodecError):
