@@ -1914,6 +1914,9 @@ create table pgflow.flow_node (
 );
 comment on table pgflow.flow_node is 'What a workflow in SQL was compiled to: see sql/flows/compile.sql';
 
+create domain pgflow.flow_state as text check (value in ('on', 'undoing', 'handling'));
+comment on domain pgflow.flow_state is 'What a run of a workflow in SQL does: see sql/flows/frame.sql';
+
 create table pgflow.flow_frame (
   run_id bigint primary key,
   flow_id int not null,
@@ -1922,7 +1925,7 @@ create table pgflow.flow_frame (
   call int not null,
   tries int not null,
   strikes int not null,
-  state text not null check (state in ('on', 'undoing', 'handling')),
+  state pgflow.flow_state not null,
   is_marked boolean not null,
   undo int[] not null,
   waits jsonb,

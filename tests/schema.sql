@@ -514,7 +514,7 @@ table pgflow.flow_frame, owner pgflow_owner
   call integer not null -- The last call that was made
   tries integer not null -- Failed attempts of the step at hand
   strikes integer not null -- Those of them that count against its retry
-  state text not null -- on, undoing = compensations are run, handling = so is the handler of an exception
+  state pgflow.flow_state not null -- on, undoing = compensations are run, handling = so is the handler of an exception
   is_marked boolean not null -- True if the journal says where the run is
   undo integer[] not null -- Nodes of the compensations of what was done
   waits jsonb -- The call that is open, and the unit of its timer
@@ -524,7 +524,6 @@ table pgflow.flow_frame, owner pgflow_owner
   error jsonb -- The error of a run that failed, or why it was cancelled
   vars jsonb not null -- All variables
   constraint flow_frame_pkey PRIMARY KEY (run_id)
-  constraint flow_frame_state_check CHECK ((state = ANY (ARRAY['on'::text, 'undoing'::text, 'handling'::text])))
 
 table pgflow.flow_item, owner pgflow_owner
   -- The rows that an open loop walks, and the inputs and results of children that a for each starts
@@ -3169,7 +3168,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3e411c4c504cc92ec110c6ab74726fd0
+  md5 3a3d7edb0256c3708d4cd8c1d5f38a5a
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -5095,7 +5094,7 @@ function pgflow.flow_source(program jsonb, node_number integer DEFAULT NULL::int
   plpgsql immutable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 9978cc6d505985daee30206ab4bdafb8
+  md5 d0e7eb9309964e092ab74ae3b26d0303
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -5171,8 +5170,8 @@ function pgflow.flow_wait_(c jsonb, body text, low text[], places integer[], i i
   set search_path=pg_catalog, pg_temp
   md5 0ed0030504a747622a94a87ecf11d15b
 
-function pgflow.fold_done_(f pgflow.flow_frame, node pgflow.flow_node, seq integer, call integer, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
-  -- The frame, at a step, after the unit that it is done
+function pgflow.fold_done_(f pgflow.flow_frame, node pgflow.flow_node, seq integer, call integer, vars jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- The frame, at a step, after the unit that it is done, with the variables as they are then
   sql immutable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
@@ -5198,7 +5197,7 @@ function pgflow.fold_unit_(f pgflow.flow_frame, seq integer, call integer, kind 
   -- The frame after one more unit of its journal
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 f4f0581973ff41f273c170ffc18ed5bf
+  md5 ffb1b5ed6678f999cf8abcc5cf4e0fe7
 
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
@@ -6543,6 +6542,12 @@ function pgflow.owe_left_(me bigint, reason text, t timestamp with time zone, IN
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 3f5a67701e49667c525531aecef33833
+
+function pgflow.owed_undo_(f pgflow.flow_frame, node pgflow.flow_node) returns integer[], owner pgflow_owner
+  -- Compensations of what is done, after a step that has one or is one
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 9a63f1d68513a92282e0fb323939e208
 
 function pgflow.own_blob_(blob bigint) returns void, owner pgflow_owner
   -- Refuses (PF006) a blob that this transaction is not storing
@@ -8591,6 +8596,12 @@ function pgflow.wal_(OUT timeline integer, OUT flushed bigint, OUT recovered_to 
   set search_path=pg_catalog, pg_temp
   md5 2dddb1e61dc37a61ccb37eec35666e7e
 
+function pgflow.whole_mark_(f pgflow.flow_frame) returns jsonb, owner pgflow_owner
+  -- The mark of the next unit, with all that it may have
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 85ce5e0186454be3f0b16e8a3b2c37b5
+
 function pgflow.why_unclaimed(lane_id integer, OUT code text, OUT why text) returns record, owner pgflow_owner
   -- Reason why no worker takes queued runs of a lane, in words and as a code; null = one does
   sql stable security definer
@@ -8642,6 +8653,8 @@ function pgflow.work_until(INOUT step jsonb, IN seconds double precision DEFAULT
   grant execute to pgflow_worker
 
 type pgflow.amounts as jsonb CHECK (((jsonb_typeof(VALUE) = 'object'::text) AND (octet_length((VALUE)::text) <= 4096))) -- Amounts by unit, such as {"usd": 0.04, "tokens": 12000}: an object of at most 4 KiB
+
+type pgflow.flow_state as text CHECK ((VALUE = ANY (ARRAY['on'::text, 'undoing'::text, 'handling'::text]))) -- What a run of a workflow in SQL does: see sql/flows/frame.sql
 
 type pgflow.key_retention as integer CHECK ((VALUE >= 0)) -- Seconds for which a key stays taken
 

@@ -27,7 +27,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:  # which needs no options, and so no typer
         print(version())
         return
-    gc.set_threshold(20_000)  # else it walks what imports make again and again, and finds nothing
+    gc.set_threshold(100_000)  # else it walks what imports make again and again, and finds nothing
     if sys.argv[1:2] and sys.argv[1] in _SERVERS:
         # Until the command hears it itself: it holds nothing yet.
         signal.signal(signal.SIGTERM, _end)

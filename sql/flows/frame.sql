@@ -26,16 +26,29 @@ return error->>'type' is distinct from 'StepTimeout' and coalesce(
 comment on function pgflow.is_transient_(jsonb)
   is 'True if an error says nothing about the statement: it is tried again, and not counted';
 
+create or replace function pgflow.whole_mark_(f pgflow.flow_frame)
+returns jsonb
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return jsonb_build_object('pc', f.pc)
+    || case when f.loops = '{}' then '{}' else jsonb_build_object('loops', f.loops) end
+    || case when f.state = 'on' then '{}' else jsonb_build_object('state', f.state) end
+    || case when f.news = '{}' then '{}' else jsonb_build_object('vars', f.news) end
+    || case when f.call = 0 then jsonb_build_object('version', f.run->'version') else '{}' end;
+end
+$$;
+comment on function pgflow.whole_mark_(pgflow.flow_frame) is 'The mark of the next unit, with all that it may have';
+
 create or replace function pgflow.mark_(f pgflow.flow_frame)
 returns jsonb
 language sql
 stable
--- One expression, which is inlined: each unit has a mark.
-return jsonb_build_object('pc', f.pc)
-  || case when f.loops = '{}' then '{}' else jsonb_build_object('loops', f.loops) end
-  || case when f.state = 'on' then '{}' else jsonb_build_object('state', f.state) end
-  || case when f.news = '{}' then '{}' else jsonb_build_object('vars', f.news) end
-  || case when f.call = 0 then jsonb_build_object('version', f.run->'version') else '{}' end;
+-- One expression, which is inlined: each unit has a mark. A function in it costs, called or not.
+return case when f.loops = '{}' and f.state = 'on' and f.news = '{}' and f.call > 0
+  then jsonb_build_object('pc', f.pc) else pgflow.whole_mark_(f) end;
 comment on function pgflow.mark_(pgflow.flow_frame) is 'The mark of the next unit: the place at which its run is';
 
 create or replace function pgflow.assign_(f pgflow.flow_frame, variable text, value jsonb)
@@ -108,8 +121,22 @@ $$;
 comment on function pgflow.fold_released_(pgflow.flow_frame, pgflow.flow_node, int, jsonb)
   is 'The frame after a lock was given back, lost or refused';
 
+create or replace function pgflow.owed_undo_(f pgflow.flow_frame, node pgflow.flow_node)
+returns int[]
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return case when f.state = 'undoing' then f.undo[1 : cardinality(f.undo) - 1]
+    else f.undo || (node.opts->>'undo')::int end;
+end
+$$;
+comment on function pgflow.owed_undo_(pgflow.flow_frame, pgflow.flow_node)
+  is 'Compensations of what is done, after a step that has one or is one';
+
 create or replace function pgflow.fold_done_(
-  f pgflow.flow_frame, node pgflow.flow_node, seq int, call int, payload jsonb
+  f pgflow.flow_frame, node pgflow.flow_node, seq int, call int, vars jsonb
 )
 returns pgflow.flow_frame
 language sql
@@ -117,13 +144,11 @@ immutable
 -- One expression, which is inlined: each step ends with it.
 return row(f.run_id, f.flow_id, seq, case when f.state = 'undoing' then f.pc else node.next end,
   greatest(f.call, call), 0, 0, f.state, true,
-  case when f.state = 'undoing' then f.undo[1 : cardinality(f.undo) - 1]
-    when node.opts ? 'undo' then f.undo || (node.opts->>'undo')::int else f.undo end,
+  case when f.state = 'undoing' or node.opts ? 'undo' then pgflow.owed_undo_(f, node) else f.undo end,
   null, f.run, f.loops, '{}', case when f.state = 'undoing' then f.error end, -- else a handler has it
-  case when payload <> '{}' and jsonb_typeof(payload) = 'object' then f.vars || payload else f.vars end
-)::pgflow.flow_frame;
+  vars)::pgflow.flow_frame;
 comment on function pgflow.fold_done_(pgflow.flow_frame, pgflow.flow_node, int, int, jsonb)
-  is 'The frame, at a step, after the unit that it is done';
+  is 'The frame, at a step, after the unit that it is done, with the variables as they are then';
 
 create or replace function pgflow.fold_unit_(
   f pgflow.flow_frame, seq int, call int, kind "char", payload jsonb, starts jsonb
@@ -183,7 +208,8 @@ begin
     f.loops := f.loops || jsonb_build_object(f.pc::text, 0);
     f.pc := node.next;
   when kind = 'c' then
-    f := pgflow.fold_done_(f, node, seq, call, payload);
+    f := pgflow.fold_done_(f, node, seq, call,
+      case when jsonb_typeof(payload) = 'object' then f.vars || payload else f.vars end);
   when kind = 'f' then
     f := pgflow.break_off_(f, payload);
   when kind = 's' and node.op not in ('wait', 'event', 'lock') then

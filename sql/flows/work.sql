@@ -597,6 +597,8 @@ declare
   stop text; -- the CALL is to end
   began timestamptz;
   usual text; -- lock_timeout
+  is_timed boolean; -- the node is a step with a timeout
+  is_same boolean; -- the variables are what they were
   seconds float8; -- timeout of the step that is left to the caller
   block int; -- the inmost with a handler
   call int;
@@ -699,15 +701,20 @@ begin
     exit when steps >= steps_per_commit
       and node.op not in ('return', 'wait', 'sleep', 'event', 'ask', 'run', 'each');
 
-    if timed = 'leave' and node.op = 'step' and node.opts ? 'timeout' then
-      seconds := (node.opts->>'timeout')::float8;
-      exit;
+    is_timed := node.op = 'step' and node.opts ? 'timeout';
+    if is_timed then
+      if timed = 'leave' then
+        seconds := (node.opts->>'timeout')::float8;
+        exit;
+      end if;
+      began := case timed when 'armed' then statement_timestamp() else clock_timestamp() end;
     end if;
     value := null;
-    began := case timed when 'armed' then statement_timestamp() else clock_timestamp() end;
-    error := case node.op when 'rethrow' then f.vars->'error' end;
-    if f.waits is null and (node.op in ('step', 'set', 'test', 'rows', 'sleep', 'run', 'each', 'note', 'return',
-      'event', 'ask', 'lock', 'spend') or node.opts ? 'timeout')
+    error := null;
+    if node.op = 'rethrow' then
+      error := f.vars->'error';
+    elsif f.waits is null and (node.op not in ('wait', 'next', 'goto', 'try', 'leave', 'unlock')
+      or node.opts ? 'timeout')
     then
       begin
         if flow.proc is null then
@@ -716,11 +723,14 @@ begin
               pg_get_userbyid(flow.definer)),
             hint = 'Only pgflow.create_workflow makes and replaces functions of workflows.';
         end if;
-        if f.call = 0 and f.pc = 1 and f.news = '{}' then
-          perform pgflow.check_flow_input_(f.flow_id, f.vars);
+        if f.call = 0 then
+          if f.pc = 1 and f.news = '{}' then
+            perform pgflow.check_flow_input_(f.flow_id, f.vars);
+          end if;
         end if;
-        usual := case when node.op = 'step' and node.opts ? 'timeout'
-          then pgflow.bound_waits_((node.opts->>'timeout')::float8) end;
+        if is_timed then
+          usual := pgflow.bound_waits_((node.opts->>'timeout')::float8);
+        end if;
         if not pg_try_advisory_xact_lock_shared(pgflow.latch_of_(salt,
           'definer ' || flow.definer || ' ' || pg_current_xact_id()::text)) -- see acting_
         then
@@ -741,20 +751,23 @@ begin
           raise exception using errcode = 'PF006',
             message = format('the function %s was altered meanwhile', flow.proc::regproc);
         end if;
-        if usual is not null then
+        if is_timed then
           perform set_config('lock_timeout', usual, true);
           -- What could not be interrupted is not committed either.
           if clock_timestamp() - began >= (node.opts->>'timeout')::float8 * interval '1 second' then
             raise query_canceled using message = 'the step was too slow';
           end if;
         end if;
-        if value <> f.vars then
+        is_same := value = f.vars;
+        if not is_same then
           perform pgflow.check_json_(value::json, 'what a step makes of its variables');
         end if;
         if node.op <> 'step' then
           perform pgflow.check_asked_(node, value, flow.definer);
-        elsif f.loops <> '{}' and f.state <> 'undoing' then
-          perform pgflow.check_fences_(run_id, array(select l.fence from pgflow.held_locks_(f) l));
+        elsif f.loops <> '{}' then
+          if f.state <> 'undoing' then
+            perform pgflow.check_fences_(run_id, array(select l.fence from pgflow.held_locks_(f) l));
+          end if;
         end if;
       exception when others or query_canceled or assert_failure then
         get stacked diagnostics state = returned_sqlstate, said = message_text, detail = pg_exception_detail,
@@ -774,13 +787,15 @@ begin
     case node.op
     when 'step' then
       -- What record_step_ does, of what each step does and without a look at the node.
-      call := f.call + (f.tries = 0)::int;
-      news := case when value = f.vars then '{}' else pgflow.changes_(f.vars, value) end;
+      call := f.call + case f.tries when 0 then 1 else 0 end;
+      news := '{}';
+      if not is_same then
+        news := pgflow.changes_(f.vars, value);
+      end if;
       insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at)
       values (run_id, f.seq + 1, call, 'c', node.name, news, json_build_array(json_build_array(call, 'q', node.name,
         null, null, pgflow.mark_(f))), token, pgflow.now_(), pgflow.now_());
-      f := pgflow.fold_done_(f, node, f.seq + 1, call, news);
-      f.vars := value; -- with those that have no value
+      f := pgflow.fold_done_(f, node, f.seq + 1, call, value);
       steps := steps + 1;
     when 'rows' then
       perform pgflow.fold_items_(f, 0, 'c', value);
@@ -874,9 +889,10 @@ begin
       insert into pgflow.flow_frame select f.*;
     end if;
   end if;
-  return case when place <> 'leased' or steps <> steps_per_commit or wake <> '[]' or stop is not null
-    or seconds is not null
-    then jsonb_build_object('place', place, 'steps', steps, 'wake', wake, 'stop', stop, 'timeout', seconds) end;
+  if place = 'leased' and steps = steps_per_commit and wake = '[]' and stop is null and seconds is null then
+    return null;
+  end if;
+  return jsonb_build_object('place', place, 'steps', steps, 'wake', wake, 'stop', stop, 'timeout', seconds);
 end
 $$;
 comment on function pgflow.advance(int, bigint, bigint, bigint, int, text)

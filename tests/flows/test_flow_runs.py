@@ -326,6 +326,55 @@ def test_an_input_must_fit_the_parameters(conn: Conn) -> None:
     assert ended(conn, "k5")[2] == 'invalid input syntax for type integer: "x"'
 
 
+VALUES = {
+    "smallint": [1, "2", None],
+    "int": [-3, "4", None],
+    "bigint": [2**60, None],
+    "real": [0.1, "nan", None],
+    "double precision": [1e300, "-infinity", None],
+    "numeric": [1.50, "2.500", None],
+    "boolean": [True, "off", None],
+    "text": ["", "null", 1, True, {"a": [1, None]}, None],
+    "date": ["2026-02-28", None],
+    "timestamptz": ["2026-02-28 01:02:03.000004+05", None],
+    "uuid": ["123E4567-e89b-12d3-a456-426614174000", None],
+    "jsonb": [[], {"a": None}, "null", 0, None],
+    "json": [[], {"a": None}, None],
+    "numeric(4, 1)": [1.26, None],
+    "varchar(3)": ["abc", None],
+    "int[]": [[1, None], "{2,3}", None],
+}
+"""Values of variables, by type."""
+
+
+@pytest.mark.parametrize("path", ["public", "public, pg_catalog"])
+def test_a_variable_has_the_value_that_postgres_reads_from_json(conn: Conn, path: str) -> None:
+    given = [
+        {f"v{n}": values[min(k, len(values) - 1)] for n, values in enumerate(VALUES.values())}
+        for k in range(max(map(len, VALUES.values())))
+    ]
+    columns = ", ".join(f"v{n} {kind}" for n, kind in enumerate(VALUES))
+    pairs = ", ".join(f"'v{n}', v{n}" for n in range(len(VALUES)))
+    conn.execute(f"set search_path = {path}")
+    make(
+        conn,
+        f"w({columns})",
+        f"begin a: perform 1; b: perform 2; return jsonb_build_object({pairs}); end",
+    )
+    conn.execute("reset search_path")
+    for n, values in enumerate(given):
+        begin(conn, key=f"k{n}", **values)
+    work(conn)
+    for n, values in enumerate(given):
+        read = one(
+            conn,
+            f"select jsonb_build_object({pairs}) from jsonb_to_record(%s) as r ({columns})",
+            json.dumps(values),
+        )
+        assert ended(conn, f"k{n}") == ("completed", read, None)
+    assert rows(conn, "select invariant from pgflow.check()") == []
+
+
 def test_a_value_beyond_the_limit_fails_its_step_alone(conn: Conn) -> None:
     assert flowkit.run(
         conn, "declare t text; begin a: t := repeat('x', 1100000); end"
