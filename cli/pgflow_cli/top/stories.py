@@ -15,8 +15,9 @@ from rich.text import Text
 
 from pgflow import inspect
 from pgflow._console.backend import Backend
-from pgflow._console.debts import EFFECT_STATES, OBLIGATION_STATES
-from pgflow._console.gates import ENDS, asks
+from pgflow._console.debts import EFFECT_STATES, OBLIGATION_STATES, orders_of_debt
+from pgflow._console.gates import ENDS, asks, orders_of_gate
+from pgflow._console.orders import BoundOrder, Person, orders_of_run
 from pgflow._console.words import MOST_CHARS, advice, age, whole, why
 from pgflow.errors import GateClosed, RunNotFound
 from pgflow_cli.look.output import (
@@ -31,7 +32,6 @@ from pgflow_cli.look.output import (
 )
 from pgflow_cli.look.selection import ENDED
 from pgflow_cli.runs.timeline import Bars, Marks
-from pgflow_cli.top.orders import Order, Person, orders_of_debt, orders_of_gate, orders_of_run
 from pgflow_cli.top.views import Place
 
 WINDOW_UNITS = 200
@@ -52,7 +52,7 @@ class Story:
 
     title: str
     parts: list[RenderableType]
-    orders: list[Order] = field(default_factory=list)
+    orders: list[BoundOrder] = field(default_factory=list)
     links: list[tuple[str, Place]] = field(default_factory=list)
 
 
