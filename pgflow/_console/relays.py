@@ -1,9 +1,19 @@
-"""Orders to a relay: what each does, the states it fits, and its command and SQL statement."""
+"""Orders to a relay: what each does, and the states it fits."""
 
 from __future__ import annotations
 
-from pgflow._console.orders import Order
-from pgflow._console.words import literal, quoted
+from pgflow._console.backend import Backend
+from pgflow._console.orders import (
+    WHY,
+    BoundOrder,
+    Field,
+    Order,
+    Person,
+    Typed,
+    call,
+    command,
+)
+from pgflow.errors import InvalidArgument, WrongState
 
 ORDERS = {
     order.verb: order
@@ -51,21 +61,53 @@ def orders_for(state: str, dead: int) -> list[Order]:
     ]
 
 
-def command_of(order: Order, name: str, event: str) -> str:
-    """Return the command line of an order."""
-    options = {"replay": f" --from {quoted(event or 'EVENT')}", "redeliver": f" {quoted(event)}"}
-    return f"pgflow outbox {order.verb} {quoted(name)}" + (
-        options[order.verb] if order.verb == "replay" or (event and order.verb in options) else ""
-    )
+def order_to_relay(order: Order, name: str, person: Person, event: str = "") -> BoundOrder:
+    """Return an order to the relay of a name.
+
+    Args:
+        order: The order.
+        name: Name of the relay.
+        person: Person who gives it.
+        event: Number that the field for an event begins with.
+    """
+    takes = {
+        "replay": Field("event", "From event", event, is_needed=True),
+        "redeliver": Field("event", "Event, or all that are dead", event),
+    }
+    of_event = takes.get(order.verb)
+    function = "redeliver_events" if order.verb == "redeliver" else f"{order.verb}_relay"
+
+    def line(typed: Typed) -> str:
+        number, why = typed.get("event") or None, typed.get("why") or None
+        if order.verb == "replay":
+            options = {"from": number or "EVENT", "why": why}
+            return command("outbox replay", name, **options)
+        return command(f"outbox {order.verb}", name, *([number] if number else []), why=why)
+
+    def sql(typed: Typed) -> str:
+        number = typed.get("event", "")
+        is_number = number.isascii() and number.isdecimal()
+        event = [int(number)] if is_number else ["EVENT"] if order.verb == "replay" else []
+        return call(function, name, *event, why=typed.get("why", "WHY"), sent_by=person.name)
+
+    async def give(backend: Backend, typed: Typed) -> None:
+        event = () if of_event is None else (_number(typed.get("event", "")),)
+        why = typed.get("why", "").strip() or None
+        done = await backend.call(function, name, *event, why=why, by=person.name)
+        if order.verb == "redeliver" and not done:
+            raise WrongState("no such event is dead any more: look again")
+
+    fields = (WHY,) if of_event is None else (of_event, WHY)
+    return BoundOrder(**vars(order), fields=fields, command=line, sql=sql, carry_out=give)
 
 
-def sql_of(order: Order, name: str, event: str, by: str) -> str:
-    """Return the SQL statement of an order."""
-    number = event if event.isascii() and event.isdecimal() else ""
-    rest = f"why => 'WHY', sent_by => {literal(by)})"
-    if order.verb == "replay":
-        return f"select pgflow.replay_relay({literal(name)}, {number or 'EVENT'}, {rest}"
-    if order.verb == "redeliver":
-        one = f", {number}" if number else ""
-        return f"select pgflow.redeliver_events({literal(name)}{one}, {rest}"
-    return f"select pgflow.{order.verb}_relay({literal(name)}, {rest}"
+def _number(text: str) -> int | None:
+    """Return the number of an event; None for no text.
+
+    Raises:
+        InvalidArgument: It is not one.
+    """
+    said = text.strip()
+    if said and not (said.isascii() and said.isdecimal() and len(said) < 19):
+        raise InvalidArgument(f"an event has a number from 1 on, not {said!r}")
+    return int(said) if said else None

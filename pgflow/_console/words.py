@@ -103,6 +103,12 @@ def whole(value: Any) -> str:
     return printable(text, keep="\n")
 
 
+def written(value: Any) -> str:
+    """Return a value as JSON that people read and write."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return text if printable(text, keep="\n") == text else json.dumps(value, indent=2)
+
+
 @dataclass(frozen=True)
 class Shown:
     """A value as a page shows it.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgflow.texts import printable
+from pgflow._console.words import written
 from pgflow.web.slots import ABSENT, MOST_ROWS, Slot, is_date, kind_of, slot_of, slots_of
 
 MOST_INPUTS = 100
@@ -102,12 +102,6 @@ def form_of(
     is_plain = made.kind == "json" or (made.kind == "group" and not made.parts)
     too_many = sum(1 for _ in made.leaves) > MOST_INPUTS
     return None if is_plain or too_many else made
-
-
-def written(value: Any) -> str:
-    """Return a value as JSON that people read and write."""
-    text = json.dumps(value, ensure_ascii=False, indent=2)
-    return text if printable(text, keep="\n") == text else json.dumps(value, indent=2)
 
 
 class _Form:

@@ -6,7 +6,6 @@ of it, so that everything is escaped in one place.
 
 from __future__ import annotations
 
-import json
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 
-from pgflow._console.orders import Order
+from pgflow._console.orders import Order, Person
 from pgflow.errors import InvalidArgument, NotAllowed
 from pgflow.web.guard import has_mark
 from pgflow.web.principals import Principal
@@ -49,6 +48,12 @@ def principal_of(request: Request) -> Principal:
     """Return the principal who sends a request; the guard has let them in."""
     principal: Principal = request.scope["pgflow.principal"]
     return principal
+
+
+def person_of(request: Request) -> Person:
+    """Return the principal who sends a request, as one who gives orders."""
+    principal = principal_of(request)
+    return Person(principal.name, tuple(principal.acts_as))
 
 
 def need(request: Request, role: str) -> Principal:
@@ -116,20 +121,6 @@ async def read_form(request: Request) -> dict[str, str]:
             "go back, load the page anew, and send it again"
         )
     return {name: value.replace("\r\n", "\n") for name, value in fields.items()}
-
-
-def read_json(text: str, what: str) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        InvalidArgument: It is not JSON.
-    """
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(
-            f"{what} is not JSON: {error}. Put a text in quotation marks"
-        ) from None
 
 
 def link(request: Request, path: str, /, **said: Any) -> str:

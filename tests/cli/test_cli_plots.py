@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -9,16 +10,19 @@ from xml.etree import ElementTree as ET
 import psycopg
 import pytest
 from clikit import pgflow
+from pgflow_cli.runs.timeline import Marks, draw_entries
+from rich.console import Console
 from sqlkit import one
 
 from pgflow import Signal, step, workflow
 from pgflow._console.plots import bars, plot_rates
-from pgflow.inspect import Bin, Rates
+from pgflow.inspect import Bin, Entry, Rates
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness
 
 paid = Signal("paid", str)
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @step
@@ -89,3 +93,17 @@ def test_queues_are_plotted_and_a_run_is_drawn(
     assert EVIL in "".join(drawn.itertext())
     flow.start(awaiting.options(key="empty"))
     assert pgflow(dsn, "show", "empty", "--svg", "--limit", "3").code == 2
+
+
+def test_names_in_a_timeline_cannot_drive_a_terminal() -> None:
+    """The screen of `pgflow top` draws the same table, and cleans nothing itself."""
+    evil = "a\u202eb\x1b[31mc"
+    entries = [
+        Entry(1, "step", evil, NOON, True, "completed", NOON, (), 0, None, None),
+        Entry(0, "mark", evil, NOON, True, "", NOON, (), 0, None, {evil: evil}),
+    ]
+    out = Console(width=100, file=io.StringIO())
+    with out.capture() as captured:
+        out.print(draw_entries(entries, NOON, NOON, NOON, 100, Marks()))
+    assert captured.get().count("a") >= 2
+    assert not {"\u202e", "\x1b"} & set(captured.get())

@@ -14,7 +14,6 @@ import pytest
 from clikit import make_stuck
 from pgflow_cli.top.asking import Ask
 from pgflow_cli.top.live import ImpatientBackend
-from pgflow_cli.top.orders import Person, orders_of_gate
 from pgflow_cli.top.screen import Board, Find, Page, Top
 from pgflow_cli.top.stories import StoryReader
 from pgflow_cli.top.views import VIEWS
@@ -28,6 +27,8 @@ from textual.widgets import DataTable, Input, TextArea
 import pgflow
 from pgflow import Retries, Signal, step, workflow
 from pgflow._console.backend import Backend
+from pgflow._console.gates import orders_of_gate
+from pgflow._console.orders import Person
 from pgflow.app import AsyncApp
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Accepted, StillUnknown, effect

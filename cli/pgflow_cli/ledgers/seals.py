@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.ledgers import auditing
-from pgflow_cli.look.database import Database
+from pgflow_cli.look.database import Database, look_until
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake, opening
 from pgflow_cli.look.help import Group, make_group
@@ -167,16 +166,16 @@ def seal(db: Answer) -> None:
     Workers do it by themselves once `pgflow audit on` was called; this is for where none is, and
     before an anchor is taken.
     """
-    before = lag = db.ask(inspect.read_seal_lag())
+    before = db.ask(inspect.read_seal_lag())
     newest = before.passed_run_id + before.runs_behind
-    until = time.monotonic() + PATIENCE_SECONDS
-    sealed = db.client.seal()
-    while True:
-        lag = db.ask(inspect.read_seal_lag())
-        if lag.passed_run_id >= newest or time.monotonic() > until:
-            break
-        time.sleep(0.1)
+    sealed = 0
+
+    def look() -> inspect.SealLag:
+        nonlocal sealed
         sealed += db.client.seal()
+        return db.ask(inspect.read_seal_lag())
+
+    lag = look_until(look, lambda lag: lag.passed_run_id >= newest, PATIENCE_SECONDS)
     if before.cycle_began_at == lag.cycle_began_at:
         sealed += db.client.seal()  # a worker was in the middle of those that may still grow
     db.answer({"sealed": sealed}, f"{sealed:,} seals made.")

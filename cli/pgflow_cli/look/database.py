@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import cached_property
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from pgflow.app import ConnectionClient
 
 T = TypeVar("T")
+
+LONGEST_PAUSE_SECONDS = 0.5
+"""Longest time between two looks at something that a command waits for."""
 
 Dsn = Annotated[
     str | None,
@@ -80,6 +84,25 @@ def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
     return connect(make_conninfo(dsn, target_session_attrs="any"))
 
 
+def look_until(look: Callable[[], T], is_over: Callable[[T], bool], seconds: float | None) -> T:
+    """Look again and again, ever more seldom, until something is over or the time is; return what
+    was seen last.
+
+    Args:
+        look: Function that looks.
+        is_over: Function that judges what was seen.
+        seconds: Longest time; None for any.
+    """
+    until = None if seconds is None else time.monotonic() + seconds
+    pause = 0.01
+    while True:
+        seen = look()
+        if is_over(seen) or (until is not None and time.monotonic() >= until):
+            return seen
+        time.sleep(pause)
+        pause = min(LONGEST_PAUSE_SECONDS, pause * 1.5)
+
+
 class Database(ExitStack):
     """The database of a command. It is connected to when the command first asks it something, so a
     mistake in the command line is found before.
@@ -124,6 +147,21 @@ class Database(ExitStack):
     def ask(self, question: inspect.Question[T]) -> T:
         """Return the answer to a reader's question. Commands hold no statements of their own."""
         return inspect.ask(self.connection, question)
+
+    def pages(
+        self, question: Callable[[Any], inspect.Question[inspect.Listing[T]]], after: Any = None
+    ) -> Iterator[list[T]]:
+        """Yield the pages of a list, to its end.
+
+        Args:
+            question: Maker of the question about the page after a place.
+            after: Place after which the first page begins; None for the beginning.
+        """
+        while True:
+            page = self.ask(question(after))
+            yield page.items
+            if (after := page.next) is None:
+                return
 
     @cached_property
     def now(self) -> datetime:

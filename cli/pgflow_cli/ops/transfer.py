@@ -200,30 +200,23 @@ def _export(
 
 
 def _pages(db: Database, filters: Filters) -> Iterator[list[inspect.RunRow]]:
-    """Yield the runs that are meant, page by page, the oldest first."""
-    place = None
-    while True:
-        question = inspect.list_runs(
-            filters.chosen(), after=place, limit=AT_ONCE, oldest_first=True
-        )
-        page = db.ask(question)
-        yield page.items
-        if (place := page.next) is None:
-            return
+    """Return the runs that are meant, page by page, the oldest first."""
+    chosen = filters.chosen()
+    return db.pages(
+        lambda after: inspect.list_runs(chosen, after=after, limit=AT_ONCE, oldest_first=True)
+    )
 
 
 def _write_decisions(db: Database, run_ids: list[int], out: Output) -> int:
     """Write the decisions of these runs, with a word in place of each part that a codec has
     encoded; return their number.
     """
-    place, lines = None, 0
-    while True:
-        page = db.ask(inspect.list_decided(run_ids, after=place, limit=AT_ONCE))
+    lines = 0
+    for page in db.pages(lambda after: inspect.list_decided(run_ids, after=after, limit=AT_ONCE)):
         for decided in page:
             out.write(dump(inspect.readable(as_object(decided))) + "\n")
-            lines += 1
-        if (place := page.next) is None:
-            return lines
+        lines += len(page)
+    return lines
 
 
 def choose_chains(db: Database, filters: Filters) -> Iterator[int]:

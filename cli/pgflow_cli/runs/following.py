@@ -70,14 +70,12 @@ def logs(
 
 def _print_units(db: Database, run_id: int, seq: int) -> int:
     """Print the units after one, and return the number of the last."""
-    while True:
-        units = db.ask(inspect.list_units(run_id, after=seq))
+    for units in db.pages(lambda after: inspect.list_units(run_id, after=after), seq):
         for unit in units:
             typer.echo(dump(as_object(unit, _NAMES)) if db.form is Form.JSON else _line(unit))
             seq = unit.seq
         sys.stdout.flush()
-        if units.next is None:
-            return seq
+    return seq
 
 
 def _line(unit: inspect.UnitRow) -> str:

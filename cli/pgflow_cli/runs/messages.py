@@ -5,7 +5,6 @@ and signals that no run has taken.
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from pgflow import inspect
-from pgflow_cli.look.database import Database
+from pgflow_cli.look.database import Database, look_until
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import FAILED, TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.options import Answer, Arguments, Db, OptionalKey, Rows, Timeout, operator
@@ -107,9 +106,6 @@ def _list(db: Database, key: str | None) -> None:
     db.print(found, columns, empty, _NAMES)
 
 
-LONGEST_LOOK_SECONDS = 0.5
-
-
 def update(
     key: Key,
     name: str,
@@ -149,14 +145,11 @@ def update(
 
 def _wait(db: Database, key: str, update_id: str, limit: float | None) -> inspect.Reply:
     """Return the answer, or the reply that there is none yet."""
-    until = None if limit is None else time.monotonic() + limit
-    delay = 0.01
-    while True:
-        reply = db.ask(inspect.read_reply(key, update_id))
-        if reply.status != "waiting" or (until is not None and time.monotonic() >= until):
-            return reply
-        time.sleep(delay)
-        delay = min(LONGEST_LOOK_SECONDS, delay * 1.5)
+    return look_until(
+        lambda: db.ask(inspect.read_reply(key, update_id)),
+        lambda reply: reply.status != "waiting",
+        limit,
+    )
 
 
 def _parsed(text: str | None) -> Any:
@@ -248,13 +241,11 @@ def _look_again(db: Database, before: inspect.RunRow, name: str) -> inspect.RunR
     does, and soon is not.
     """
     is_awaited = before.status == "waiting" and f"signal {name}" in (before.why or "")
-    until = time.monotonic() + AWAITED_SECONDS
-    while True:
-        after = find_run(db, before.key)
-        has_moved = (after.status, after.why) != (before.status, before.why)
-        if has_moved or not is_awaited or time.monotonic() > until:
-            return after
-        time.sleep(0.02)
+    return look_until(
+        lambda: find_run(db, before.key),
+        lambda after: (after.status, after.why) != (before.status, before.why),
+        AWAITED_SECONDS if is_awaited else 0,
+    )
 
 
 def _effect(before: inspect.RunRow, after: inspect.RunRow) -> str:

@@ -28,6 +28,7 @@ from pgflow_cli.look.selection import ENDED, Key, find
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
     from rich.text import Text
 
 
@@ -127,7 +128,35 @@ _COLOURS = {"failed": "red", "abandoned": "red", "given up": "bright_black", "op
 def draw(history: inspect.History, width: int, *, is_unicode: bool = True) -> list[RenderableType]:
     """Return the picture: a line on the run, the bars, and remarks."""
     begin, end = history.began_at, history.seen_until
-    bars = Bars(begin, max((end - begin).total_seconds(), 0.001), Marks() if is_unicode else ASCII)
+    marks = Marks() if is_unicode else ASCII
+    return [
+        _headline(history),
+        "",
+        draw_entries(history.entries, begin, end, history.now, width, marks),
+        *_errors(history.entries),
+        *_tail(history),
+    ]
+
+
+def draw_entries(
+    entries: Sequence[inspect.Entry],
+    begin: datetime,
+    end: datetime,
+    now: datetime,
+    width: int,
+    marks: Marks,
+) -> Table:
+    """Return entries as bars on one scale of time.
+
+    Args:
+        entries: The entries.
+        begin: The left edge.
+        end: The right edge.
+        now: Time up to which entries that are open go on.
+        width: Cells of a line.
+        marks: Characters that bars are made of.
+    """
+    bars = Bars(begin, max((end - begin).total_seconds(), 0.001), marks)
     columns = table(
         f"CALL> WHAT/{24 if width < NARROW else 40} AT> TOOK> TRIES>",
         CALL=lambda entry: entry.call or "",
@@ -136,16 +165,10 @@ def draw(history: inspect.History, width: int, *, is_unicode: bool = True) -> li
         TOOK=_took,
         TRIES=lambda entry: entry.attempts or "",
     )
-    taken = sum(column_widths(columns, history.entries, width)) + GAP * len(columns)
+    taken = sum(column_widths(columns, entries, width)) + GAP * len(columns)
     bar_room = max(10, width - taken)
-    columns.append(Column("", lambda entry: bars.draw(entry, bar_room, history.now), most=bar_room))
-    return [
-        _headline(history),
-        "",
-        make_table(columns, history.entries, width),
-        *_errors(history.entries),
-        *_tail(history),
-    ]
+    columns.append(Column("", lambda entry: bars.draw(entry, bar_room, now), most=bar_room))
+    return make_table(columns, entries, width)
 
 
 def _headline(history: inspect.History) -> RenderableType:
@@ -169,10 +192,10 @@ def _what(entry: inspect.Entry) -> Text:
         if entry.name == RECOVERED:
             return Text(RECOVERED, style="bold magenta")
         text = f" ({said})" if (said := detail(entry)) else ""
-        return Text(f"· {entry.name}{text}", style="bright_black")
+        return Text(shown(f"· {entry.name}{text}"), style="bright_black")
     kind = "sleep" if entry.kind == "timer" else entry.kind
     prefix = f"{kind}: " if entry.kind in _NAMED and not entry.name.startswith("sleep") else ""
-    return Text(prefix + entry.name)
+    return plain(prefix + entry.name)
 
 
 def _took(entry: inspect.Entry) -> str:

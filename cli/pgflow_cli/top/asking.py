@@ -16,9 +16,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static, TextArea
 
 from pgflow._console.backend import Backend
+from pgflow._console.orders import BoundOrder, Field
 from pgflow_cli.look.output import printable
 from pgflow_cli.top.live import EXPECTED, ORDER_SECONDS, explain_order
-from pgflow_cli.top.orders import Field, Order, check
 
 
 class Ask(ModalScreen[str]):
@@ -42,7 +42,7 @@ class Ask(ModalScreen[str]):
         Binding("escape", "leave"),
     ]
 
-    def __init__(self, order: Order, backend: Backend, who: str) -> None:
+    def __init__(self, order: BoundOrder, backend: Backend, who: str) -> None:
         super().__init__()
         self._order = order
         self._backend = backend
@@ -123,7 +123,6 @@ class Ask(ModalScreen[str]):
         refused = self.query_one("#refused", Static)
         refused.update("")
         try:
-            check(self._order, typed)
             async with asyncio.timeout(ORDER_SECONDS):
                 await self._order.give(self._backend, typed)
         except EXPECTED as error:

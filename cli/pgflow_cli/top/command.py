@@ -66,8 +66,8 @@ async def _tell_once(target: str | None, dsn: str | None, form: Form) -> None:
 async def _show(
     target: str | None, dsn: str | None, roles: tuple[str, ...], *, read_only: bool
 ) -> None:
+    from pgflow._console.orders import Person
     from pgflow_cli.top.live import ImpatientBackend
-    from pgflow_cli.top.orders import Person
     from pgflow_cli.top.screen import Top
 
     person = None if read_only else Person(operator(), roles)

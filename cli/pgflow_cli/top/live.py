@@ -24,11 +24,11 @@ from textual.widgets import Static
 
 from pgflow import inspect
 from pgflow._console.backend import Backend, Unreachable
+from pgflow._console.orders import Person
 from pgflow.app import AsyncApp
 from pgflow.errors import PgflowError
 from pgflow_cli.look.failures import hide_secrets
 from pgflow_cli.look.output import printable, shown
-from pgflow_cli.top.orders import Person
 
 T = TypeVar("T")
 

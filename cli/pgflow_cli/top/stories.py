@@ -15,12 +15,12 @@ from rich.text import Text
 
 from pgflow import inspect
 from pgflow._console.backend import Backend
-from pgflow._console.debts import EFFECT_STATES, OBLIGATION_STATES
-from pgflow._console.gates import ENDS, asks
+from pgflow._console.debts import EFFECT_STATES, OBLIGATION_STATES, orders_of_debt
+from pgflow._console.gates import ENDS, asks, orders_of_gate
+from pgflow._console.orders import BoundOrder, Person, orders_of_run
 from pgflow._console.words import MOST_CHARS, advice, age, whole, why
 from pgflow.errors import GateClosed, RunNotFound
 from pgflow_cli.look.output import (
-    Column,
     amount,
     duration,
     make_table,
@@ -30,13 +30,11 @@ from pgflow_cli.look.output import (
     table,
 )
 from pgflow_cli.look.selection import ENDED
-from pgflow_cli.runs.timeline import Bars, Marks
-from pgflow_cli.top.orders import Order, Person, orders_of_debt, orders_of_gate, orders_of_run
+from pgflow_cli.runs.timeline import Marks, draw_entries
 from pgflow_cli.top.views import Place
 
 WINDOW_UNITS = 200
 MOST_ROWS = 30
-BAR_ROOM = 20
 
 
 @dataclass
@@ -52,7 +50,7 @@ class Story:
 
     title: str
     parts: list[RenderableType]
-    orders: list[Order] = field(default_factory=list)
+    orders: list[BoundOrder] = field(default_factory=list)
     links: list[tuple[str, Place]] = field(default_factory=list)
 
 
@@ -127,17 +125,7 @@ class StoryReader:
             return []
         begin = units[0].at if after else run.created_at
         until = self.now if run.status not in ENDED else units[-1].at
-        bars = Bars(begin, max((until - begin).total_seconds(), 0.001), Marks())
         entries = inspect.fold(units, begin)
-        columns = [
-            Column("WHAT", _what, most=40, takes_rest=True),
-            Column(
-                "AT", lambda row: "+" + duration((row.began_at - begin).total_seconds()), right=True
-            ),
-            Column("TOOK", _took, right=True),
-            Column("STATUS", _status),
-            Column("", lambda row: bars.draw(row, BAR_ROOM, until), 70, most=BAR_ROOM),
-        ]
         earlier = f" (the newest {WINDOW_UNITS} of {last:,} units)" if after else ""
         errors = [
             _red(f"{entry.name}: {inspect.describe_error(self.backend.clear(failure.error))}")
@@ -146,7 +134,7 @@ class StoryReader:
         ]
         return [
             _heading(f"What it did{earlier}"),
-            make_table(columns, entries, self.width),
+            draw_entries(entries, begin, until, until, self.width, Marks()),
             *errors,
         ]
 
@@ -290,20 +278,6 @@ def _line(value: Any) -> str:
 
 def _red(text: str) -> Text:
     return Text(printable(text), style="red")
-
-
-def _what(entry: inspect.Entry) -> str:
-    kind = "" if entry.kind in ("step", "mark") else f"{entry.kind}: "
-    return f"{kind}{entry.name}"
-
-
-def _took(entry: inspect.Entry) -> str:
-    return duration(entry.seconds) if entry.seconds is not None and entry.kind != "mark" else ""
-
-
-def _status(entry: inspect.Entry) -> str:
-    tries = f", {entry.attempts} tries" if entry.attempts > 1 else ""
-    return f"{entry.status}{tries}"
 
 
 def _held(held: list[inspect.HeldRun], now: datetime, width: int) -> RenderableType:

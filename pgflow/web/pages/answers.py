@@ -9,12 +9,11 @@ from starlette.requests import Request
 
 from pgflow._console.amounts import amount_of
 from pgflow._console.backend import Backend
-from pgflow._console.gates import asks
+from pgflow._console.gates import answer_of, asks
 from pgflow.errors import GateClosed, InvalidArgument, NotAllowed, PayloadChanged, WrongState
 from pgflow.inspect import count_gates, database_now, list_gates
 from pgflow.web.page import Page, need, read_form
 from pgflow.web.pages.bulk import told
-from pgflow.web.pages.gates import answer_of
 
 MOST_GATES = 100
 TICKED = "hash:"
@@ -71,7 +70,7 @@ async def give_answers(backend: Backend, request: Request) -> Page:
     verdict = form.get("verdict", "")
     if not 0 < len(ticked) <= MOST_GATES or verdict not in VERDICTS:
         raise InvalidArgument(f"tick 1 to {MOST_GATES} gates, and approve or reject them")
-    answer = answer_of(verdict, form, form.get("why", "").strip(), None)
+    answer = answer_of(verdict, form)
     open_now = await backend.ask(list_gates(gates=list(ticked), tenant=backend.tenant, limit=None))
     gates = {gate.gate: gate for gate in open_now}
     refused = []

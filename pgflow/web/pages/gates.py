@@ -17,13 +17,13 @@ from starlette.responses import Response
 
 from pgflow._console.amounts import amount_of
 from pgflow._console.backend import Backend
-from pgflow._console.gates import ENDS, asks
-from pgflow._console.words import literal, quoted
-from pgflow._model.gates import Answer, Approve, Escalate, Reject, TakeOver
+from pgflow._console.gates import ENDS, answer_of, asks, delegate
+from pgflow._console.orders import Person, read_json
+from pgflow._console.words import literal, quoted, written
 from pgflow.errors import GateClosed, InvalidArgument, NotAllowed, PayloadChanged, WrongState
 from pgflow.inspect import GateRow, count_gates, database_now, find_gate, list_gates, read_shape
-from pgflow.web.forms import INPUT, Field, form_of, written
-from pgflow.web.page import Page, need, principal_of, query, read_form, read_json, see
+from pgflow.web.forms import INPUT, Field, form_of
+from pgflow.web.page import Page, need, principal_of, query, read_form, see
 from pgflow.web.principals import Principal
 from pgflow.web.slots import ABSENT
 
@@ -190,15 +190,16 @@ async def _tell(
     backend: Backend, gate: GateRow, principal: Principal, form: Mapping[str, str]
 ) -> None:
     """Answer or delegate a gate as the form asks."""
-    verdict, why = form.get("verdict", ""), form.get("why", "").strip()
+    verdict = form.get("verdict", "")
     if verdict == "delegate":
-        await _delegate(backend, gate, principal, form, why)
+        person = Person(principal.name, tuple(principal.acts_as))
+        await delegate(backend, gate.gate, person, form.get("for"), form)
         return
     edit = await _edit(backend, gate, form) if verdict == "edit" else None
     await backend.call(
         "answer",
         gate.gate,
-        answer_of(verdict, form, why, edit),
+        answer_of(verdict, form, edit),
         by=principal.name,
         payload_hash=form.get("hash", ""),
         acting_as=list(principal.acts_as),
@@ -222,53 +223,7 @@ async def _edit(backend: Backend, gate: GateRow, form: Mapping[str, str]) -> Any
     if filled.wrong:
         count = len(filled.wrong)
         raise InvalidArgument(f"{count} field{'s' * (count != 1)} cannot be as written")
-    return filled.result
-
-
-def answer_of(verdict: str, form: Mapping[str, str], why: str, edit: Any) -> Answer:
-    """Return the answer that a form holds.
-
-    Raises:
-        InvalidArgument: It holds none, or not all of it.
-    """
-    match verdict:
-        case "approve":
-            return Approve(comment=why)
-        case "edit":
-            if edit is None or edit is ABSENT:
-                raise InvalidArgument("an edit cannot be null: approve or reject instead")
-            return Approve(edit=edit, comment=why)
-        case "reject":
-            if not why:
-                raise InvalidArgument("give a reason for the rejection: the run receives it")
-            return Reject(why)
-        case "escalate":
-            return Escalate(_named(form))
-        case "take_over":
-            return TakeOver(read_json(form.get("result") or "null", "the result"), comment=why)
-    raise InvalidArgument(f"a gate takes no answer {verdict!r}")
-
-
-async def _delegate(
-    backend: Backend, gate: GateRow, principal: Principal, form: Mapping[str, str], why: str
-) -> None:
-    """Delegate the answer of the principal, or of a role of theirs.
-
-    Raises:
-        InvalidArgument: They do not have that role, or name no delegate.
-    """
-    place = form.get("for", principal.name)
-    if place not in (principal.name, *principal.acts_as):
-        raise InvalidArgument(f"{principal.name} does not stand in the place of {place!r}")
-    said = why if place == principal.name else f"{principal.name}: {why or 'delegated'}"
-    await backend.call("delegate_gate", gate.gate, _named(form), by=place, why=said)
-
-
-def _named(form: Mapping[str, str]) -> str:
-    name = form.get("to", "").strip()
-    if not name:
-        raise InvalidArgument("say to whom")
-    return name
+    return None if filled.result is ABSENT else filled.result
 
 
 async def _find(backend: Backend, request: Request) -> GateRow:

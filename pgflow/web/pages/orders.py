@@ -4,54 +4,72 @@ user.
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow import Signal
 from pgflow._console.backend import Backend
-from pgflow._console.orders import ORDERS, command_of, refusal_of, sql_of
-from pgflow.errors import InvalidArgument, WrongState
+from pgflow._console.orders import ORDERS, BoundOrder, order_to_run
 from pgflow.inspect import find_run
-from pgflow.web.page import Page, need, order_of, query, read_form, read_json, see
+from pgflow.web.page import Page, need, order_of, person_of, query, read_form, see
 
 
 async def ask_order(backend: Backend, request: Request) -> Page:
     """Show an order to a run, and ask."""
-    principal = need(request, "operate")
-    order = order_of(request, ORDERS, "a run takes")
+    need(request, "operate")
+    order, given = order_of(request, ORDERS, "a run takes"), request.query_params
     run = await backend.ask(find_run(query(request, "key"), tenant=backend.tenant))
-    signal, payload = request.query_params.get("name", ""), request.query_params.get("payload", "")
+    signal, payload = given.get("name", ""), given.get("payload") or "null"
+    bound = order_to_run(order, run.key, person_of(request), signal, payload)
+    refused = f"The run is {run.status} now, so this will be refused."
+    trouble = "" if run.status in order.fits else refused
+    return page_of(bound, "/run", {"key": run.key}, run.status, run.status, run.workflow, trouble)
+
+
+def page_of(
+    order: BoundOrder,
+    path: str,
+    named: dict[str, Any],
+    status: str,
+    shape: str,
+    about: str,
+    trouble: str,
+) -> Page:
+    """Return the page that asks about an order.
+
+    Args:
+        order: The order.
+        path: Path of the page of the thing that takes it.
+        named: Name of the thing, as the address of its page has it.
+        status: Status of the thing.
+        shape: Shape of that status.
+        about: Further words on the thing.
+        trouble: Words on an order that does not fit now; empty if it does.
+    """
+    (name,) = named.values()
     return Page(
         "order",
-        f"{order.title}: {run.key}",
+        f"{order.title}: {name}",
         {
             "order": order,
-            "run": run,
-            "signal": signal,
-            "payload": payload,
-            "fits": run.status in order.fits,
-            "sql": sql_of(order, run.key, signal, payload, principal.name),
+            "path": path,
+            "named": named,
+            "name": name,
+            "status_": status,
+            "shape": shape,
+            "about": about,
+            "trouble": trouble,
+            "sql": order.sql(order.begun),
         },
-        command_of(order, run.key, signal, payload, ""),
+        order.command(order.begun),
     )
 
 
 async def give_order(backend: Backend, request: Request) -> Response:
     """Give an order to a run."""
-    principal = need(request, "operate")
-    form = await read_form(request)
-    order, key = order_of(request, ORDERS, "a run takes"), query(request, "key")
-    run = await backend.ask(find_run(key, tenant=backend.tenant))
-    if run.status not in order.fits:
-        raise WrongState(refusal_of(order, key, run.status))
-    why = form.get("why", "").strip()
-    if order.verb == "signal":
-        name = form.get("name", "").strip()
-        if not name:
-            raise InvalidArgument("name the signal")
-        payload = read_json(form.get("payload", ""), "the payload")
-        await backend.call("send", key, Signal(name, object), payload, by=principal.name)
-    else:
-        said = {"why": why} if why else {}
-        await backend.call(order.verb, key, by=principal.name, **said)
+    need(request, "operate")
+    form, key = await read_form(request), query(request, "key")
+    order = order_of(request, ORDERS, "a run takes")
+    await order_to_run(order, key, person_of(request)).give(backend, form)
     return see(request, "/run", key=key, done=order.verb)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pgflow._console.backend import Backend
-from pgflow._console.debts import EFFECT_STATES, OBLIGATION_STATES, SAYS, VERDICTS
-from pgflow._console.words import quoted
+from pgflow._console.debts import EFFECT_STATES, OBLIGATION_STATES, orders_of_debt
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
     EffectRow,
@@ -20,7 +18,7 @@ from pgflow.inspect import (
     list_effects,
     list_obligations,
 )
-from pgflow.web.page import Page, need, principal_of, query, read_form, read_json, see
+from pgflow.web.page import Page, need, person_of, principal_of, query, read_form, see
 
 PAGE_ROWS = 50
 FIRST_ROWS = 15
@@ -77,7 +75,7 @@ async def show_debt(backend: Backend, request: Request) -> Page:
     """Show one effect or obligation, and the forms that close it."""
     debt = await _find(backend, request)
     effect = await _effect(backend, debt)
-    verdicts = VERDICTS.get(debt.state or "", ()) if debt.kind == "effect" else ()
+    orders = orders_of_debt(debt, person_of(request))
     return Page(
         "debt",
         debt.name,
@@ -89,20 +87,12 @@ async def show_debt(backend: Backend, request: Request) -> Page:
             "beat": backend.clear(debt.beat_details),
             "args": backend.clear(effect.request) if effect else None,
             "says": {**EFFECT_STATES, **OBLIGATION_STATES}.get(debt.state or "", ""),
-            "verdicts": [(one, SAYS[one]) for one in verdicts],
+            "orders": orders,
             "may": principal_of(request).may("operate"),
         },
-        _command(debt),
+        orders[0].command({}) if orders else "pgflow owed",
         under="/effects" if debt.kind == "effect" else "/obligations",
     )
-
-
-def _command(debt: ObligationRow) -> str:
-    key = quoted(debt.effect or "")
-    if debt.kind == "obligation":
-        return f"pgflow discharge {key} --evidence JSON"
-    verdict = {"uncompensated": "--taken-back", "unknown": "--confirmed JSON"}.get(debt.state or "")
-    return f"pgflow settle {key} {verdict}" if verdict else "pgflow owed"
 
 
 async def _effect(backend: Backend, debt: ObligationRow) -> EffectRow | None:
@@ -114,35 +104,15 @@ async def _effect(backend: Backend, debt: ObligationRow) -> EffectRow | None:
 
 async def close_debt(backend: Backend, request: Request) -> Response:
     """Say what became of an effect or obligation."""
-    principal = need(request, "operate")
-    form = await read_form(request)
-    debt = await _find(backend, request)
-    assert debt.effect is not None
+    need(request, "operate")
+    form, debt = await read_form(request), await _find(backend, request)
     verb = form.get("verb", "")
-    why = form.get("why", "").strip()
-    if verb == "settle" and debt.kind == "effect":
-        verdict = form.get("verdict", "")
-        if verdict not in SAYS:
-            raise InvalidArgument("say what became of it")
-        if not why:
-            raise InvalidArgument("say how you know: it is kept in the journal")
-        value = _value(form) if verdict == "confirmed" else None
-        await backend.call("settle_effect", debt.effect, verdict, value, why=why, by=principal.name)
-    elif debt.kind == "obligation" and verb == "discharge":
-        await backend.call("discharge", debt.effect, _value(form), by=principal.name)
-    elif debt.kind == "obligation" and verb == "transfer":
-        to = form.get("to", "").strip()
-        await backend.call("transfer", debt.effect, to, why=why, by=principal.name)
-    elif debt.kind == "obligation" and verb == "waive":
-        await backend.call("waive", debt.effect, by=principal.name, why=why)
-    else:
-        raise InvalidArgument("this is not owed in that way")
-    return see(request, "/effects" if debt.kind == "effect" else "/obligations", done=verb)
-
-
-def _value(form: Mapping[str, str]) -> Any:
-    text = form.get("value", "").strip()
-    return read_json(text, "the value") if text else None
+    given = form.get("verdict") if verb == "settle" else verb
+    for order in orders_of_debt(debt, person_of(request)):
+        if order.verb == given:
+            await order.give(backend, form)
+            return see(request, "/effects" if debt.kind == "effect" else "/obligations", done=verb)
+    raise InvalidArgument("this is not owed in that way")
 
 
 async def _find(backend: Backend, request: Request) -> ObligationRow:

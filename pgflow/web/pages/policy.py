@@ -7,11 +7,12 @@ from typing import cast, get_args
 from starlette.requests import Request
 
 from pgflow._console.backend import Backend
+from pgflow._console.orders import read_json
 from pgflow._console.words import quoted
 from pgflow._model.effects import Risk
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import judge_act
-from pgflow.web.page import Page, read_json
+from pgflow.web.page import Page
 
 RISKS: tuple[str, ...] = get_args(Risk)
 ANY_NAME = "an effect"
