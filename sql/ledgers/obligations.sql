@@ -255,7 +255,7 @@ as $$
 begin
   raise exception using errcode = 'PF001',
     message = format('no open obligation has the key %s', quote_nullable(obligation_key)),
-    hint = 'It is closed, or never was; pgflow.obligations lists what is open.';
+    hint = 'It is closed, or never existed; pgflow.obligations lists what is open.';
 end
 $$;
 comment on function pgflow.refuse_unowed_(text) is 'Says (PF001) that no open obligation has a key';
