@@ -22,7 +22,7 @@ HEIGHT = 60
 NOT_COUNTED = "Not counted: that takes a worker for two minutes"
 LEAST_HEIGHT = 1.5
 """Height that a bar has at least, so that it is seen."""
-COUNTS = tuple(n * 10**power for power in range(18) for n in (1, 2, 5))
+COUNTS = tuple(n * 10**power for power in range(18) for n in (1, 2, 3, 4, 5, 6, 8))
 """Values in the middle of an axis, so that its marks are round numbers."""
 
 

@@ -59,8 +59,8 @@ def test_plots_say_in_words_what_they_draw() -> None:
     assert (
         queued.words == "1 run queued now, at most 3 when workers counted; the oldest waited 90 s."
     )
-    assert [column.height for column in began.columns] == [48, 0, 24]
-    assert (began.top, began.middle, began.times) == ("10", "5", ("60 m ago", "30 m ago", "now"))
+    assert [column.height for column in began.columns] == [60, 0, 30]
+    assert (began.top, began.middle, began.times) == ("8", "4", ("60 m ago", "30 m ago", "now"))
     assert (took.top, took.middle) == ("4.0 s", "2.0 s")
     assert ended.columns[-1].lower == 30
     assert ended.columns[-1].title == "12:00 UTC: 2 ended, 1 failed"
