@@ -7129,7 +7129,7 @@ function pgflow.refuse_gate_(gate text) returns void, owner pgflow_owner
   -- Raises PF022 with the author, time and verdict of a closed gate; PF001 if it was never closed
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 c84d53b51e180caa01821a75aeebe9f7
+  md5 1652f244e5d9a6a36912e998e1244994
 
 function pgflow.refuse_held_(chain bigint) returns void, owner pgflow_owner
   -- Refuses (PF006) to take a value out of a run under a legal hold
@@ -7177,7 +7177,7 @@ function pgflow.refuse_unowed_(obligation_key text) returns void, owner pgflow_o
   -- Says (PF001) that no open obligation has a key
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 2a22fdd7e832a1a67b0d701bd919639f
+  md5 635bac4c129896b29d670c103964206a
 
 function pgflow.refuse_update(mail_id bigint, error json) returns void, owner pgflow_owner
   -- Records that an update by the mailbox was refused: it raised, or the entity had another version
@@ -7649,7 +7649,7 @@ function pgflow.say_at_gate_(gate text, verdict text, payload_hash text, value j
   -- Adds an answer to a gate, and notifies its run if that closes it; returns the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f4ceda6a9c6faab0ed7fe7e0c3aa107d
+  md5 7df53c5c12214fbfb49a8afdceda213d
 
 function pgflow.say_of_obligation_(obligation_key text, said json, sent_by text) returns bigint, owner pgflow_owner
   -- Posts a word on an obligation to its run, or records it if the run has ended; returns the chain, null if no open obligation has the key
@@ -7834,7 +7834,7 @@ function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 4c30a86af445bb6c76a7fc55acfb8d27
+  md5 98de8492b0668d77b18cc3fe93b3797b
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 

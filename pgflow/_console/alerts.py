@@ -81,7 +81,7 @@ def verdict_of(
     """Return whether the system is healthy, by all that needs a person."""
     asked = total(alert for alert in alerts if alert.level == "ask")
     needs = total(alert for alert in alerts if alert.level != "auto")
-    for level, word in (("bad", "Needs repair:"), ("look", "Works, with something to look at:")):
+    for level, word in (("bad", "Needs repair:"), ("look", "Working, with something to look at:")):
         some = [alert for alert in alerts if alert.level == level]
         kinds = dict.fromkeys(alert.kind for alert in some)
         said = [

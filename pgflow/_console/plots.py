@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
+from pgflow._console.waterfall import PARTS_SECONDS
 from pgflow._console.words import duration, many
 from pgflow.inspect import Bin, Rates
 
@@ -21,6 +22,8 @@ HEIGHT = 60
 NOT_COUNTED = "Not counted: that takes a worker for two minutes"
 LEAST_HEIGHT = 1.5
 """Height that a bar has at least, so that it is seen."""
+COUNTS = tuple(n * 10**power for power in range(18) for n in (1, 2, 3, 4, 5, 6, 8))
+"""Values in the middle of an axis, so that its marks are round numbers."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +164,13 @@ def _plot(
     is_time: bool = False,
 ) -> Plot:
     most = max([*values, 0.0])
+    sizes = PARTS_SECONDS if is_time else COUNTS
+    middle = next((size for size in sizes if 2 * size >= most), most / 2)
     columns = tuple(
         Column(
             place * (BAR_WIDTH + GAP),
-            _height(values[place], most),
-            _height(lower[place], most),
+            _height(values[place], 2 * middle),
+            _height(lower[place], 2 * middle),
             f"{one.at.astimezone(UTC):%H:%M} UTC: {said[place]}",
         )
         for place, one in enumerate(rates.bins)
@@ -175,13 +180,13 @@ def _plot(
         title,
         words + ".",
         columns,
-        duration(most) if is_time else f"{most:,.0f}",
-        duration(most / 2) if is_time else f"{most / 2:,.0f}" if most > 1 else "",
+        duration(2 * middle) if is_time else f"{2 * middle:,}",
+        duration(middle) if is_time else f"{middle:,}",
         (f"{duration(whole)} ago", f"{duration(whole / 2)} ago", "now"),
         is_time,
         len(columns) * (BAR_WIDTH + GAP) - GAP,
     )
 
 
-def _height(value: float, most: float) -> float:
-    return round(max(value / most * HEIGHT, LEAST_HEIGHT), 2) if value > 0 else 0.0
+def _height(value: float, top: float) -> float:
+    return round(max(value / top * HEIGHT, LEAST_HEIGHT), 2) if value > 0 else 0.0

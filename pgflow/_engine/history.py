@@ -258,8 +258,8 @@ class History:
         for start in self.journal.open_starts():
             call = self._agenda.open.get(start.call)
             if not isinstance(call, StepCall) and start.call not in self._agenda.left_behind:
-                licensed = f"the journal has licensed call {start.call} as step {start.name!r}"
-                self.diverge(licensed, code=f"the code has {call or 'no such call'}")
+                started = f"the journal has call {start.call} as step {start.name!r}"
+                self.diverge(started, code=f"the code has {call or 'no such call'}")
 
     def standing(self) -> str:
         """Return the open calls in words."""

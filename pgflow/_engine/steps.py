@@ -130,8 +130,8 @@ class Steps(KindOfCall[StepCall]):
             call.name, call.ordinal = started.name, started.ordinal
             call.key = started.ordinal if isinstance(started.ordinal, str) else call.key
         if (started.name, started.effect) != (call.name, call.spec.effect):
-            licensed = f"the journal has licensed call {call.number} as step {started.name!r}"
-            history.diverge(licensed, code=f"the code asks for {call}")
+            journal = f"the journal has call {call.number} as step {started.name!r}"
+            history.diverge(journal, code=f"the code asks for {call}")
         if call.number in history.journal.ended or call.args_hash == started.args_hash:
             return
         if started.args_hash not in self._values.other_hashes(call):

@@ -89,7 +89,7 @@ class Reaper:
         self._seen.pop(worker_id, None)
         if reaped.reclaimed or reaped.stuck:
             log.warning(
-                "worker %s is dead: %d runs continue elsewhere, %d are stuck",
+                "worker %s is dead: runs that continue elsewhere: %d, that are stuck: %d",
                 worker_id,
                 reaped.reclaimed,
                 len(reaped.stuck),

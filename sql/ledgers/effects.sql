@@ -520,7 +520,7 @@ begin
   if debt.run_id is null then
     raise exception using errcode = 'PF001',
       message = format('no open effect has the key %s', quote_nullable(effect_key)),
-      hint = 'It is closed, or never was; pgflow.obligations lists what is open.';
+      hint = 'It is closed, or never existed; pgflow.obligations lists what is open.';
   end if;
   if debt.detail ? 'ref' and verdict = 'absent' then
     raise exception using errcode = 'PF003',

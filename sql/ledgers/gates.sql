@@ -342,7 +342,7 @@ begin
   if not found then
     raise exception using errcode = 'PF001',
       message = format('no open gate has the key %s', quote_nullable(gate)),
-      hint = 'Its run has ended or gave it up, or it never was; pgflow.gates lists what is open.';
+      hint = 'Its run has ended or has given it up, or it never existed; pgflow.gates lists what is open.';
   end if;
   raise exception using errcode = 'PF022',
     message = case done.verdict
@@ -449,7 +449,7 @@ begin
       raise exception using errcode = 'PF021',
         message = format('%s may not answer gate %s: it asks %s', quote_literal(said_by), gate,
           array_to_string(may, ', ')),
-        hint = 'One of them may delegate it: pgflow delegate, or pgflow.delegate_gate in SQL.';
+        hint = 'Pass a role that you have (--as, acting_as), or let one of them delegate the gate.';
     end if;
     if verdict = 'delegate' and (may = '{}' or hand_to = any(may)) then
       raise exception using errcode = 'PF006', message = case

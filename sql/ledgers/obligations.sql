@@ -11,9 +11,9 @@
 --   transferred   a unit `obligation_closed` as well, but it stays owed: a party outside holds it now
 --
 -- Its key is made like idempotency keys, and closes it from anywhere. A run that owes does not complete: it waits,
--- reason `owes`. Two kinds let it complete and stay open without a run: those declared to outlive it, and those
--- transferred. A run that fails or is cancelled ends; its debts stay owed, with that as their reason, and a person is
--- needed.
+-- reason `obligation NAME`. Two kinds let it complete and stay open without a run: those declared to outlive it, and
+-- those transferred. A run that fails or is cancelled ends; its debts stay owed, with that as their reason, and a
+-- person is needed.
 --
 -- Units come from two sides. Those of the code are notes: a replay makes them again. Those of others are marks beside
 -- the code; their payload begins with the member `word`. A word to an open run is mail of kind e, which it takes like
@@ -255,7 +255,7 @@ as $$
 begin
   raise exception using errcode = 'PF001',
     message = format('no open obligation has the key %s', quote_nullable(obligation_key)),
-    hint = 'It is closed, or never was; pgflow.obligations lists what is open.';
+    hint = 'It is closed, or never existed; pgflow.obligations lists what is open.';
 end
 $$;
 comment on function pgflow.refuse_unowed_(text) is 'Says (PF001) that no open obligation has a key';

@@ -112,7 +112,9 @@ from (
   union all
   select k.run_id, 'waiting', (
       select string_agg(w.what, ', ') from (
-        select distinct case kind when 's' then 'signal ' || name when 'g' then 'gate ' || name when 'e' then 'owes'
+        select distinct case kind when 's' then 'signal ' || name when 'g' then 'gate ' || name when 'e' then coalesce((
+              select o.kind || ' ' || o.name from pgflow.owed o where o.run_id = k.run_id and o.call = wait.call limit 1
+            ), 'what it owes')
             when 'l' then 'lock ' || name when 'u' then 'update' else 'child'
           end as what
         from pgflow.wait where run_id = k.run_id

@@ -47,7 +47,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["settle", NOWHERE, "--failed", "--absent"], "name the outcome"),
     (["settle", NOWHERE, "--failed"], "no open effect has the key"),
     (["settle", NOWHERE, "--confirmed", "{"], "the result is not JSON"),
-    (["discharge", NOWHERE], "or never was; `pgflow owed` lists what is open"),
+    (["discharge", NOWHERE], "or never existed; `pgflow owed` lists what is open"),
     (["discharge", NOWHERE, "--evidence", "{"], "the evidence is not JSON"),
     (["transfer", NOWHERE, "bob"], "no open obligation has the key"),
     (["transfer", NOWHERE, ""], "who holds an obligation"),

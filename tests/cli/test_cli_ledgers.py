@@ -138,6 +138,12 @@ def test_what_cannot_be_settled_is_one_clear_line(
     assert pgflow(stuck, "owed").data != []
 
 
+def test_the_key_of_a_run_names_its_only_open_effect(stuck: str, conn: psycopg.Connection) -> None:
+    effect = effect_key(conn)
+    answer = pgflow(stuck, "settle", "order-7", "--failed").data
+    assert (answer["effect"], answer["key"], answer["status"]) == (effect, "order-7", "queued")
+
+
 def test_a_run_stuck_on_an_effect_shows_the_command_that_settles_it(
     stuck: str, conn: psycopg.Connection
 ) -> None:

@@ -65,6 +65,7 @@ def test_plots_say_in_words_what_they_draw() -> None:
     )
     assert [column.height for column in began.columns] == [60, 0, 30]
     assert (began.top, began.middle, began.times) == ("8", "4", ("60 m ago", "30 m ago", "now"))
+    assert (took.top, took.middle) == ("4.0 s", "2.0 s")
     assert ended.columns[-1].lower == 30
     assert ended.columns[-1].title == "12:00 UTC: 2 ended, 1 failed"
     _, took, queued, began = plot_rates(Rates((), 1, None, None), 7)

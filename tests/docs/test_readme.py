@@ -10,9 +10,9 @@ import servers
 README = (servers.REPOSITORY / "README.md").read_text()
 ROWS = {
     "steps, with 128 runs at once": "steps_per_second_at_128",
-    "steps of a run that is alone": "steps_per_second_at_1",
-    "transactional steps, alone": "transactional_steps_per_second",
-    "runs that do nothing": "noop_runs_per_second",
+    "steps of a single run": "steps_per_second_at_1",
+    "transactional steps of a single run": "transactional_steps_per_second",
+    "no-op runs": "noop_runs_per_second",
 }
 MOST_WORDS = 750
 

@@ -433,7 +433,7 @@ async def nothing() -> None: ...
 
 SIDES = [
     ([adding, looking], [looking, adding],
-        "the journal has licensed call 1 as step 'add', the code asks for call 1: step 'look_up'"),
+        "the journal has call 1 as step 'add', the code asks for call 1: step 'look_up'"),
     ([looking, looking], [booking, looking],
         "step completed 'look_up', call 1, the code asks for call 1: step 'book'"),
     ([looking, looking], [sleeping, looking],

@@ -36,7 +36,7 @@ def test_a_person_at_a_terminal_finds_and_answers_a_gate(
     assert (row["request"], row["approvers"]) == ({"sku": "boots", "qty": 2}, [])
     assert pgflow(pgflow_dsn, "gates", "--exit-code").code == 4
     advice = pgflow(pgflow_dsn, "show", "order-1", "--table").out
-    assert f"pgflow approve {gate}" in " ".join(advice.split())
+    assert "`pgflow approve order-1`, or `pgflow reject order-1`" in " ".join(advice.split())
     refused = pgflow(pgflow_dsn, "edit", gate, '{"sku": "boots"}')
     assert refused.code == 2
     assert "qty is missing" in refused.err
@@ -72,8 +72,8 @@ def test_an_answer_to_a_run_that_has_ended_is_pointed_to_its_page(
         )
         unknown = pgflow(pgflow_dsn, *order, "k/nothing/1", *more).err
         assert unknown == (
-            "pgflow: no open gate has the key 'k/nothing/1'. Its run has ended or gave it up, or "
-            "it never was; `pgflow gates` lists what is open\n"
+            "pgflow: no open gate has the key 'k/nothing/1'. Its run has ended or has given it "
+            "up, or it never existed; `pgflow gates` lists what is open\n"
         )
 
 

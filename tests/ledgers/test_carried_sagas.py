@@ -488,7 +488,7 @@ def test_what_was_accepted_is_taken_back_once_it_is_confirmed_and_left_if_it_was
     run = flow.start(made.options(key="k"), 1)
     flow.until_idle()
     assert World.calls == ["order tea", "book table", "cancel table"]
-    assert run_row(conn, "k", "status, reason") == ("waiting", "owes")
+    assert run_row(conn, "k", "status, reason_code") == ("waiting", "effect")
     if crashes:
         flow.crash()
     flow.app.confirm_effect("ref tea", verdict)

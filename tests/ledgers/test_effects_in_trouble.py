@@ -544,7 +544,7 @@ async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(
     aflow.include(payout)
     run = await aflow.start(payout)
     await aflow.until_idle()
-    assert run_row(conn, run.key, "status, reason") == ("waiting", "owes")
+    assert run_row(conn, run.key, "status, reason") == ("waiting", "effect transfer")
     await aflow.app.confirm_effect("T-12")
     await run.result(SOON)
 

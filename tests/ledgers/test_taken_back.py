@@ -298,7 +298,7 @@ def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_genera
     flow.include(ordering)
     run = flow.start(ordering.options(key="k"), 0)
     flow.until_idle()
-    assert run_row(conn, "k", "status, reason") == ("waiting", "owes")
+    assert run_row(conn, "k", "status, reason_code") == ("waiting", "effect")
     flow.app.cancel("k", why="enough")
     flow.until_idle()
     if crashes:

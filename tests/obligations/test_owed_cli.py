@@ -38,6 +38,10 @@ async def test_the_command_line_shows_and_closes_what_is_owed(
     run = await aflow.start(promises.options(key="k"))
     await aflow.until_idle()
     refund, call, letter = cli(dsn, "owed").data
+    (shown,) = cli(dsn, "list").data
+    assert shown["why"] == "obligation call, obligation refund"
+    several = cli(dsn, "discharge", "k").err
+    assert "run 'k' has several open obligations, name one by its key: refund (" in several
     assert (refund["kind"], refund["state"], refund["owed_to"], refund["detail"]) == (
         "obligation",
         "open",

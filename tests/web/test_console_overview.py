@@ -31,7 +31,7 @@ async def test_one_line_says_whether_the_system_is_healthy(
     await aflow.start(pay.options(key="p"), 7)
     await aflow.until_idle()
     page = await Browser(aflow.app, ANN).get("/overview")
-    seen_in(page, "Works, with something to look at: 1 failed. Triage")
+    seen_in(page, "Working, with something to look at: 1 failed. Triage")
     make_stuck(conn, "s")
     seen_in(await Browser(aflow.app, ANN).get("/overview"), "Needs repair: 1 stuck.")
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any
 
 from pgflow import inspect
@@ -86,7 +85,7 @@ def settle(
     was forced to end, pass --taken-back or --stands.
 
     Args:
-        effect: Key of the effect, as `pgflow owed` shows it.
+        effect: Key of the effect, as `pgflow owed` shows it, or of a run that has one open.
         confirmed: It was done; its result in JSON, @FILE, or - for standard input.
         failed: It was not done and will not be.
         absent: It was not done: it may be tried again.
@@ -102,14 +101,18 @@ def settle(
         raise Mistake(f"name the outcome: pass one of {options}")
     verdict: Any = verdicts[0]
     value = parse_json(confirmed, "the result") if confirmed is not None else None
-    client, by = db.client, operator()
-    send = partial(client.settle_effect, effect, verdict, value, why=why or "", by=by)
+    effect, debt = _find(db, effect, "effect")
+    db.client.settle_effect(effect, verdict, value, why=why or "", by=operator())
     row = {"effect": effect, "verdict": verdict, "value": value}
-    _close(db, effect, send, row, f"Settled {effect} as {verdict}")
+    _print_closed(db, debt, row, f"Settled {effect} as {verdict}")
 
 
 ObligationKey = Annotated[
-    str, arg("Key of the obligation, as `pgflow owed` shows it.", metavar="KEY")
+    str,
+    arg(
+        "Key of the obligation, as `pgflow owed` shows it, or of a run that has one open.",
+        metavar="KEY",
+    ),
 ]
 By = Annotated[str | None, opt("Who decides so; you by default.", callback=refuse_empty)]
 
@@ -170,18 +173,39 @@ def _decide(
     **options: Any,
 ) -> None:
     """Record the verdict on an obligation, and print the status of its run."""
+    key, debt = _find(db, key, "obligation")
+    send(key, *given, by=by or operator(), **options)
     row = {"obligation": key, "verdict": verdict}
-    send = partial(send, key, *given, by=by or operator(), **options)
-    _close(db, key, send, row, f"{verdict.capitalize()} {key}")
+    _print_closed(db, debt, row, f"{verdict.capitalize()} {key}")
 
 
-def _close(
-    db: Database, key: str, send: Callable[[], None], row: dict[str, Any], text: str
+def _find(db: Database, named: str, kind: str) -> tuple[str, inspect.ObligationRow | None]:
+    """Return the debt under a key, or the only open one of this kind of the run with that key,
+    behind its own key. None if there is none, or if it is of another tenant.
+
+    Raises:
+        Mistake: The run has several.
+    """
+    from pgflow.errors import RunNotFound
+
+    if (debt := db.ask(inspect.find_obligation(named))) is not None:
+        return named, debt
+    try:
+        run = db.ask(inspect.find_run(named))
+    except RunNotFound:
+        return named, None
+    debts = [one for one in db.ask(inspect.list_debts(run.run_id)) if one.kind == kind]
+    if len(debts) > 1:
+        listed = ", ".join(f"{one.name} ({one.effect})" for one in debts)
+        raise Mistake(f"run {named!r} has several open {kind}s, name one by its key: {listed}")
+    return (debts[0].effect or named, debts[0]) if debts else (named, None)
+
+
+def _print_closed(
+    db: Database, debt: inspect.ObligationRow | None, row: dict[str, Any], text: str
 ) -> None:
-    """Send a verdict on a debt, and print it with the status of the run."""
-    debt = db.ask(inspect.find_obligation(key))
-    send()
-    if debt is not None:  # else it is of another tenant
+    """Print a verdict on a debt with the status of its run."""
+    if debt is not None:
         run = db.ask(inspect.find_run(debt.key))
         row |= {"key": run.key, "status": run.status}
         text += f": run {run.key} is {run.status}"

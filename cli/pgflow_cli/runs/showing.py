@@ -288,12 +288,18 @@ def _advice(run: inspect.RunDetail) -> str:
     key, detail = shlex.quote(run.key), run.reason_detail or {}
     if owed := _owed_effects(run):
         return "; ".join(map(_settling, owed))
+    if run.status == "stuck" and run.reason_code == "nondeterminism":
+        return (
+            "deploy the code that it began with, or guard the change with `pgflow.patched`: "
+            f"a worker with other code retries it; or `pgflow cancel {key}`"
+        )
     if run.status == "stuck":
         return f"fix the cause, then `pgflow retry {key}`; or `pgflow cancel {key}`"
     if run.status == "paused":
         return f"`pgflow resume {key}` resumes it"
     if run.reason_code == "gate":
-        gate = shlex.quote(detail["gates"][0])
+        first, *others = detail["gates"]
+        gate = shlex.quote(first) if others else key
         return f"a person is needed: `pgflow approve {gate}`, or `pgflow reject {gate}`"
     if run.reason_code == "signal":
         return f"`pgflow signal {key} {shlex.quote(detail['signals'][0])} JSON` answers it"

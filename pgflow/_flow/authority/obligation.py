@@ -42,9 +42,9 @@ def owe(
 ) -> Obligation:
     """Open an obligation: a debt of this run.
 
-    The run does not complete until the obligation is closed: it waits, reason ``owes``, until the
-    code or a client discharges, transfers or waives it. If the run fails or is cancelled, it ends,
-    and a person is notified of its debts.
+    The run does not complete until the obligation is closed: it waits, reason ``obligation NAME``,
+    until the code or a client discharges, transfers or waives it. If the run fails or is cancelled,
+    it ends, and a person is notified of its debts.
 
     Args:
         what: Name of the debt, such as ``refund``.

@@ -280,4 +280,4 @@ def check_compiling(patient: Patient) -> Findings:
             "alter role NAME set jit = off, for the role that looks; if these tables have just "
             "been filled: vacuum analyze",
         )
-    return "looks at runs, steps, effects, decisions, queues and workers are not compiled (jit)"
+    return "Postgres does not compile (jit) what reads the views"

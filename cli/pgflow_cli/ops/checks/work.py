@@ -133,7 +133,7 @@ def _lost(loss: inspect.health.LossRow) -> tuple[str, str]:
 
 check_losses = each(
     lambda: inspect.health.list_losses(),  # noqa: PLW0108 - imported when asked
-    "no fail-over has lost anything that workers know of",
+    "workers know of no fail-over that has lost anything",
     _lost,
     "fail",
 )
