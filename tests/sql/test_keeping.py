@@ -225,5 +225,6 @@ def test_a_batch_reads_as_many_pages_whatever_else_is_kept(conn: Conn) -> None:
 
     few, many = batches(3000, 0), batches(6000, 5000)
     assert one(conn, "select sum(runs) from pgflow.dropped_history") == 300
-    assert few < 50 * 40, few
+    # Before version 17, a scan descends its index once for each run, whatever is there.
+    assert few < 50 * (40 if conn.info.server_version >= 170000 else 90), few
     assert many < 1.25 * few, (few, many)
