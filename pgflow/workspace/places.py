@@ -150,13 +150,17 @@ def run_bounded(
 
 
 def _checked(place: Place) -> Place:
-    """Refuse links among the folders that are written to, and pipes among the files."""
+    """Refuse links among the folders that are written to, and pipes and devices among the files."""
     common = place.common
     for name in ("config", "logs", "objects", "packed-refs", "pgflow", "refs", "worktrees"):
         _refuse_link(common / name)
-    for path in (common / "config", common / "packed-refs", place.git / "HEAD"):
-        if path.is_fifo():
-            raise WorkspaceError(f"{path} is a pipe, at which git would wait for ever: remove it")
+    files = ("config", "packed-refs", "objects/info/alternates")
+    for path in (*(common / name for name in files), place.git / "HEAD"):
+        if path.exists() and not path.is_file():
+            raise WorkspaceError(
+                f"{path} is not a plain file: git would wait for ever at a pipe, and read a device "
+                "until no memory is left. Remove it"
+            )
     try:
         with os.scandir(common / "objects") as entries:
             for entry in entries:

@@ -604,7 +604,7 @@ async def test_a_gate_that_the_code_gives_up_is_closed(
     (gate,) = gates(conn)
     await aflow.skip(timedelta(minutes=2))
     assert gates(conn, "name") == ["h"]
-    with pytest.raises(RunNotFound, match="gave it up"):
+    with pytest.raises(RunNotFound, match="has given it up"):
         await aflow.app.answer(gate, Approve(), by="ann")
     (other,) = gates(conn)
     await aflow.app.answer(other, Reject("x"), by="ann")

@@ -387,6 +387,17 @@ def test_a_pipe_in_the_place_of_a_file_makes_nobody_wait_for_ever(
         ws.git.is_clean()
 
 
+@pytest.mark.parametrize("path", [".git/HEAD", ".git/objects/info/alternates"])
+def test_a_device_in_the_place_of_a_file_is_not_read(scene: Scene, path: str) -> None:
+    """Git reads /dev/zero until no memory is left."""
+    link = scene.shop / path
+    link.unlink(missing_ok=True)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(os.devnull)
+    with pytest.raises(WorkspaceError, match="is not a plain file"):
+        Workspace(str(scene.shop), "run").save()
+
+
 def test_attributes_change_no_byte_of_a_snapshot(scene: Scene) -> None:
     filters(scene)
     ws = Workspace(str(scene.shop), "run")
