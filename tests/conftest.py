@@ -30,6 +30,7 @@ import pgflow.testing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import timedelta
 
     from pgflow import App, AsyncApp
 
@@ -151,7 +152,7 @@ def template(request: pytest.FixtureRequest, server_dsn: str) -> Iterator[str]:
         return
     name = servers.create_database(server_dsn)
     fresh = servers.dsn_of(server_dsn, name)
-    servers.install_schema(fresh)
+    servers.install_for_tests(fresh)
     if request.session.testscollected > MANY_TESTS:
         servers.shrink_catalog(fresh)
     yield name
@@ -183,6 +184,14 @@ def copies(server_dsn: str, template: str) -> Iterator[Copies]:
         lent.recycled.patch(patch)
         patch.setattr(pgflow.testing, "audit", audit)
         patch.setattr(pgflow.testing, "replay_all", replay_all)
+        if servers.ROLE == "least":
+            set_clock = pgflow.testing.set_clock
+
+            def set_as_administrator(dsn: str, ahead: timedelta) -> None:
+                name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
+                set_clock(servers.dsn_of(server_dsn, str(name)), ahead)
+
+            patch.setattr(pgflow.testing, "set_clock", set_as_administrator)
         yield lent
     lent.close()
 
@@ -195,7 +204,7 @@ def dsn(request: pytest.FixtureRequest, server_dsn: str, template: str) -> Itera
     is_due = request.node.get_closest_marker("unsound") is None
     if request.node.get_closest_marker("alone"):
         name = servers.create_database(server_dsn, template)
-        fresh = servers.dsn_of(server_dsn, name)
+        fresh = servers.as_role(servers.dsn_of(server_dsn, name), "owner")
         yield fresh
         try:
             assert not is_due or servers.unsound(fresh) == []
@@ -215,7 +224,7 @@ def dsn(request: pytest.FixtureRequest, server_dsn: str, template: str) -> Itera
 def empty_dsn(server_dsn: str) -> Iterator[str]:
     """DSN of a fresh database without the schema."""
     name = servers.create_database(server_dsn)
-    yield servers.dsn_of(server_dsn, name)
+    yield servers.as_role(servers.dsn_of(server_dsn, name), "owner")
     servers.drop_database(server_dsn, name)
 
 
@@ -223,7 +232,7 @@ def empty_dsn(server_dsn: str) -> Iterator[str]:
 def other_dsn(server_dsn: str, template: str) -> Iterator[str]:
     """DSN of a second database with the schema and nothing else."""
     name = servers.create_database(server_dsn, template)
-    yield servers.dsn_of(server_dsn, name)
+    yield servers.as_role(servers.dsn_of(server_dsn, name), "owner")
     servers.drop_database(server_dsn, name)
 
 
@@ -238,7 +247,7 @@ def conn(dsn: str) -> Iterator[psycopg.Connection]:
 def shared_dsn(server_dsn: str, template: str) -> Iterator[str]:
     """A database with the schema for all tests that leave nothing in it; see `db`."""
     name = servers.create_database(server_dsn, template)
-    yield servers.dsn_of(server_dsn, name)
+    yield servers.as_role(servers.dsn_of(server_dsn, name), "owner")
     servers.drop_database(server_dsn, name)
 
 
@@ -282,4 +291,4 @@ def pgflow_dsn(dsn: str) -> str:
     """The testing kit's fixtures (`flow`, `aflow`) work on the same databases as everything else
     here.
     """
-    return dsn
+    return servers.as_role(dsn, "least")

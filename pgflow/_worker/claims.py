@@ -91,6 +91,7 @@ class Claims:
         self._rates = rates
         self._cursor = ClaimCursor()
         self._asked_for = 0
+        self._unread: set[int] = set()  # runs whose journals are still being read
         self._replaced = 0  # runs whose end is on its way, together with claims for their places
         self._has_backlog = False
         self._is_outgrown = False
@@ -103,7 +104,7 @@ class Claims:
 
     def run_ids(self) -> list[int]:
         """Return the runs that the worker knows to be leased to it."""
-        return list(self._runs.executions)
+        return [*self._runs.executions, *self._unread]
 
     def outgrown(self, *, is_outgrown: bool) -> None:
         """Stop claiming because the schema was upgraded beyond this code, or resume because it was
@@ -223,9 +224,15 @@ class Claims:
                 self._runs.suspects.claimed(claim)
         return request
 
-    def journal_awaited(self, change: int) -> None:
-        """Keep a place, or free it, for a run whose journal is still being read."""
-        self._asked_for += change
+    def journal_awaited(self, run_id: int) -> None:
+        """Keep the place of a run whose journal is still being read."""
+        self._asked_for += 1
+        self._unread.add(run_id)
+
+    def journal_read(self, run_id: int) -> None:
+        """Free that place again: the run begins, or was handed back."""
+        self._asked_for -= 1
+        self._unread.discard(run_id)
 
     def _learn(self, request: ClaimRequest, claims: list[Claim]) -> None:
         """Learn from a claim whether there are more runs, and where."""

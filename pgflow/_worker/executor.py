@@ -182,7 +182,7 @@ class Executor(Loop):
                 claim.read_page()
             if len(claim.units) < claim.last_seq and not self._life.is_stopping:
                 # Keep the place until the rest of the journal is here.
-                self._claims.journal_awaited(1)
+                self._claims.journal_awaited(claim.run_id)
                 self._tasks.spawn(self._load_and_begin(claim))
             else:
                 self._starter.begin(claim)
@@ -194,7 +194,7 @@ class Executor(Loop):
         try:
             is_loaded = await self._starter.load(claim)
         finally:
-            self._claims.journal_awaited(-1)
+            self._claims.journal_read(claim.run_id)
         if is_loaded:
             self._starter.begin(claim)
 

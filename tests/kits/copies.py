@@ -156,7 +156,7 @@ class Copies:
         try:
             copy.keeper.execute("select")
         except psycopg.OperationalError:  # the test ended every session of its database
-            copy.keeper = _keep(dsn)
+            copy.keeper = _keep(servers.dsn_of(self._server, copy.name))
         return copy.keeper
 
     def give_back(self, dsn: str) -> None:
@@ -183,7 +183,8 @@ class Copies:
         keeper = _keep(dsn)
         cleaner = _keep(dsn)
         look = self._look(cleaner)
-        return Copy(name, dsn, keeper, cleaner, look["shape"], look["clock"])
+        lent = servers.as_role(dsn, "owner")
+        return Copy(name, lent, keeper, cleaner, look["shape"], look["clock"])
 
     def _drop(self, copy: Copy) -> None:
         self.recycled.drop(copy.name)

@@ -45,6 +45,15 @@ if TYPE_CHECKING:
 HANG_SECONDS = float(os.environ.get("PGFLOW_TEST_HANG_SECONDS", "300"))
 """Time after which a wait for a condition counts as a hang: never a verdict on speed."""
 
+ROLE = os.environ.get("PGFLOW_TEST_ROLE", "")
+"""Rights of the tests: those of an ordinary role that owns the schema (`owner`), those of `LEAST` and
+of an application for what the testing kit starts (`least`), or all.
+"""
+LEAST = (
+    *("pgflow_client", "pgflow_worker", "pgflow_operator"),
+    *("pgflow_auditor", "pgflow_declarer", "pgflow_speaker"),
+)
+
 REPOSITORY = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgflow-tests"
 # The wheels ask for a newer Python than ours although there is no Python in them.
@@ -269,8 +278,11 @@ def create_database(server: str, template: str | None = None, name: str | None =
     the answer is its name.
     """
     name = name or f"pgflow_test_{secrets.token_hex(5)}"
+    if ROLE == "owner":
+        make_login(server, ROLE)
     with psycopg.connect(server, autocommit=True) as admin:
         copy = _copy_of(template, admin) if template else sql.SQL("")
+        copy += sql.SQL(" owner pgflow_test_owner" if ROLE == "owner" else "")
         admin.execute(sql.SQL("create database {} {}").format(sql.Identifier(name), copy))
     return name
 
@@ -303,14 +315,45 @@ def install_schema(dsn: str) -> None:
 
 def as_auditor(dsn: str) -> str:
     """Return the same database by a login that is an auditor and nobody else."""
+    make_login(dsn, "reader", "pgflow_auditor")
+    return make_conninfo(dsn, user="pgflow_test_reader", password="reader")
+
+
+def make_login(dsn: str, name: str, *roles: str) -> None:
+    """Make a role that logs in, with the rights of these roles and nothing else, if it is not there."""
+    granted = f"in role {', '.join(roles)}" if roles else ""
     with (
         psycopg.connect(dsn, autocommit=True) as admin,
         contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation),
     ):
-        admin.execute(
-            "create role pgflow_test_reader login password 'reader' in role pgflow_auditor"
-        )
-    return psycopg.conninfo.make_conninfo(dsn, user="pgflow_test_reader", password="reader")
+        admin.execute(f"create role pgflow_test_{name} login password '{name}' {granted}")
+
+
+def as_role(dsn: str, role: str) -> str:
+    """Return the same database by the login of the tests if they have this role."""
+    if role != ROLE:
+        return dsn
+    database = conninfo_to_dict(dsn)["dbname"]
+    return dsn_of(make_conninfo(dsn, user=f"pgflow_test_{role}", password=role), str(database))
+
+
+def install_for_tests(dsn: str) -> None:
+    """Install pgflow as the role of the tests; an administrator makes the roles that it asks for."""
+    if ROLE == "owner":
+        schema = importlib.import_module("pgflow.schema")
+        report = schema.migrate_dsn(as_role(dsn, "owner"))
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            for statement in report.advice[:-1]:
+                admin.execute(statement)
+        install_schema(as_role(dsn, "owner"))
+        return
+    install_schema(dsn)
+    if ROLE == "least":
+        make_login(dsn, "least", *LEAST)
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute("grant create on schema public to pgflow_test_least")
+            for kind in ("tables", "sequences"):
+                admin.execute(f"alter default privileges grant all on {kind} to pgflow_test_least")
 
 
 def shrink_catalog(dsn: str) -> None:

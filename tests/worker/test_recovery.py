@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, count, steps, wait_until
+from records import SOON, count, eventually, in_a_loop, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import App, Signal, read, step, transaction, workflow
-from pgflow._worker.options import Rhythm
+from pgflow import App, AsyncApp, Signal, read, step, transaction, workflow
+from pgflow._worker.executor import RunStarter
+from pgflow._worker.options import Rhythm, WorkerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -335,3 +336,39 @@ def test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_
             release.set()
         with app.worker():
             assert [run.result(SOON) for run in runs] == list(range(runs_at_once))
+
+
+@in_a_loop
+async def test_a_run_whose_journal_is_still_being_read_is_not_handed_back(
+    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading takes longer than the age of a stray where journals are long or the worker is busy."""
+    reading, read_on = asyncio.Event(), asyncio.Event()
+    load = RunStarter.load
+
+    async def load_later(self: RunStarter, claim: Any) -> bool:
+        reading.set()
+        await read_on.wait()
+        return await load(self, claim)
+
+    @read
+    async def large(n: int) -> str:
+        return str(n) * 600_000
+
+    @workflow
+    async def work(texts: int) -> int:
+        return len([await large(n) for n in range(texts)]) + await go.wait()
+
+    async with AsyncApp(dsn, include=[work]) as app:
+        run = await app.start(work, 3)
+        async with app._work(WorkerOptions()):
+            await eventually(lambda: count(conn, "pgflow.parked"), "it waits")
+        monkeypatch.setattr(RunStarter, "load", load_later)
+        async with app._work(WorkerOptions()) as worker:
+            await run.send(go, 1)
+            await reading.wait()
+            asked = worker.worker_id, worker._claims.run_ids()
+            strays = conn.execute("select pgflow.release_strays(%s, %s, 0)", asked).fetchone()
+            read_on.set()
+            assert await run.result(SOON) == 4
+    assert strays == (0,)
