@@ -3,10 +3,10 @@ each kind of step: `python -m tests.flowpoints SERVER_DSN [--kills N] [--seed S]
 [--workers N] [--programs N]`.
 
 The functions of the driver get a call of `point` between their statements, and so do the rows that
-steps write. A session dies at the first place that was met less than others: it is ended by the
-server, or its process is killed, which brings the whole server down. With ``--workers``, workers in
-Python drive the runs too, and are killed at some moment. The programs, and what is expected of
-them, are those of `tests.flowprograms`.
+steps write. At each such place a session dies once in a lot of programs: it is ended by the server,
+or its process is killed, which brings the whole server down. With ``--workers``, workers in Python
+drive the runs too, and are killed at some moment. The programs, and what is expected of them, are
+those of `tests.flowprograms`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ import servers  # isort: skip
 
 LOT, COPIES = 25, 8
 """Programs in one database, and runs of each."""
-KILLS_OF_A_LOT = 400
-PATIENCE = 40
-"""Units that are recorded while no session comes to an aim, until a round is over."""
 DRIVER = """
 select p.proname, pg_get_functiondef(p.oid) from pg_proc p join pg_language l on l.oid = p.prolang
 where p.pronamespace = 'pgflow'::regnamespace and l.lanname = 'plpgsql' and p.provolatile = 'v' and p.proname in (
@@ -100,48 +97,47 @@ def install(dsn: str) -> set[str]:
 class Atlas:
     """Places at which sessions can die, and how often they did.
 
-    A round is over when no session comes to a place that was not met in it.
+    Each is met once in a lot, so that deaths go on until its last runs end.
     """
 
     def __init__(self) -> None:
         self.places: set[str] = set()
         self.met: Counter[str] = Counter()
-        self.round = 1
+        self.lot = 0
 
     def harm(
         self, dsn: str, sessions: Sequence[Session | Process], draw: random.Random, kills: int
     ) -> Counter[str]:
         """Kill so many times, each at an aim; return what and how often, when nothing is left."""
+        self.lot += 1
         done: Counter[str] = Counter()
         workers = [one for one in sessions if isinstance(one, Process)]
         while done.total() < kills and not ask(dsn, IDLE)[0][0]:
             if workers and draw.random() < 0.1 and (pid := workers[0].pid):
                 done[workers[0].kill(pid, draw)] += 1
             signal = "KILL" if draw.random() < 0.2 else "TERM"
-            died = wait_for(dsn, [one for one in self.places if self.met[one] < self.round], signal)
+            died = wait_for(dsn, [one for one in self.places if self.met[one] < self.lot], signal)
             self.met.update(died)
-            self.round += not died
             done["servers" if signal == "KILL" else "sessions"] += len(died)
         ask(dsn, "with old as (delete from public.aim returning true) select from old")
         return done + flowprograms.harm(dsn, sessions, draw, 0)
 
 
 def wait_for(dsn: str, places: list[str], signal: str) -> list[str]:
-    """Make these places the aims; return where a session has died, nothing if none came by."""
-    aimed = """with old as (delete from public.aim), new as (insert into public.aim
-      select unnest(%s::text[]), %s, coalesce((select f.size from pg_stat_file('died', true) f), 0))
-      select count(*) from pgflow.unit"""
+    """Make these places the aims; return where a session has died, nothing once all runs are over."""
+    aimed = """with old as (delete from public.aim) insert into public.aim
+      select unnest(%s::text[]), %s, coalesce((select f.size from pg_stat_file('died', true) f), 0) returning true"""
     dead = "select pg_read_file('died', 0, 10000000, true)"
     before = len(said(ask(dsn, dead)))
-    ((units,),) = ask(dsn, aimed, places, signal)
-    give_up = time.monotonic() + servers.HANG_SECONDS
-    while time.monotonic() < give_up:
-        if died := said(ask(dsn, dead))[before:]:
-            return died
-        if ask(dsn, UNITS)[0][0] > units + PATIENCE or ask(dsn, IDLE)[0][0]:
-            return []
+    ask(dsn, aimed, places, signal)
+    seen, give_up = -1, 0.0
+    while not (died := said(ask(dsn, dead))[before:]) and not ask(dsn, IDLE)[0][0]:
+        if (units := ask(dsn, UNITS)[0][0]) != seen:
+            seen, give_up = units, time.monotonic() + servers.HANG_SECONDS
+        if time.monotonic() > give_up:
+            raise AssertionError(f"it hangs: {ask(dsn, OPEN)}")
         time.sleep(0.005)
-    raise AssertionError(f"it hangs: {ask(dsn, OPEN)}")
+    return died
 
 
 def said(rows: list[Any]) -> list[str]:
@@ -162,7 +158,7 @@ def play(
         result = flowprograms.campaign(
             dsn,
             programs=programs,
-            kills=min(kills - total.kills.total(), KILLS_OF_A_LOT),
+            kills=kills - total.kills.total(),
             sessions=sessions,
             seed=f"{seed}/{lot}",
             copies=COPIES,
