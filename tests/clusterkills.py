@@ -1,7 +1,7 @@
-"""Kills under a cluster: workers and backends of three nodes, while rings of signals and children on
+"""Kills under a cluster: workers and backends of its nodes, while rings of signals and children on
 other nodes go on.
 
-    python -m tests.clusterkills DSN --kills 300
+    python -m tests.clusterkills DSN --kills 300 --nodes 3
 
 Each start is asked for by two clients at once, on two nodes, which may want different homes. Books
 without a unique key say what was done, and how often. At the end every start that was acknowledged
@@ -35,7 +35,6 @@ from clusterkit import ask, found, value  # noqa: E402
 from pgflow import AsyncApp  # noqa: E402
 from pgflow.errors import PgflowError  # noqa: E402
 
-NODES = 3
 WORKERS_A_NODE = 2
 VICTIMS = """
 select pid from pg_stat_activity where pid <> pg_backend_pid() and datname = any(%s)
@@ -96,7 +95,7 @@ class Campaign:
         place = self._random.randrange(len(self._workers))
         self._workers[place].kill()
         self._workers[place].wait()
-        self._workers[place] = self._start_worker(self._dsns[place % NODES])
+        self._workers[place] = self._start_worker(self._dsns[place % len(self._dsns)])
         self.books.kills["workers"] += 1
 
     def _kill_backends(self, count: int) -> None:
@@ -137,7 +136,7 @@ class Campaign:
 
     async def _start(self, apps: list[AsyncApp], workflow: Any, key: str, *args: Any) -> None:
         """Start a run on two nodes at once, which may want different homes."""
-        homes = self._random.choices(range(1, NODES + 1), k=2)
+        homes = self._random.choices(range(1, len(apps) + 1), k=2)
         await asyncio.gather(
             *(
                 self._insist(
@@ -145,7 +144,9 @@ class Campaign:
                         workflow.options(key=key, node=home), *args
                     )
                 )
-                for app, home in zip(self._random.sample(apps, 2), homes, strict=True)
+                for app, home in zip(
+                    self._random.sample(apps, 2) if len(apps) > 1 else apps * 2, homes, strict=True
+                )
             )
         )
         self.books.keys.add(key)
@@ -160,7 +161,7 @@ class Campaign:
                 )
                 if await done.fetchone() is None:
                     await clusterapp.book.fn(connection, f"{key}/start")
-                    home = self._random.randint(1, NODES)
+                    home = self._random.randint(1, len(self._dsns))
                     starting = clusterapp.leaf.options(key=key, node=home)
                     await app.using(connection).start(starting, key)
 
@@ -184,7 +185,7 @@ class Campaign:
     async def _child(self, apps: list[AsyncApp]) -> None:
         self._number += 1
         key = f"stem-{self._number}"
-        await self._start(apps, clusterapp.stem, key, key, self._random.randint(1, NODES))
+        await self._start(apps, clusterapp.stem, key, key, self._random.randint(1, len(self._dsns)))
         self.books.rows.update([f"{key}/before", f"{key}/leaf", f"{key}/after"])
 
     async def _client(self, apps: list[AsyncApp], is_over: asyncio.Event) -> None:
@@ -195,7 +196,7 @@ class Campaign:
             elif kind < 0.7:
                 await self._child(apps)
             else:
-                place = self._random.randrange(NODES)
+                place = self._random.randrange(len(apps))
                 self._number += 1
                 key = f"leaf-{self._number}"
                 await self._start_in_transaction(self._dsns[place], apps[place], key)
@@ -260,10 +261,15 @@ class Campaign:
 
 
 def campaign(
-    server_dsn: str, kills: int, seed: int, template: str | None = None, crashes: float = 0
+    server_dsn: str,
+    kills: int,
+    seed: int,
+    template: str | None = None,
+    crashes: float = 0,
+    nodes: int = 3,
 ) -> dict[str, int]:
     """Play one campaign in databases of its own, print its counts, and return the faults."""
-    names = [servers.create_database(server_dsn, template) for _ in range(NODES)]
+    names = [servers.create_database(server_dsn, template) for _ in range(nodes)]
     dsns = [servers.dsn_of(server_dsn, name) for name in names]
     for dsn in dsns:
         if template is None:
@@ -295,6 +301,7 @@ def main() -> int:
     parser.add_argument("dsn", help="a database of a server, as superuser")
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument(
         "--crashes",
         type=float,
@@ -302,7 +309,7 @@ def main() -> int:
         help="part of the kills that crash a server of this machine",
     )
     given = parser.parse_args()
-    faults = campaign(given.dsn, given.kills, given.seed, crashes=given.crashes)
+    faults = campaign(given.dsn, given.kills, given.seed, crashes=given.crashes, nodes=given.nodes)
     return int(any(faults.values()))
 
 

@@ -13,7 +13,8 @@ is the one of those to come that was met the least. So no node and no commit is 
 figures say how often each was met.
 
 What was recorded when a worker died is never done again, no two processes of a node are alive at a
-time, the external node is done at most once, and each run completes with the same words.
+time, the external node is done at most once, and each run completes with the same words. The
+figures say how long processes of nodes outlived a worker.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -59,6 +61,7 @@ NEAR = 8
 REST_SECONDS = 0.15
 """Seconds that a node is at work."""
 PATIENCE_SECONDS = 120
+PROCESSES = Path("/proc")
 OUTPUT = "4 done a b p k"
 
 NODES = """
@@ -239,6 +242,10 @@ class Play:
         self.wrong: list[str] = []
         self.killed: Counter[str] = Counter()
         """Number of workers that died, by how."""
+        self.trap: str | None = None
+        """Where a worker dies by itself that has no aim, if it does."""
+        self.outlived: list[float] = []
+        """Seconds for which processes of nodes outlived each of these workers."""
 
     def play(self) -> None:
         """Start it, kill its workers, and look at what they did."""
@@ -301,6 +308,7 @@ class Play:
             if has_ended or is_last:
                 return True
             worker.kill()
+            self.outlived.append(empty(self.folder))
             self.look(conn, key)
             return False
         finally:
@@ -316,7 +324,8 @@ class Play:
         is_last: bool,
     ) -> bool:
         """Wait for the moment of a worker's death; True if the run has ended before."""
-        life = LONGEST_AIM_SECONDS if aim else self.chance.uniform(0, LONGEST_LIFE_SECONDS)
+        has_goal = aim is not None or self.trap is not None
+        life = LONGEST_AIM_SECONDS if has_goal else self.chance.uniform(0, LONGEST_LIFE_SECONDS)
         until = time.monotonic() + (PATIENCE_SECONDS if is_last else life)
         inside = f"{aim.what} begins" if aim is not None and aim.when == "inside" else None
         before = seen(self.folder)[inside] if inside else 0
@@ -341,7 +350,7 @@ class Play:
 
     def count(self, aim: Aim | None) -> None:
         """Count a worker that has died where it was to."""
-        self.killed[aim.when if aim else "by itself"] += 1
+        self.killed[aim.when if aim else self.trap or "by itself"] += 1
         if aim and self.atlas:
             self.atlas.hit(aim)
 
@@ -400,6 +409,23 @@ def dies(worker: Child) -> bool:
     return worker.code is not None
 
 
+def empty(folder: Path) -> float:
+    """Wait until no process works in a folder; return how many seconds that took."""
+    began = time.monotonic()
+    servers.wait_until(
+        lambda: not any(map(partial(works_in, folder), PROCESSES.glob("[0-9]*"))), "no orphan"
+    )
+    return time.monotonic() - began
+
+
+def works_in(folder: Path, process: Path) -> bool:
+    """Return True for the entry of a process that works in a folder."""
+    try:
+        return (process / "cwd").readlink().is_relative_to(folder)
+    except OSError:  # it has ended, or is no process
+        return False
+
+
 def born(conn: psycopg.Connection[Any]) -> set[str]:
     """Words of witnesses on the nodes of children that have ended well: of the runs that are open,
     since others have had the same names.
@@ -423,6 +449,7 @@ class Lane:
         self.chance = random.Random(seed)
         self.wrong: list[str] = []
         self.killed: Counter[str] = Counter()
+        self.outlived: list[float] = []
         self.runs = 0
 
     def play(self, kills: int, *, learns: bool = False) -> None:
@@ -457,6 +484,7 @@ class Lane:
         self.runs += 1
         self.killed += one.killed
         self.wrong += one.wrong
+        self.outlived += one.outlived
         seconds = round(time.monotonic() - began, 1)
         met = f", {self.atlas.count_met()} places met" if self.atlas else ""
         print(f"run {self.runs}: {dict(one.killed)} in {seconds} s{met} {one.wrong}", flush=True)
@@ -494,6 +522,11 @@ def figures(lanes: list[Lane], kills: Counter[str], atlas: Atlas | None) -> dict
     """Figures on the runs, and how often each aim was met."""
     told: dict[str, Any] = {"runs": sum(lane.runs for lane in lanes), "kills": kills.total()}
     told["kinds"] = kills
+    outlived = [seconds for lane in lanes for seconds in lane.outlived]
+    told["orphans"] = {
+        "longest_seconds": round(max(outlived, default=0), 2),
+        "after_1_s": sum(seconds > 1 for seconds in outlived),
+    }
     if atlas is None:
         return told
     for when in ("inside", "before", "after"):

@@ -29,7 +29,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -460,15 +461,15 @@ class Session(threading.Thread):
                 self.errors.append(str(error))
             self.pid = None
 
-    def kill(self, draw: random.Random) -> None:
+    def kill(self, pid: int, draw: random.Random) -> str:
         """Kill the server's process, which brings all of them down, or have the server end it."""
-        pid = self.pid or 0
         if draw.random() < 0.2 and not self._spares_server:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        else:
-            with contextlib.suppress(psycopg.Error), patiently(self._dsn) as conn:
-                conn.execute("select pg_terminate_backend(%s)", (pid,))
+            return "servers"
+        with contextlib.suppress(psycopg.Error), patiently(self._dsn) as conn:
+            conn.execute("select pg_terminate_backend(%s)", (pid,))
+        return "sessions"
 
 
 class Process(threading.Thread):
@@ -504,10 +505,12 @@ class Process(threading.Thread):
                 self.pid = None
                 process.terminate()
 
-    def kill(self, draw: random.Random) -> None:
+    def kill(self, pid: int, draw: random.Random) -> str:
+        """Kill it."""
         del draw
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid or 0, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
+        return "workers"
 
 
 @dataclass
@@ -516,7 +519,7 @@ class Result:
 
     runs: int = 0
     rows: int = 0
-    kills: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
@@ -527,16 +530,23 @@ def ask(dsn: str, query: str, *params: Any) -> list[Any]:
             return conn.execute(query, params or None).fetchall()
 
 
+IDLE = """select not exists (select from pgflow.runs where status not in ('completed', 'failed', 'cancelled')
+  and key like 'p%')"""
+UNITS = "select count(*) from pgflow.unit"
+
+
 def harm(
     dsn: str,
     sessions: Sequence[Session | Process],
     draw: random.Random,
     kills: int,
-    count: str,
-    idle: str,
-) -> int:
-    """Kill so many times, at moments counted in units; return how often, when nothing is left."""
-    done, at = 0, draw.randint(1, 20)
+    count: str = UNITS,
+    idle: str = IDLE,
+) -> Counter[str]:
+    """Kill so many times, at moments counted in units; return what and how often, when nothing is
+    left.
+    """
+    done, at = Counter[str](), draw.randint(1, 20)
     seen, give_up = -1, 0.0
     while not ask(dsn, idle)[0][0]:
         units = ask(dsn, count)[0][0]
@@ -544,19 +554,16 @@ def harm(
             seen, give_up = units, time.monotonic() + servers.HANG_SECONDS
         if time.monotonic() > give_up:
             raise AssertionError(f"it hangs: {ask(dsn, OPEN)}")
-        alive = [session for session in sessions if session.pid]
-        if done < kills and units >= at and alive:
-            draw.choice(alive).kill(draw)
-            done += 1
+        alive = [(session, pid) for session in sessions if (pid := session.pid)]
+        if done.total() < kills and units >= at and alive:
+            session, pid = draw.choice(alive)
+            done[session.kill(pid, draw)] += 1
             at = units + draw.randint(1, 12)
         time.sleep(0.005)
     return done
 
 
-IDLE = """select not exists (select from pgflow.runs where status not in ('completed', 'failed', 'cancelled')
-  and key like 'p%')"""
 OPEN = "select key, status, reason from pgflow.runs where finished_at is null limit 20"
-UNITS = "select count(*) from pgflow.unit"
 OUTCOME = """select status, output, error->>'message',
   (select coalesce(sum((c.amounts->>'usd')::int), 0) from pgflow.charge c where c.run_id = r.run_id),
   (select count(*) from pgflow.event e where e.run_id = r.run_id)
@@ -580,6 +587,7 @@ def campaign(
     copies: int = 1,
     workers: int = 0,
     spares_server: bool = False,
+    harm: Callable[..., Counter[str]] = harm,
 ) -> Result:
     """Plays programs under harm, and judges them."""
     result, draw = Result(), random.Random(seed)
@@ -603,7 +611,7 @@ def campaign(
     for session in working:
         session.start()
     try:
-        result.kills = harm(dsn, working, draw, kills, UNITS, IDLE)
+        result.kills = harm(dsn, working, draw, kills)
     finally:
         for session in working:
             session.over.set()
@@ -780,7 +788,7 @@ def prove(server_dsn: str, amount: int, seed: int) -> Findings:
         "sql programs",
         seed,
         [Evidence("G1", fault, total.runs, wrong=tuple(total.wrong))],
-        {"session ended": (total.kills, len(lots))},
+        {"session ended": (total.kills.total(), len(lots))},
     )
 
 

@@ -18,7 +18,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 
@@ -50,6 +50,7 @@ class Play(filekills.Play):
 
     key = ""
     has_aims = False
+    goal: ClassVar[str | None] = None
 
     def play_here(self) -> None:
         """Play it with the nursery that is there."""
@@ -102,8 +103,10 @@ class Play(filekills.Play):
 
     def lie_in_wait(self, worker: Child) -> None:
         """Have every second worker die as soon as it delivers."""
+        self.trap = None
         if self.chance.random() < 0.5:
             return
+        self.trap = self.goal
         out = self.folder / "out" / "weekly"
         files = self.chance.randrange(len(FILES))
 
@@ -118,5 +121,11 @@ class Play(filekills.Play):
         threading.Thread(target=kill, daemon=True).start()
 
 
+class LongPlay(Play):
+    """The same, in which a worker that is to die as it delivers lives until then."""
+
+    goal = "delivering"
+
+
 if __name__ == "__main__":
-    sys.exit(filekills.main(Play, __doc__))
+    sys.exit(filekills.main(LongPlay, __doc__))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import flowpoints
 import flowprograms
 import pytest
 from ownserver import OwnServer
@@ -37,7 +38,16 @@ def test_no_step_is_lost_or_doubled_by_kills(sessions: int, workers: int, progra
             copies=2,
         )
         assert result.wrong == []
-        assert result.kills == 20
+        assert result.kills.total() == 20
+
+
+@pytest.mark.full
+def test_no_step_is_lost_or_doubled_by_deaths_between_statements_of_the_driver() -> None:
+    with OwnServer(fsync="off") as server:
+        result, atlas = flowpoints.play(server.dsn, 10, 2, 0, "full", programs=3)
+    assert result.wrong == []
+    assert len(atlas.places) > 200
+    assert atlas.met.total() >= 5
 
 
 @pytest.mark.full
