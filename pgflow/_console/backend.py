@@ -21,7 +21,7 @@ import psycopg
 import psycopg_pool
 
 from pgflow._console.graphs import GraphDrawer
-from pgflow._db.query import HurriedQuery, Query, changed
+from pgflow._db.query import Query, ReadingQuery, changed
 from pgflow._model.blobs import blob_words, names_blob
 from pgflow._model.envelopes import is_redacted, open_value
 from pgflow._model.tags import masked
@@ -87,7 +87,7 @@ def _in_time(query: Query[Any]) -> Query[Any]:
     if until is None:
         return query
     seconds = max(LEAST_SECONDS, until - time.monotonic())
-    return HurriedQuery(query.sql, query.params, query.read, seconds)
+    return ReadingQuery(query.sql, query.params, query.read, seconds)
 
 
 def _hurried(question: Question[T]) -> Steps[T]:

@@ -25,8 +25,19 @@ T = TypeVar("T")
 
 Row = tuple[Any, ...]
 
-SET_TENANT: LiteralString = "select set_config('pgflow.tenant', %s::text, true)"
+SET_TENANT: LiteralString = "select pg_catalog.set_config('pgflow.tenant', %s::text, true)"
 """Has the transaction act for a tenant."""
+
+_PIN: LiteralString = "set local search_path = pg_catalog, pg_temp"
+"""Has a statement take operators and functions of Postgres alone, none that others have planted."""
+PIN: LiteralString = (
+    "select pg_catalog.set_config('pgflow.path', pg_catalog.current_setting('search_path'), true); "
+    f"{_PIN}"
+)
+"""Does so for an open transaction, up to :data:`UNPIN`."""
+UNPIN: LiteralString = (
+    "select pg_catalog.set_config('search_path', pg_catalog.current_setting('pgflow.path'), true)"
+)
 
 
 class JsonTexts(list[str]):
@@ -47,10 +58,14 @@ class Query(Generic[T]):
 
 
 @dataclass(frozen=True)
-class HurriedQuery(Query[T]):
-    """A query that only reads, and that the server gives up after so many seconds."""
+class ReadingQuery(Query[T]):
+    """A query that only reads, by operators and functions of Postgres and by ours.
 
-    seconds: float
+    Attributes:
+        seconds: Time after which the server gives it up; None for any.
+    """
+
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +85,7 @@ def run(conn: psycopg.Connection[Any], query: Query[T]) -> T:
     try:
         rows = (
             _isolated(conn, query)
-            if isinstance(query, (HurriedQuery, TenantQuery)) or isolates(conn)
+            if isinstance(query, (ReadingQuery, TenantQuery)) or isolates(conn)
             else conn.execute(text_on(conn, query.sql), query.params).fetchall()
         )
     except (psycopg.Error, UnicodeEncodeError) as error:
@@ -84,7 +99,7 @@ async def run_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
     try:
         rows = await (
             _isolated_async(conn, query)
-            if isinstance(query, (HurriedQuery, TenantQuery)) or isolates(conn)
+            if isinstance(query, (ReadingQuery, TenantQuery)) or isolates(conn)
             else _fetched_async(conn, query)
         )
     except (psycopg.Error, UnicodeEncodeError) as error:
@@ -102,12 +117,26 @@ def _begun(query: Query[Any], text: str) -> tuple[str, Sequence[Any], int]:
     before it.
     """
     if isinstance(query, TenantQuery):
-        return f"{BEGIN}; {SET_TENANT}; {text}; commit", (query.tenant, *query.params), 2
-    if not isinstance(query, HurriedQuery):
+        return f"{BEGIN}; {_PIN}; {SET_TENANT}; {text}; commit", (query.tenant, *query.params), 3
+    if not isinstance(query, ReadingQuery):
         return f"{BEGIN}; {text}; commit", query.params, 1
+    if query.seconds is None:
+        return f"{BEGIN_READING}; {_PIN}; {text}; commit", query.params, 2
     milliseconds = max(1, round(query.seconds * 1000))
     limit = f"set local statement_timeout = {milliseconds}"
-    return f"{BEGIN_READING}; {limit}; {text}; commit", query.params, 2
+    return f"{BEGIN_READING}; {_PIN}; {limit}; {text}; commit", query.params, 3
+
+
+def _pinned(text: LiteralString) -> bytes:
+    """Return a statement for an open transaction; its rows are the third result."""
+    return f"{PIN}; {text}; {UNPIN}".encode()
+
+
+def _literals(params: Sequence[Any]) -> list[Any]:
+    """Return parameters to be written into a statement: in ``-32768::smallint`` the cast would come
+    before the sign, and the least of a type out of range.
+    """
+    return [str(param) if type(param) is int and param < 0 else param for param in params]
 
 
 def _isolated(conn: psycopg.Connection[Any], query: Query[T]) -> list[Row]:
@@ -117,7 +146,7 @@ def _isolated(conn: psycopg.Connection[Any], query: Query[T]) -> list[Row]:
     try:
         with psycopg.ClientCursor(conn, row_factory=tuple_row) as cursor:
             text, params, before = _begun(query, text_on(conn, query.sql))
-            cursor.execute(text.encode(), params)
+            cursor.execute(text.encode(), _literals(params))
             for _ in range(before):
                 cursor.nextset()
             return cursor.fetchall()
@@ -132,7 +161,7 @@ async def _isolated_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -
     try:
         async with psycopg.AsyncClientCursor(conn, row_factory=tuple_row) as cursor:
             text, params, before = _begun(query, text_on(conn, query.sql))
-            await cursor.execute(text.encode(), params)
+            await cursor.execute(text.encode(), _literals(params))
             for _ in range(before):
                 cursor.nextset()
             return await cursor.fetchall()
@@ -346,3 +375,60 @@ class OnAsyncConnection:
         async with async_tuples_of(self._connection) as cursor:
             text = text_on(self._connection, sql)
             return await (await cursor.execute(text, params)).fetchall()
+
+
+class ReadingOn:
+    """A connection of psycopg that is asked what is only read: by operators and functions of
+    Postgres, not by what others planted in its search path.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def ask(self, query: Query[T]) -> T:
+        """Return the answer to a query, in the transaction that is open or in one of its own."""
+        connection = self._connection
+        if connection.autocommit and _is_idle(connection):
+            return run(connection, query)
+        if connection.pgconn.pipeline_status:  # which takes one statement a message
+            return run_on(OnConnection(connection), query)
+        return run_through(self._execute, query)
+
+    def _execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        with psycopg.ClientCursor(self._connection, row_factory=tuple_row) as cursor:
+            cursor.execute(_pinned(text_on(self._connection, sql)), _literals(params))
+            return _third(cursor).fetchall()
+
+
+class ReadingOnAsync:
+    """As :class:`ReadingOn`, for an async connection."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    async def ask(self, query: Query[T]) -> T:
+        """Return the answer to a query, in the transaction that is open or in one of its own."""
+        connection = self._connection
+        if connection.autocommit and _is_idle(connection):
+            return await run_async(connection, query)
+        if connection.pgconn.pipeline_status:  # which takes one statement a message
+            return await run_on_async(OnAsyncConnection(connection), query)
+        return await run_by(self._execute, query)
+
+    async def _execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        async with psycopg.AsyncClientCursor(self._connection, row_factory=tuple_row) as cursor:
+            await cursor.execute(_pinned(text_on(self._connection, sql)), _literals(params))
+            return await _third(cursor).fetchall()
+
+
+def _is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    return connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+Cursor = TypeVar("Cursor", psycopg.ClientCursor[Row], psycopg.AsyncClientCursor[Row])
+
+
+def _third(cursor: Cursor) -> Cursor:
+    cursor.nextset()
+    cursor.nextset()
+    return cursor

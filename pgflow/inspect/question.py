@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import fields
-from functools import partial, wraps
+from functools import wraps
 from inspect import iscoroutinefunction
 from itertools import count
 from typing import Any, Generic, LiteralString, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -18,13 +18,15 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from pgflow._db.query import (
-    OnAsyncConnection,
-    OnConnection,
+    PIN,
+    UNPIN,
     Query,
+    ReadingOn,
+    ReadingOnAsync,
+    ReadingQuery,
+    changed,
     drive,
     drive_async,
-    run_on,
-    run_on_async,
 )
 from pgflow._db.tenants import text_on
 from pgflow.errors import WrongColourError
@@ -156,12 +158,8 @@ def ask(source: psycopg.Connection[Any] | Source, question: Question[T]) -> T:
         for run in inspect.ask(app, inspect.list_runs(inspect.RunFilter(status=["stuck"]))):
             print(run.key, run.why)
     """
-    put = (
-        partial(run_on, OnConnection(source))
-        if isinstance(source, psycopg.Connection)
-        else _way_of(source, is_async=False)
-    )
-    return drive(iter(question), put)
+    reader = ReadingOn(source) if isinstance(source, psycopg.Connection) else source
+    return drive(changed(iter(question), _reading), _way_of(reader, is_async=False))
 
 
 async def ask_async(source: psycopg.AsyncConnection[Any] | AsyncSource, question: Question[T]) -> T:
@@ -177,12 +175,14 @@ async def ask_async(source: psycopg.AsyncConnection[Any] | AsyncSource, question
         WrongColourError: The source is of the other colour, or of another library.
         psycopg.Error: The database cannot be reached, or the role may not read this.
     """
-    put = (
-        partial(run_on_async, OnAsyncConnection(source))
-        if isinstance(source, psycopg.AsyncConnection)
-        else _way_of(source, is_async=True)
-    )
-    return await drive_async(iter(question), put)
+    reader = ReadingOnAsync(source) if isinstance(source, psycopg.AsyncConnection) else source
+    return await drive_async(changed(iter(question), _reading), _way_of(reader, is_async=True))
+
+
+def _reading(query: Query[T]) -> Query[T]:
+    if isinstance(query, ReadingQuery):
+        return query
+    return ReadingQuery(query.sql, query.params, query.read)
 
 
 def _way_of(app: Any, *, is_async: bool) -> Any:
@@ -219,7 +219,9 @@ def stream(connection: psycopg.Connection[Any], question: Question[list[T]]) -> 
     with connection.cursor(
         name=f"pgflow_inspect_{next(_STREAMS)}", row_factory=tuple_row
     ) as cursor:
+        connection.execute(PIN, prepare=False)
         cursor.execute(text_on(connection, query.sql), query.params)
+        connection.execute(UNPIN, prepare=False)
         while rows := cursor.fetchmany(STREAMED_ROWS):
             yield from query.read(rows)
 
@@ -238,7 +240,9 @@ async def stream_async(
     async with connection.cursor(
         name=f"pgflow_inspect_{next(_STREAMS)}", row_factory=tuple_row
     ) as cursor:
+        await connection.execute(PIN, prepare=False)
         await cursor.execute(text_on(connection, query.sql), query.params)
+        await connection.execute(UNPIN, prepare=False)
         while rows := await cursor.fetchmany(STREAMED_ROWS):
             for row in query.read(rows):
                 yield row

@@ -15,7 +15,9 @@ from wirekit import on_wire, query
 
 import pgflow
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
+from pgflow._db.connect import ConnectOptions, connect
 from pgflow._db.failures import is_infrastructure
+from pgflow._db.query import Query, run
 from pgflow._db.wire import OwnWire
 
 go = Signal("go", int)
@@ -130,6 +132,13 @@ def test_a_call_that_fails_leaves_no_transaction_open(odd_dsn):
         return status, await wire.ask(query("select current_setting('transaction_isolation')"))
 
     assert on_wire(odd_dsn, use) == (psycopg.pq.TransactionStatus.IDLE, [("read committed",)])
+
+
+def test_the_least_numbers_of_a_type_are_sent_too(odd_dsn):
+    least = (-(2**15), -(2**31), -(2**63), [-(2**63)], -1.5)
+    sql = "select %s::smallint, %s::int, %s::bigint, %s::bigint[], %s::float8"
+    with connect(ConnectOptions(odd_dsn), "app") as own:
+        assert run(own, Query(sql, least, list)) == [least]
 
 
 def test_a_call_that_is_cancelled_leaves_the_connection_to_the_next(odd_dsn, conn):

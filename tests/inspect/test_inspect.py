@@ -10,6 +10,7 @@ import dataclasses
 import re
 import secrets
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -919,6 +920,62 @@ def test_workflows_in_sql_have_versions(conn: psycopg.Connection[Any], dsn: str)
 def test_a_typed_moment_is_of_its_zone() -> None:
     moment = inspect.parse_moment("2026-01-01T02:30", "the slot", "Europe/Berlin")
     assert moment == datetime(2026, 1, 1, 1, 30, tzinfo=UTC)
+
+
+PLANTED = (
+    "pg_total_relation_size(oid)",
+    "pg_has_role(text, text)",
+    "unnest(text[])",
+    "concat_ws(text, text, text)",
+)
+"""Functions that fit calls of the readers better than those of Postgres do."""
+
+
+def _questions() -> Iterator[inspect.Question[Any]]:
+    """Questions of all readers that take such arguments."""
+    samples = {"int": 1, "float": 1.0, "Sequence[int]": [1], "Sequence[str]": ["x"]}
+    for name in inspect.__all__:
+        if name.startswith(("list_", "read_", "find_", "count_", "search_")):
+            reader = getattr(inspect, name)
+            needed = [
+                samples.get(str(parameter.annotation), "x")
+                for parameter in signature(reader).parameters.values()
+                if parameter.default is parameter.empty
+                and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+            ]
+            with contextlib.suppress(TypeError, AttributeError):
+                yield reader(*needed)
+
+
+@pytest.mark.parametrize("way", ["app", "idle", "open"])
+def test_no_reader_runs_what_others_planted_in_its_search_path(
+    dsn: str, conn: psycopg.Connection[Any], way: str
+) -> None:
+    for planted in PLANTED:
+        conn.execute(
+            f"create function public.{planted} returns text language plpgsql as "
+            "$$ begin raise 'planted'; end $$"
+        )
+    errors = []
+    with App(dsn) as app, psycopg.connect(dsn, autocommit=True) as own:
+        own.execute("set search_path = public, pg_catalog")
+        own.autocommit = way != "open"
+        questions = list(_questions())
+        for question in questions:
+            try:
+                inspect.ask(app if way == "app" else own, question)
+            except (
+                pgflow.PgflowError,
+                psycopg.Error,
+            ) as error:  # such as that there is no such run
+                errors.append(f"{error} {error.__cause__}")
+                own.rollback()
+            assert own.execute("show search_path").fetchone() == ("public, pg_catalog",)
+        with own.transaction():
+            assert list(inspect.stream(own, inspect.list_chains(RunFilter()))) == []
+            assert own.execute("show search_path").fetchone() == ("public, pg_catalog",)
+    assert [error for error in errors if "planted" in error] == []
+    assert len(questions) > 60
 
 
 def test_every_reader_is_asked_here() -> None:

@@ -100,10 +100,10 @@ async def test_none_but_children_of_whoever_has_the_turn_pass(
     first = await aflow.start(leaves_one_behind.options(key="first"), "a")
     second = await aflow.start(calls.options(key="second"), "b")
     await eventually(
-        lambda: (
-            run_row(conn, "first", "reason_code") == ("signal",) and "left behind" in ended(conn)
+        lambda: (  # in this order: the end of a child wakes its parent
+            "left behind" in ended(conn) and run_row(conn, "first", "reason_code") == ("signal",)
         ),
-        "the first waits, and its child has passed",
+        "the child has passed, and the first waits",
     )
     assert claim(conn, 9) == []
     assert run_row(conn, "second", "status") == ("queued",)
