@@ -71,6 +71,9 @@ may have switched off.
 BEGIN: LiteralString = "begin isolation level read committed read write"
 """Before each call of the engine's, where that is not the default."""
 
+BEGIN_AS_IS: LiteralString = "begin isolation level read committed"
+"""Before a question, which a standby answers too."""
+
 BEGIN_READING: LiteralString = "begin isolation level read committed read only"
 """Before a question that the server may give up."""
 

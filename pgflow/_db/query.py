@@ -15,7 +15,7 @@ from typing import Any, Generic, LiteralString, Protocol, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgflow._db.connect import BEGIN, BEGIN_READING, isolates
+from pgflow._db.connect import BEGIN, BEGIN_AS_IS, BEGIN_READING, isolates
 from pgflow._db.failures import raise_ours
 from pgflow._db.tenants import of_own, text_on
 from pgflow.errors import PgflowError
@@ -112,16 +112,21 @@ async def _fetched_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) ->
     return await (await conn.execute(text_on(conn, query.sql), query.params)).fetchall()
 
 
-def _begun(query: Query[Any], text: str) -> tuple[str, Sequence[Any], int]:
+def _begun(
+    conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], query: Query[Any]
+) -> tuple[str, Sequence[Any], int]:
     """Return a query as a transaction of its own, its parameters, and the number of statements
     before it.
     """
+    text = text_on(conn, query.sql)
     if isinstance(query, TenantQuery):
         return f"{BEGIN}; {_PIN}; {SET_TENANT}; {text}; commit", (query.tenant, *query.params), 3
     if not isinstance(query, ReadingQuery):
         return f"{BEGIN}; {text}; commit", query.params, 1
-    if query.seconds is None:
-        return f"{BEGIN_READING}; {_PIN}; {text}; commit", query.params, 2
+    if query.seconds is None:  # may lock a row
+        is_standby = conn.info.parameter_status("in_hot_standby") == "on"
+        begin = BEGIN if isolates(conn) and not is_standby else BEGIN_AS_IS
+        return f"{begin}; {_PIN}; {text}; commit", query.params, 2
     milliseconds = max(1, round(query.seconds * 1000))
     limit = f"set local statement_timeout = {milliseconds}"
     return f"{BEGIN_READING}; {_PIN}; {limit}; {text}; commit", query.params, 3
@@ -145,7 +150,7 @@ def _isolated(conn: psycopg.Connection[Any], query: Query[T]) -> list[Row]:
     """
     try:
         with psycopg.ClientCursor(conn, row_factory=tuple_row) as cursor:
-            text, params, before = _begun(query, text_on(conn, query.sql))
+            text, params, before = _begun(conn, query)
             cursor.execute(text.encode(), _literals(params))
             for _ in range(before):
                 cursor.nextset()
@@ -160,7 +165,7 @@ async def _isolated_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -
     """As :func:`_isolated`, for an async connection."""
     try:
         async with psycopg.AsyncClientCursor(conn, row_factory=tuple_row) as cursor:
-            text, params, before = _begun(query, text_on(conn, query.sql))
+            text, params, before = _begun(conn, query)
             await cursor.execute(text.encode(), _literals(params))
             for _ in range(before):
                 cursor.nextset()

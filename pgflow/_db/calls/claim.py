@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import struct
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
@@ -187,10 +188,14 @@ def release_runs(claims: Sequence[Claim]) -> Query[list[int]]:
     )
 
 
-def release_strays(worker_id: int, known: Sequence[int]) -> Query[int]:
-    """Hand back leases that the worker does not know; return their number."""
+def release_strays(
+    worker_id: int, known: Sequence[int], claimed_before: datetime | None
+) -> Query[tuple[int, datetime]]:
+    """Hand back leases from before a time that the worker does not know; return their number, and
+    the time of this look.
+    """
     return Query(
-        "select pgflow.release_strays(%s::int, %s::bigint[])",
-        (worker_id, list(known)),
-        lambda rows: int(rows[0][0]),
+        "select * from pgflow.release_strays(%s::int, %s::bigint[], %s::timestamptz)",
+        (worker_id, list(known), claimed_before),
+        lambda rows: (int(rows[0][0]), rows[0][1]),
     )
