@@ -27,7 +27,7 @@ from pgflow.app._sync import Portal
 from tests.kits import servers
 from tests.kits.evidence import Evidence, Findings
 from tests.kits.wirepaths import HEART, PATHS, SCHEMA, Path, Stage, judge
-from tests.wirecut import AT_ONCE, GOES, HANG_SECONDS, STRAYS
+from tests.wirecut import AT_ONCE, GOES, HANG_SECONDS
 
 ENDS_SESSION = "ends"
 REFUSALS = ("40001", "40P01", "53100", "53200", "55P03", "57P01", "08006", ENDS_SESSION)
@@ -237,7 +237,6 @@ async def refuse_on_paths(
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute(SCHEMA)
             conn.execute(REFUSING)
-            conn.execute(conn.execute(STRAYS).fetchone()[0])  # type: ignore[index]
         paths = [
             path
             for name, path in PATHS.items()

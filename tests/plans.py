@@ -606,7 +606,7 @@ CASES = [
         lambda ids: ([ids.leased + n for n in range(10)],
             [(ids.leased + n) * 1000 + 7 for n in range(10)]), 460,
         uses="lease_pkey run_pkey signal_pkey unit_pkey"),
-    Case("release of strays", "select pgflow.release_strays(1, %s::bigint[], 5)",
+    Case("release of strays", "select pgflow.release_strays(1, %s::bigint[], now())",
         lambda ids: ([ids.leased],), 9100,
         uses="lease:whole lease_pkey run_pkey signal_pkey unit_pkey"),
     Case("commit of ten units", "select pgflow.commit_units(%s::jsonb)",

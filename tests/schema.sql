@@ -7280,12 +7280,12 @@ function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[]
   md5 f5cbab065e4965eda1843240a69f524b
   grant execute to pgflow_worker
 
-function pgflow.release_strays(worker_id integer, known bigint[], min_age_seconds double precision DEFAULT 5) returns integer, owner pgflow_owner
-  -- Hands back leases that a worker does not know it has: the answer to its claim was lost
+function pgflow.release_strays(worker_id integer, known bigint[], claimed_before timestamp with time zone, OUT strays integer, OUT seen_at timestamp with time zone) returns record, owner pgflow_owner
+  -- Hands back leases that a worker does not know it has: the answer to its claim was lost. Only those from before a time that it names, since when each of its claims was answered; seen_at is such a time for its next look
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7bd677ac8ffcfa7655fb56701b260d72
+  md5 15045ada1882bc1f266a500e6afbaa48
   grant execute to pgflow_worker
 
 function pgflow.release_stuck(workflows text[], code_hashes text[]) returns integer, owner pgflow_owner

@@ -55,7 +55,6 @@ BEATS_TO_WAIT = 100
 """Beats of the worker's heart within which it has said what it says by its clock."""
 GOES = 8
 """Most times that a path is gone for one cut."""
-STRAYS = "select replace(pg_get_functiondef('pgflow.release_strays'::regproc), 'DEFAULT 5', 'DEFAULT 0.3')"
 
 FAULTS = {
     "G1": "cut at each message around a transactional step, both sides", "G2": "the same: rows whose step is not recorded",
@@ -317,7 +316,6 @@ async def enumerate_paths(
         servers.install_schema(dsn)
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute(SCHEMA)
-            conn.execute(conn.execute(STRAYS).fetchone()[0])  # type: ignore[index]
         longest_first = [PATHS[name] for name in names or PATHS][::-1]
         tallies = await asyncio.gather(*(one(path) for path in longest_first))
         return tallies[::-1]

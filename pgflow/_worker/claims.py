@@ -5,6 +5,7 @@ commit that ends runs.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -91,6 +92,7 @@ class Claims:
         self._rates = rates
         self._cursor = ClaimCursor()
         self._asked_for = 0
+        self._under_way: dict[int, float] = {}  # when each claim was sent, by its identity
         self._unread: set[int] = set()  # runs whose journals are still being read
         self._replaced = 0  # runs whose end is on its way, together with claims for their places
         self._has_backlog = False
@@ -105,6 +107,13 @@ class Claims:
     def run_ids(self) -> list[int]:
         """Return the runs that the worker knows to be leased to it."""
         return [*self._runs.executions, *self._unread]
+
+    @property
+    def sent_since(self) -> float:
+        """Time, of the clock of :func:`time.monotonic`, since which all claims under way were sent;
+        infinity without any.
+        """
+        return min(self._under_way.values(), default=math.inf)
 
     def outgrown(self, *, is_outgrown: bool) -> None:
         """Stop claiming because the schema was upgraded beyond this code, or resume because it was
@@ -136,7 +145,11 @@ class Claims:
     def request(self, count: int) -> ClaimRequest:
         """Return a claim of up to `count` runs. It counts as sent."""
         self._asked_for += count
-        return self._request(count)
+        return self._sent(self._request(count))
+
+    def _sent(self, request: ClaimRequest) -> ClaimRequest:
+        self._under_way[id(request)] = time.monotonic()
+        return request
 
     def _request(self, count: int) -> ClaimRequest:
         return ClaimRequest(
@@ -173,7 +186,7 @@ class Claims:
             return None
         self._asked_for += count + parks
         self._replaced += ending + parks
-        return self._request(count)._replace(replaces=ending, parks=parks)
+        return self._sent(self._request(count)._replace(replaces=ending, parks=parks))
 
     def _starting(self, flushes: Sequence[Flush]) -> int:
         """Return how many children start in these flushes that this worker may claim."""
@@ -207,6 +220,7 @@ class Claims:
         Returns:
             The claim as the database applied it, including the places of the runs that parked.
         """
+        self._under_way.pop(id(request), None)
         self._asked_for -= request.max_runs + request.parks
         self._replaced -= request.replaces + request.parks
         request = request._replace(

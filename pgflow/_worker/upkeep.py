@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from abc import ABC, abstractmethod
+from datetime import datetime
 from typing import ClassVar
 
 import psycopg
@@ -139,7 +141,8 @@ PARTITIONS_EVERY_SECONDS = 60.0
 
 
 class Upkeep(Loop):
-    """Does periodic maintenance. It keeps the stamp of the schema that it has seen last.
+    """Does periodic maintenance. It keeps the stamp of the schema that it has seen last, and when
+    it has last looked for strays.
 
     Args:
         heartbeat: Checked, because others would take the worker for dead without it.
@@ -164,6 +167,8 @@ class Upkeep(Loop):
         self._committer = committer
         self._claims = claims
         self._seen_stamp: str | None = str(own_assets().stamp)
+        self._looked_at: datetime | None = None  # for strays, by the database's clock
+        self._looked = math.inf  # when the answer was here, by that of this process
 
     async def loop(self) -> None:
         """Run all checks every few seconds, and the expensive ones every minute."""
@@ -187,17 +192,24 @@ class Upkeep(Loop):
                     partitioned = time.monotonic()
                 if await self._control.ask(worker_calls.release_outdated(self._life.worker_id)):
                     self._want_claims()
-                strays = await self._control.ask(
-                    claim_calls.release_strays(self._life.worker_id, self._claims.run_ids())
-                )
-                if strays:
-                    log.warning(
-                        "%d runs were leased to this worker without its knowledge; handed back",
-                        strays,
-                    )
+                await self._release_strays()
             except (psycopg.Error, OSError, TimeoutError) as error:
                 log.debug("upkeep: %s", redacted(error))
             await asyncio.sleep(STRAYS_EVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the load
+
+    async def _release_strays(self) -> None:
+        """Hand back runs that were claimed before the last look, if each claim that was sent before
+        its answer has been answered since: the answer to their claim was lost.
+        """
+        before = self._looked_at if self._claims.sent_since > self._looked else None
+        strays, seen_at = await self._control.ask(
+            claim_calls.release_strays(self._life.worker_id, self._claims.run_ids(), before)
+        )
+        self._looked_at, self._looked = seen_at, time.monotonic()
+        if strays:
+            log.warning(
+                "%d runs were leased to this worker without its knowledge; handed back", strays
+            )
 
     def _compare_schema(self, comment: str | None) -> None:
         """Log a change of the schema once, and fail the worker if this code cannot work with it."""

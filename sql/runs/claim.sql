@@ -437,8 +437,9 @@ comment on function pgflow.release_runs(bigint[], bigint[])
   is 'Hands runs back for others to claim, without counting it against them; answers those that were still held';
 --! grant release_runs to pgflow_worker
 
-create or replace function pgflow.release_strays(worker_id int, known bigint[], min_age_seconds float8 default 5)
-returns int
+create or replace function pgflow.release_strays(
+  worker_id int, known bigint[], claimed_before timestamptz, out strays int, out seen_at timestamptz
+)
 language plpgsql
 volatile
 security definer
@@ -449,15 +450,16 @@ declare
   ids bigint[];
   tokens bigint[];
 begin
+  seen_at := pgflow.now_();
   select array_agg(e.run_id), array_agg(e.token) into ids, tokens
   from pgflow.lease e
-  where e.worker_id = worker_id and e.run_id <> all(known)
-    and e.claimed_at < pgflow.now_() - min_age_seconds * interval '1 second';
-  return case when ids is null then 0 else cardinality(pgflow.release_runs(ids, tokens)) end;
+  where e.worker_id = worker_id and e.run_id <> all(known) and e.claimed_at < claimed_before;
+  strays := case when ids is null then 0 else cardinality(pgflow.release_runs(ids, tokens)) end;
 end
 $$;
-comment on function pgflow.release_strays(int, bigint[], float8)
-  is 'Hands back leases that a worker does not know it has: the answer to its claim was lost';
+comment on function pgflow.release_strays(int, bigint[], timestamptz)
+  is 'Hands back leases that a worker does not know it has: the answer to its claim was lost. Only those from before '
+     'a time that it names, since when each of its claims was answered; seen_at is such a time for its next look';
 --! grant release_strays to pgflow_worker
 
 create or replace function pgflow.places_()

@@ -193,9 +193,8 @@ class Cast:
                     yield from self._release([self.rng.choice(list(held.values()))], held)
                 elif what == "strays":
                     act = Act("strays", {"worker": worker, "known": list(held)})
-                    yield call(
-                        "release_strays", "$1::int, $2::bigint[], 0", worker, sorted(held), act=act
-                    )
+                    arguments = "$1::int, $2::bigint[], pgflow.now_()"
+                    yield call("release_strays", arguments, worker, sorted(held), act=act)
                 elif what == "poll":
                     yield call("poll", "100", columns="busy", act=Act("poll"))
                 else:

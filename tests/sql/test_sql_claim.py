@@ -773,20 +773,23 @@ def test_a_run_that_ends_meanwhile_is_not_handed_back(dsn: str, conn: Conn) -> N
     assert status(conn, run.run_id) == "completed"
 
 
-def test_strays_are_handed_back_once_they_are_old_enough(db: Conn) -> None:
+def test_strays_are_handed_back_if_they_were_claimed_before_a_time(db: Conn) -> None:
     sqlkit.set_clock(db, T0)
     worker, other = register(db), register(db)
     start_many(db, [(None, "{}")] * 4)
     known, *strays = claim(db, 3, worker=worker)
     claim_one(db, worker=other)
-    query = "select pgflow.release_strays(%s, %s)"
+    query = "select (pgflow.release_strays(%s, %s, %s)).strays"
+    later = T0 + sqlkit.seconds(0.001)
     sqlkit.set_clock(db, T0 + sqlkit.seconds(5))
-    assert one(db, query, worker, [known.run_id]) == 0
-    sqlkit.set_clock(db, T0 + sqlkit.seconds(5.001))
-    assert one(db, query, worker, [known.run_id]) == 2
+    for before in (None, T0):
+        assert one(db, query, worker, [known.run_id], before) == 0
+    assert one(db, query, worker, [known.run_id], later) == 2
     assert {status(db, c.run_id) for c in strays} == {"queued"}
     assert count(db, "lease") == 2
-    assert one(db, query, worker, []) == 1
+    assert one(db, query, worker, [], later) == 1
+    look = "select (pgflow.release_strays(%s, %s, null)).seen_at"
+    assert one(db, look, worker, []) == T0 + sqlkit.seconds(5)
 
 
 def test_a_claim_does_not_wait_for_a_slow_finish_nor_for_a_slow_start(dsn: str, conn: Conn) -> None:

@@ -233,7 +233,7 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
         "sweep": wake,
         "poll": poll,
         "release": call("release_runs(%s, %s)", ids, held),
-        "strays": call("release_strays(%s, '{}')", worker),
+        "strays": call("release_strays(%s, '{}', now())", worker),
         "reap": call("reap_worker(%s, 0)", worker),
         "beat": call("beat(%s)", worker),
         "leave": call("leave_worker(%s)", worker),

@@ -17,6 +17,7 @@ from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import App, AsyncApp, Signal, read, step, transaction, workflow
+from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.executor import RunStarter
 from pgflow._worker.options import Rhythm, WorkerOptions
 
@@ -368,7 +369,45 @@ async def test_a_run_whose_journal_is_still_being_read_is_not_handed_back(
             await run.send(go, 1)
             await reading.wait()
             asked = worker.worker_id, worker._claims.run_ids()
-            strays = conn.execute("select pgflow.release_strays(%s, %s, 0)", asked).fetchone()
+            query = "select (pgflow.release_strays(%s, %s, now())).strays"
+            strays = conn.execute(query, asked).fetchone()
             read_on.set()
             assert await run.result(SOON) == 4
     assert strays == (0,)
+
+
+@in_a_loop
+async def test_a_run_whose_claim_is_not_answered_yet_is_not_handed_back(
+    dsn: str,
+    conn: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The answer is late where the worker's own code blocks its loop."""
+    monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.01)
+    looks, claimed, answer_it = 0, asyncio.Event(), asyncio.Event()
+    ask = WorkerConnection.ask
+
+    async def ask_and_wait(self: WorkerConnection, query: Any, *args: Any, **options: Any) -> Any:
+        nonlocal looks
+        answer = await ask(self, query, *args, **options)
+        if "claim_runs" in query.sql and answer:
+            claimed.set()
+            await answer_it.wait()
+        looks += "release_strays" in query.sql and claimed.is_set()
+        return answer
+
+    @workflow
+    async def work() -> int:
+        return await go.wait()
+
+    monkeypatch.setattr(WorkerConnection, "ask", ask_and_wait)
+    async with AsyncApp(dsn, include=[work]) as app:
+        run = await app.start(work)
+        await run.send(go, 1)
+        async with app._work(WorkerOptions()):
+            await eventually(lambda: looks > 5, "upkeep has looked")
+            assert count(conn, "pgflow.lease") == 1
+            answer_it.set()
+            assert await run.result(SOON) == 1
+    assert "without its knowledge" not in caplog.text
