@@ -25,7 +25,7 @@ from pgflow._db.calls import entities as entity_calls
 from pgflow._db.calls import flows as flow_calls
 from pgflow._db.connect import connect_async, cut_if_left
 from pgflow._db.failures import is_infrastructure
-from pgflow._db.query import Query, run_async, run_by, run_steps_async
+from pgflow._db.query import Query, drive_async, run_async, run_by
 from pgflow._flow.entities import known
 from pgflow._model.exceptions import encode_error
 from pgflow._transactions.provider import AsyncTransaction, AsyncTransactionProvider
@@ -90,8 +90,7 @@ class EntityMail(Loop):
                     asked = await self._ask(transaction, query)
                     if asked is None:
                         return
-                    with judged(transaction):
-                        await self._make(transaction, asked)
+                    await self._make(transaction, asked)
                     await transaction.commit()
             except Exception as raised:
                 error = raised.error if isinstance(raised, TargetFailed) else raised
@@ -131,7 +130,22 @@ class EntityMail(Loop):
             idempotency_key=asked.idempotency_key,
             idle_timeout_ms=IDLE_TIMEOUT_MS,
         )
-        await run_steps_async(transaction, steps)
+        of_statements: list[BaseException] = []
+
+        async def put(query: Query[Any]) -> Any:
+            try:
+                return await self._ask(transaction, query)
+            except Exception as error:
+                of_statements.append(error)
+                raise
+
+        try:
+            await drive_async(steps, put)
+        except BaseException as error:
+            if any(error is one for one in of_statements):
+                raise
+            with judged():  # the code of the update has raised it
+                raise
 
     async def _refuse(self, asked: entity_calls.Asked, error: BaseException) -> None:
         log.warning(
