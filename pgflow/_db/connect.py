@@ -361,10 +361,14 @@ def isolates(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
     """Return True if a call on this connection must be a transaction of its own that sets its
     isolation level.
     """
-    if connection.isolation_level is None or not connection.autocommit:
-        return False
-    # Otherwise it is part of an open transaction.
-    return connection.info.transaction_status == pq.TransactionStatus.IDLE
+    return connection.isolation_level is not None and is_idle(connection)
+
+
+def is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Return True if a call on this connection is a transaction of its own, not part of an open
+    one.
+    """
+    return connection.autocommit and connection.info.transaction_status == pq.TransactionStatus.IDLE
 
 
 def _is_iso(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Generic, LiteralString, Protocol, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgflow._db.connect import BEGIN, BEGIN_AS_IS, BEGIN_READING, isolates
+from pgflow._db.connect import BEGIN, BEGIN_AS_IS, BEGIN_READING, is_idle, isolates
 from pgflow._db.failures import raise_ours
 from pgflow._db.tenants import of_own, text_on
 from pgflow.errors import PgflowError
@@ -112,17 +112,19 @@ async def _fetched_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) ->
     return await (await conn.execute(text_on(conn, query.sql), query.params)).fetchall()
 
 
-def _begun(
+def _message(
     conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], query: Query[Any]
 ) -> tuple[str, Sequence[Any], int]:
-    """Return a query as a transaction of its own, its parameters, and the number of statements
-    before it.
+    """Return a query as one message, its parameters, and the number of statements before it. It is
+    a transaction of its own, but for a question in an open one.
     """
     text = text_on(conn, query.sql)
     if isinstance(query, TenantQuery):
         return f"{BEGIN}; {_PIN}; {SET_TENANT}; {text}; commit", (query.tenant, *query.params), 3
     if not isinstance(query, ReadingQuery):
         return f"{BEGIN}; {text}; commit", query.params, 1
+    if not is_idle(conn):
+        return f"{PIN}; {text}; {UNPIN}", query.params, 2
     if query.seconds is None:  # may lock a row
         is_standby = conn.info.parameter_status("in_hot_standby") == "on"
         begin = BEGIN if isolates(conn) and not is_standby else BEGIN_AS_IS
@@ -130,11 +132,6 @@ def _begun(
     milliseconds = max(1, round(query.seconds * 1000))
     limit = f"set local statement_timeout = {milliseconds}"
     return f"{BEGIN_READING}; {_PIN}; {limit}; {text}; commit", query.params, 3
-
-
-def _pinned(text: LiteralString) -> bytes:
-    """Return a statement for an open transaction; its rows are the third result."""
-    return f"{PIN}; {text}; {UNPIN}".encode()
 
 
 def _literals(params: Sequence[Any]) -> list[Any]:
@@ -145,33 +142,39 @@ def _literals(params: Sequence[Any]) -> list[Any]:
 
 
 def _isolated(conn: psycopg.Connection[Any], query: Query[T]) -> list[Row]:
-    """Run a query in a transaction that sets its level, in one message: a frozen client holds no
-    lock between a call and its COMMIT.
+    """Run a query in one message, with what must be set for it: a frozen client holds no lock
+    between a call and its COMMIT.
     """
+    if conn.pgconn.pipeline_status:  # which takes one statement a message
+        return OnConnection(conn).execute(query.sql, query.params)
+    is_own = is_idle(conn)
     try:
         with psycopg.ClientCursor(conn, row_factory=tuple_row) as cursor:
-            text, params, before = _begun(conn, query)
+            text, params, before = _message(conn, query)
             cursor.execute(text.encode(), _literals(params))
             for _ in range(before):
                 cursor.nextset()
             return cursor.fetchall()
     except psycopg.Error:
-        if not conn.closed:
+        if is_own and not conn.closed:
             conn.rollback()
         raise
 
 
 async def _isolated_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> list[Row]:
     """As :func:`_isolated`, for an async connection."""
+    if conn.pgconn.pipeline_status:
+        return await OnAsyncConnection(conn).execute(query.sql, query.params)
+    is_own = is_idle(conn)
     try:
         async with psycopg.AsyncClientCursor(conn, row_factory=tuple_row) as cursor:
-            text, params, before = _begun(conn, query)
+            text, params, before = _message(conn, query)
             await cursor.execute(text.encode(), _literals(params))
             for _ in range(before):
                 cursor.nextset()
             return await cursor.fetchall()
     except psycopg.Error:
-        if not conn.closed:
+        if is_own and not conn.closed:
             await conn.rollback()
         raise
 
@@ -380,60 +383,3 @@ class OnAsyncConnection:
         async with async_tuples_of(self._connection) as cursor:
             text = text_on(self._connection, sql)
             return await (await cursor.execute(text, params)).fetchall()
-
-
-class ReadingOn:
-    """A connection of psycopg that is asked what is only read: by operators and functions of
-    Postgres, not by what others planted in its search path.
-    """
-
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
-
-    def ask(self, query: Query[T]) -> T:
-        """Return the answer to a query, in the transaction that is open or in one of its own."""
-        connection = self._connection
-        if connection.autocommit and _is_idle(connection):
-            return run(connection, query)
-        if connection.pgconn.pipeline_status:  # which takes one statement a message
-            return run_on(OnConnection(connection), query)
-        return run_through(self._execute, query)
-
-    def _execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
-        with psycopg.ClientCursor(self._connection, row_factory=tuple_row) as cursor:
-            cursor.execute(_pinned(text_on(self._connection, sql)), _literals(params))
-            return _third(cursor).fetchall()
-
-
-class ReadingOnAsync:
-    """As :class:`ReadingOn`, for an async connection."""
-
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        self._connection = connection
-
-    async def ask(self, query: Query[T]) -> T:
-        """Return the answer to a query, in the transaction that is open or in one of its own."""
-        connection = self._connection
-        if connection.autocommit and _is_idle(connection):
-            return await run_async(connection, query)
-        if connection.pgconn.pipeline_status:  # which takes one statement a message
-            return await run_on_async(OnAsyncConnection(connection), query)
-        return await run_by(self._execute, query)
-
-    async def _execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
-        async with psycopg.AsyncClientCursor(self._connection, row_factory=tuple_row) as cursor:
-            await cursor.execute(_pinned(text_on(self._connection, sql)), _literals(params))
-            return await _third(cursor).fetchall()
-
-
-def _is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    return connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-
-
-Cursor = TypeVar("Cursor", psycopg.ClientCursor[Row], psycopg.AsyncClientCursor[Row])
-
-
-def _third(cursor: Cursor) -> Cursor:
-    cursor.nextset()
-    cursor.nextset()
-    return cursor

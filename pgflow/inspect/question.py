@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import fields
-from functools import wraps
+from functools import partial, wraps
 from inspect import iscoroutinefunction
 from itertools import count
 from typing import Any, Generic, LiteralString, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -21,12 +21,12 @@ from pgflow._db.query import (
     PIN,
     UNPIN,
     Query,
-    ReadingOn,
-    ReadingOnAsync,
     ReadingQuery,
     changed,
     drive,
     drive_async,
+    run,
+    run_async,
 )
 from pgflow._db.tenants import text_on
 from pgflow.errors import WrongColourError
@@ -158,8 +158,12 @@ def ask(source: psycopg.Connection[Any] | Source, question: Question[T]) -> T:
         for run in inspect.ask(app, inspect.list_runs(inspect.RunFilter(status=["stuck"]))):
             print(run.key, run.why)
     """
-    reader = ReadingOn(source) if isinstance(source, psycopg.Connection) else source
-    return drive(changed(iter(question), _reading), _way_of(reader, is_async=False))
+    put = (
+        partial(run, source)
+        if isinstance(source, psycopg.Connection)
+        else _way_of(source, is_async=False)
+    )
+    return drive(changed(iter(question), _reading), put)
 
 
 async def ask_async(source: psycopg.AsyncConnection[Any] | AsyncSource, question: Question[T]) -> T:
@@ -175,8 +179,12 @@ async def ask_async(source: psycopg.AsyncConnection[Any] | AsyncSource, question
         WrongColourError: The source is of the other colour, or of another library.
         psycopg.Error: The database cannot be reached, or the role may not read this.
     """
-    reader = ReadingOnAsync(source) if isinstance(source, psycopg.AsyncConnection) else source
-    return await drive_async(changed(iter(question), _reading), _way_of(reader, is_async=True))
+    put = (
+        partial(run_async, source)
+        if isinstance(source, psycopg.AsyncConnection)
+        else _way_of(source, is_async=True)
+    )
+    return await drive_async(changed(iter(question), _reading), put)
 
 
 def _reading(query: Query[T]) -> Query[T]:
