@@ -50,12 +50,14 @@ def _seen(char: str) -> str:
     return REPLACEMENT if is_hidden else char
 
 
-def text_of(error: BaseException) -> str:
-    """Return an error's message; none if the code of its class fails to give one."""
+def text_of(value: object, otherwise: str = "") -> str:
+    """Return the text of a value, such as an error's message, or another text if the code of its
+    class fails to give one.
+    """
     try:
-        return str(error)
+        return str.__str__(str(value))  # of a subclass other methods may be broken too
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide the error
-        return ""
+        return otherwise
 
 
 def cut(text: str, most: int) -> str:

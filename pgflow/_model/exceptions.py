@@ -28,6 +28,7 @@ from pgflow.texts import (
     MASK,
     is_secret_name,
     looks_secret,
+    text_of,
     without_secrets,
     without_secrets_in,
 )
@@ -61,13 +62,6 @@ def _name(cls: type) -> str:
     return clean(f"{cls.__module__}.{cls.__qualname__}", MAX_NAME_CHARS)
 
 
-def _text_of(value: object, otherwise: str) -> str:
-    try:
-        return clean(str(value))
-    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the error
-        return otherwise
-
-
 def _as_json(value: Any) -> tuple[Any, int] | None:
     """A value as it will come back, and its size in bytes; None if it cannot be stored."""
     try:
@@ -97,7 +91,7 @@ def _arguments(error: BaseException) -> list[Any]:
     for value in values:
         found = _as_json(value)
         if found is None:
-            text = _text_of(value, f"({type(value).__qualname__})")
+            text = clean(text_of(value, f"({type(value).__qualname__})"))
             found = text, len(json.dumps(text))
         left -= found[1]
         if left < 0:
@@ -198,10 +192,12 @@ def _encode_one(error: BaseException, *, with_traceback: bool) -> ErrorData:
         "type": _name(type(error)),
         "mro": _classes(error),
         "args": _arguments(error),
-        "message": _text_of(
-            error,
-            f"(an error of {clean(type(error).__qualname__, MAX_NAME_CHARS)} whose text cannot be "
-            "read)",
+        "message": clean(
+            text_of(
+                error,
+                f"(an error of {clean(type(error).__qualname__, MAX_NAME_CHARS)} whose text cannot "
+                "be read)",
+            )
         ),
     }
     fields = _fields(error)
@@ -338,7 +334,7 @@ def _instance(cls: type[Exception], data: ErrorData) -> Exception | None:
     fields = data.get("fields", {})
     error = _make(cls, tuple(data.get("args", ())), fields)
     message = data.get("message", "")
-    if error is not None and _text_of(error, "") == message:
+    if error is not None and clean(text_of(error, "")) == message:
         return error
     if issubclass(cls, UnicodeError) and cls is not UnicodeError:
         return None  # its text needs the bytes or characters that could not be stored
@@ -346,7 +342,7 @@ def _instance(cls: type[Exception], data: ErrorData) -> Exception | None:
         return error
     # Its own class made another text, which matters more than the arguments.
     spoken = _make(cls, (message,), fields)
-    return spoken if spoken is not None and _text_of(spoken, "") == message else error
+    return spoken if spoken is not None and clean(text_of(spoken, "")) == message else error
 
 
 def _make(cls: type[Exception], args: tuple[Any, ...], fields: dict[str, Any]) -> Exception | None:
