@@ -422,7 +422,7 @@ def works_in(folder: Path, process: Path) -> bool:
     """Return True for the entry of a process that works in a folder."""
     try:
         return (process / "cwd").readlink().is_relative_to(folder)
-    except OSError:  # it has ended, or is no process
+    except OSError:  # it has ended, or the entry is of something else
         return False
 
 

@@ -3054,7 +3054,7 @@ function pgflow.act_on_breach_(debt pgflow.owed, is_over boolean, t timestamp wi
   -- Does what was agreed on for the breach of an obligation; answers what is to be noted with it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7a5bfd6b5e2aa98485c2fba8c28cc258
+  md5 9312832788abb60fb2a69d33c49e7606
 
 function pgflow.act_rows_(list jsonb) returns TABLE(n integer, name text, risk text, request jsonb), owner pgflow_owner
   -- Rows of the protocol as columns: acts that the policy judges
@@ -3168,7 +3168,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3a3d7edb0256c3708d4cd8c1d5f38a5a
+  md5 f4d362f6180e8a25eebe7cb6b9707dd8
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner

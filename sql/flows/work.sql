@@ -723,6 +723,7 @@ begin
               pg_get_userbyid(flow.definer)),
             hint = 'Only pgflow.create_workflow makes and replaces functions of workflows.';
         end if;
+        -- Conditions are nested where few get so far: a transaction sets up each expression that it reaches.
         if f.call = 0 then
           if f.pc = 1 and f.news = '{}' then
             perform pgflow.check_flow_input_(f.flow_id, f.vars);

@@ -394,7 +394,9 @@ begin
   end if;
   begin
     select s.run_key, s.lane_id into started from pgflow.start_run(
-      agreed->>'workflow', pgflow.fill_input_(written->'input', (pgflow.known_code_(agreed->>'workflow', '')).defaults), debt.detail->>'key' || '/breach', coalesce(agreed->>'queue', 'default'),
+      agreed->>'workflow',
+      pgflow.fill_input_(written->'input', (pgflow.known_code_(agreed->>'workflow', '')).defaults),
+      debt.detail->>'key' || '/breach', coalesce(agreed->>'queue', 'default'),
       coalesce((agreed->>'priority')::int, 0), tenant => me.tenant, version => coalesce(agreed->>'version', ''),
       if_taken => 'attach', defaults => '{}', budget => agreed->'budget',
       pool => coalesce(agreed->>'pool', (select p.name from pgflow.pool p where p.name = me.pool))) s;
