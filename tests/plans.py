@@ -985,14 +985,14 @@ CASES = [
         uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_parent_idx",
         stale=30_000, drained=3_000),
     listed("newest runs", RunFilter(), 80,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey "
-            "wait_pkey", stale=1200),
+        uses="held_pkey lease_pkey outcome_pkey owed_pkey parked_pkey ready_run_id_key run_pkey "
+            "timer_pkey wait_pkey", stale=1200),
     listed(
         "next page of the newest runs",
         RunFilter(),
         800,  # the indexes of places are read from their newest entry on, a page for some 300 runs
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey "
-        "wait_pkey",
+        uses="held_pkey lease_pkey outcome_pkey owed_pkey parked_pkey ready_run_id_key run_pkey "
+        "timer_pkey wait_pkey",
         stale=1200,
         after=lambda ids: ids.leased,
     ),
@@ -1000,7 +1000,7 @@ CASES = [
         uses="ready_run_id_key run_pkey"),
     listed("newest running runs", RunFilter(status=["running"]), 440, uses="lease_pkey run_pkey"),
     listed("newest waiting runs", RunFilter(status=["waiting"]), 1000,
-        uses="parked_pkey run_pkey timer_pkey wait_pkey"),
+        uses="owed_pkey parked_pkey run_pkey timer_pkey wait_pkey"),
     listed("newest paused runs", RunFilter(status=["paused"]), 310, uses="held_pkey run_pkey",
         stale=43000),
     listed("newest stuck runs", RunFilter(status=["stuck"]), 310, uses="held_pkey run_pkey",
@@ -1012,15 +1012,15 @@ CASES = [
     listed("newest cancelled runs", RunFilter(status=["cancelled"]), 20,
         uses="outcome_cancelled_idx run_pkey"),
     listed("newest runs of a workflow", RunFilter(workflow=["flow_3"]), 80,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey "
-            "wait_pkey", stale=960),
+        uses="held_pkey lease_pkey outcome_pkey owed_pkey parked_pkey ready_run_id_key run_pkey "
+            "timer_pkey wait_pkey", stale=960),
     listed("newest queued runs of a workflow", RunFilter(workflow=["flow_3"], status=["queued"]),
         16000, uses="ready_run_id_key run_pkey", stale=67000),
     listed("newest failed runs of a workflow", RunFilter(workflow=["flow_3"], status=["failed"]),
         9600, uses="outcome_failed_idx run_pkey", stale=130000),
     listed("newest runs of a label", RunFilter(labels={"customer": "c77"}), 800,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_labels_idx "
-            "timer_pkey wait_pkey", stale=40000),
+        uses="held_pkey lease_pkey outcome_pkey owed_pkey parked_pkey ready_run_id_key "
+            "run_labels_idx timer_pkey wait_pkey", stale=40000),
     Case("counts of all queues", "select * from pgflow.queues", lambda _: (), 3900,
         uses="held:whole lease:whole parked:whole ready:whole", drained=15_000),
     Case("all lanes", "select * from pgflow.lanes", lambda _: (), 14000, uses="ready:whole"),

@@ -124,6 +124,13 @@ def test_clients_for_sync_code_too(odd_dsn, conn):
     assert levels == [("read committed",)]
 
 
+def test_a_session_kept_for_the_next_test_is_not_lent_past_new_defaults(dsn, conn):
+    psycopg.connect(dsn, autocommit=True).close()
+    conn.execute(f"alter database {conn.info.dbname} set {DEFAULTS['serializable']}")
+    with psycopg.connect(dsn) as new:
+        assert new.execute("show transaction_isolation").fetchone() == ("serializable",)
+
+
 def test_a_call_that_fails_leaves_no_transaction_open(odd_dsn):
     async def use(wire: OwnWire) -> Any:
         with pytest.raises(psycopg.errors.DivisionByZero):

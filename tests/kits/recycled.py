@@ -3,8 +3,9 @@ fill its caches, for each of the four or five connections of a worker.
 
 A connection to a copy of the database that a test closes in good order is reset, as a pooler of sessions
 does, and lent to the next that connects in the same way in the same process. Its caches stay; its plans
-and its counts, which depend on what came before, do not. A test that needs a fresh session is marked
-``alone``.
+and its counts, which depend on what came before, do not. Defaults of the database or the role
+(``alter database ... set``) reach new sessions only: where there are any, all sessions are new. A test
+that needs a fresh session is marked ``alone``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ _RESET = (
     b"close all; unlisten *; select pg_advisory_unlock_all(), pg_stat_force_next_flush(); deallocate all; reset session authorization;"
     b" reset all; discard plans; discard temp; discard sequences; set application_name = '"
     + APPLICATION.encode()
-    + b"'"
+    + b"'; "
+)
+_LEND = b"reset application_name; "
+_DEFAULTS = (
+    b"select from pg_db_role_setting"
+    b" where setdatabase in (0, (select oid from pg_database where datname = current_database()))"
+    b" and setrole in (0, (select oid from pg_roles where rolname = session_user))"
 )
 
 
@@ -105,7 +112,7 @@ class Recycled:
                 if not self._idle[key]:
                     return None
                 pgconn = self._idle[key].pop()
-            if _done(pgconn, b"reset application_name"):
+            if _done(pgconn, _LEND):
                 return pgconn
             pgconn.finish()
 
@@ -137,4 +144,6 @@ def _place_of(given: dict[str, Any]) -> tuple[str, str]:
 
 
 def _done(pgconn: pq.abc.PGconn, statements: bytes) -> bool:
-    return pgconn.exec_(statements).status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+    """Return True if they succeed and a new session would have the same defaults."""
+    result = pgconn.exec_(statements + _DEFAULTS)
+    return result.status == pq.ExecStatus.TUPLES_OK and result.ntuples == 0
