@@ -22,14 +22,8 @@ const (
 	ended = `select status, coalesce(output::text, '') from pgflow.result(key => $1::text)`
 )
 
-func fulfil(ctx context.Context, db *pgx.Conn, order string) error {
-	var key, gate, name, hash, status, output string
-	var isNew bool
-	input := map[string]any{"order_id": order, "cents": 25000}
-	if err := db.QueryRow(ctx, start, "fulfil", order, input).Scan(&key, &isNew); err != nil {
-		return err
-	}
-	fmt.Printf("started %s, new: %t\n", key, isNew)
+func answerAndPay(ctx context.Context, db *pgx.Conn, order string) error {
+	var gate, name, hash string
 	for {
 		err := db.QueryRow(ctx, gates, order).Scan(&gate, &name, &hash)
 		if err == nil {
@@ -44,8 +38,22 @@ func fulfil(ctx context.Context, db *pgx.Conn, order string) error {
 		return err
 	}
 	fmt.Printf("approved %s\n", name)
-	if _, err := db.Exec(ctx, sent, order, "paid", map[string]string{"by": "card"}); err != nil {
+	_, err := db.Exec(ctx, sent, order, "paid", map[string]string{"by": "card"})
+	return err
+}
+
+func fulfil(ctx context.Context, db *pgx.Conn, order string) error {
+	var key, status, output string
+	var isNew bool
+	input := map[string]any{"order_id": order, "cents": 25000}
+	if err := db.QueryRow(ctx, start, "fulfil", order, input).Scan(&key, &isNew); err != nil {
 		return err
+	}
+	fmt.Printf("started %s, new: %t\n", key, isNew)
+	if isNew { // else a run before this one has answered and paid
+		if err := answerAndPay(ctx, db, order); err != nil {
+			return err
+		}
 	}
 	for status != "completed" && status != "failed" && status != "cancelled" {
 		time.Sleep(100 * time.Millisecond)

@@ -6,13 +6,15 @@
 \pset format unaligned
 
 -- A second start with the same key is the same run.
-select 'started ' || run_key || case when is_new then '' else ' before' end
+select is_new, 'started ' || run_key || case when is_new then '' else ' before' end as started
 from pgflow.start_run(
   workflow => 'fulfil', key => :'order', input => json_build_object('order_id', :'order', 'cents', 25000)
-);
+) \gset
+\echo :started
 
 select set_config('shop.order', :'order', false) \g /dev/null
 
+\if :is_new
 -- A worker brings the run to its gate. (A program of yours would show the gate to a person.)
 do $$
 begin
@@ -28,6 +30,7 @@ select 'approved ' || name || ' of ' || (request->>'cents') || ' cents' from (
 ) answered;
 
 select pgflow.send_signal(key => :'order', name => 'paid', payload => '{"by": "card"}') \g /dev/null
+\endif
 
 do $$
 begin

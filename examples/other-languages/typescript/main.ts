@@ -3,6 +3,20 @@
 import { Client } from "pg";
 import { answerGate, codeOf, ended, find, sendSignal, startRun } from "./pgflow";
 
+async function answerAndPay(db: Client, order: string): Promise<void> {
+  let [gate] = await find(db, "gates", { key: order });
+  while (!gate) {
+    await new Promise((wake) => setTimeout(wake, 100));
+    [gate] = await find(db, "gates", { key: order });
+  }
+  await answerGate(db, {
+    gate: gate.gate, verdict: "approve", payloadHash: gate.payloadHash ?? undefined,
+  });
+  console.log(`approved ${gate.name} of ${(gate.request as { cents: number }).cents} cents`);
+
+  await sendSignal(db, { key: order, name: "paid", payload: { by: "card" } });
+}
+
 async function main(order: string): Promise<void> {
   const db = new Client({ connectionString: process.env.PGFLOW_DSN });
   await db.connect();
@@ -14,17 +28,7 @@ async function main(order: string): Promise<void> {
     await db.query("commit");
     console.log(`started ${started.runKey}${started.isNew ? "" : " before"}`);
 
-    let [gate] = await find(db, "gates", { key: order });
-    while (!gate) {
-      await new Promise((wake) => setTimeout(wake, 100));
-      [gate] = await find(db, "gates", { key: order });
-    }
-    await answerGate(db, {
-      gate: gate.gate, verdict: "approve", payloadHash: gate.payloadHash ?? undefined,
-    });
-    console.log(`approved ${gate.name} of ${(gate.request as { cents: number }).cents} cents`);
-
-    await sendSignal(db, { key: order, name: "paid", payload: { by: "card" } });
+    if (started.isNew) await answerAndPay(db, order); // else a run before this one has
     const run = await ended(db, order, 100);
     console.log(`${run.status}: ${run.output}`);
 
