@@ -320,13 +320,16 @@ def as_auditor(dsn: str) -> str:
 
 
 def make_login(dsn: str, name: str, *roles: str) -> None:
-    """Make a role that logs in, with the rights of these roles and nothing else, if it is not there."""
-    granted = f"in role {', '.join(roles)}" if roles else ""
-    with (
-        psycopg.connect(dsn, autocommit=True) as admin,
-        contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation),
-    ):
-        admin.execute(f"create role pgflow_test_{name} login password '{name}' {granted}")
+    """Make a role that logs in, with the rights of these roles and nothing else, if it is not there.
+    They are made too where the schema, which they come with, is not installed yet.
+    """
+    granted = f" in role {', '.join(roles)}" if roles else ""
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        for role in (*roles, f"pgflow_test_{name} login password '{name}'{granted}"):
+            with contextlib.suppress(
+                psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation
+            ):
+                admin.execute(f"create role {role}")
 
 
 def as_role(dsn: str, role: str) -> str:
