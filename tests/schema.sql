@@ -405,38 +405,18 @@ table pgflow.event, owner pgflow_owner
 table pgflow.event_0, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.event FOR VALUES FROM ('0') TO ('1000000')
-  constraint event_0_pkey PRIMARY KEY (event_id)
-  constraint event_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
-  constraint event_payload_check CHECK ((octet_length((payload)::text) <= 1048576))
-  constraint event_topic_check CHECK (((octet_length(topic) >= 1) AND (octet_length(topic) <= 255)))
-  CREATE INDEX event_0_topic_idx ON pgflow.event_0 USING btree (topic, event_id)
 
 table pgflow.event_1, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.event FOR VALUES FROM ('1000000') TO ('2000000')
-  constraint event_1_pkey PRIMARY KEY (event_id)
-  constraint event_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
-  constraint event_payload_check CHECK ((octet_length((payload)::text) <= 1048576))
-  constraint event_topic_check CHECK (((octet_length(topic) >= 1) AND (octet_length(topic) <= 255)))
-  CREATE INDEX event_1_topic_idx ON pgflow.event_1 USING btree (topic, event_id)
 
 table pgflow.event_2, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.event FOR VALUES FROM ('2000000') TO ('3000000')
-  constraint event_2_pkey PRIMARY KEY (event_id)
-  constraint event_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
-  constraint event_payload_check CHECK ((octet_length((payload)::text) <= 1048576))
-  constraint event_topic_check CHECK (((octet_length(topic) >= 1) AND (octet_length(topic) <= 255)))
-  CREATE INDEX event_2_topic_idx ON pgflow.event_2 USING btree (topic, event_id)
 
 table pgflow.event_3, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.event FOR VALUES FROM ('3000000') TO ('4000000')
-  constraint event_3_pkey PRIMARY KEY (event_id)
-  constraint event_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
-  constraint event_payload_check CHECK ((octet_length((payload)::text) <= 1048576))
-  constraint event_topic_check CHECK (((octet_length(topic) >= 1) AND (octet_length(topic) <= 255)))
-  CREATE INDEX event_3_topic_idx ON pgflow.event_3 USING btree (topic, event_id)
 
 table pgflow.event_cursor, owner pgflow_owner
   -- Cursor of the sweep that compares events with the runs that wait for some; one row
@@ -1498,28 +1478,24 @@ table pgflow.unit, owner pgflow_owner
 table pgflow.unit_0, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('0') TO ('5000000')
-  constraint unit_0_pkey PRIMARY KEY (run_id, seq)
   CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit_0 FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
   CREATE TRIGGER name_blobs AFTER INSERT ON pgflow.unit_0 FOR EACH ROW WHEN ((strpos((new.payload)::text, '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('unit')
 
 table pgflow.unit_1, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('5000000') TO ('10000000')
-  constraint unit_1_pkey PRIMARY KEY (run_id, seq)
   CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit_1 FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
   CREATE TRIGGER name_blobs AFTER INSERT ON pgflow.unit_1 FOR EACH ROW WHEN ((strpos((new.payload)::text, '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('unit')
 
 table pgflow.unit_2, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('10000000') TO ('15000000')
-  constraint unit_2_pkey PRIMARY KEY (run_id, seq)
   CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit_2 FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
   CREATE TRIGGER name_blobs AFTER INSERT ON pgflow.unit_2 FOR EACH ROW WHEN ((strpos((new.payload)::text, '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('unit')
 
 table pgflow.unit_3, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('15000000') TO ('20000000')
-  constraint unit_3_pkey PRIMARY KEY (run_id, seq)
   CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit_3 FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
   CREATE TRIGGER name_blobs AFTER INSERT ON pgflow.unit_3 FOR EACH ROW WHEN ((strpos((new.payload)::text, '"blob"'::text) > 0)) EXECUTE FUNCTION pgflow.name_blobs_('unit')
 
@@ -3053,44 +3029,31 @@ view pgflow.workflows, owner pgflow_owner
 function pgflow.act_on_breach_(debt pgflow.owed, is_over boolean, t timestamp with time zone) returns jsonb, owner pgflow_owner
   -- Does what was agreed on for the breach of an obligation; answers what is to be noted with it
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 9312832788abb60fb2a69d33c49e7606
 
 function pgflow.act_rows_(list jsonb) returns TABLE(n integer, name text, risk text, request jsonb), owner pgflow_owner
   -- Rows of the protocol as columns: acts that the policy judges
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.acting_() returns oid[], owner pgflow_owner
   -- Definers of the steps that this transaction runs; empty outside of steps
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 65cb4058a901d2129433b669a2574606
 
 function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, what text, name text, state text, key text, args_hash bigint, payload json), owner pgflow_owner
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 44ea190ad6b1e8daeac40e7b1aa23d94
 
 function pgflow.acts_as_(role text, actor text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- True if a role, or the caller, is a database role or a member of it
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 b3629974be0770212b2238202f45fb39
 
 function pgflow.add_blob_triggers_() returns void, owner pgflow_owner
   -- Has the tables of values note which blobs they name, unless they do
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 84a05983f9d5aea106ce4ac168e15d04
 
 function pgflow.add_chunk(blob bigint, n integer, data bytea) returns void, owner pgflow_owner
   -- Adds a chunk to a blob that this transaction stores: the chunks 0, 1, ... of 262144 bytes each, the last of what is left. PF003 if there cannot be such a chunk, PF006 if the blob is not open here
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 5089537fd7d4d794fac310703c5ab85f
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -3099,105 +3062,76 @@ function pgflow.add_chunk(blob bigint, n integer, data bytea) returns void, owne
 function pgflow.add_counts_(one integer[], other integer[]) returns integer[], owner pgflow_owner
   -- Adds counts place by place; a missing one is 0
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 7c73f9da92fc8c2a4ddf911e1577987d
 
 function pgflow.add_event_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 1000000) returns integer, owner pgflow_owner
   -- Makes partitions of the outbox until so many are ahead of the newest event; answers how many it made
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c5b76196bbfe1f36508cf354c611530f
   grant execute to pgflow_worker
 
 function pgflow.add_partitions_(parent text, newest bigint, ahead integer, width bigint, indexed text DEFAULT NULL::text) returns SETOF text, owner pgflow_owner
   -- Makes partitions of a table until so many are ahead of its newest number, each with an index on these columns besides its key; answers their names
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 535a46bc5bd986b78cada62dc8fdce8b
 
 function pgflow.add_rates(ended json DEFAULT '[]'::json, took integer[] DEFAULT '{}'::integer[]) returns void, owner pgflow_owner
   -- Adds what a worker has ended to the counts of this minute; ended = [[lane_id, completed, failed, cancelled], ...], took = runs of each duration, as in pgflow.rates. Workers call it a few times a minute, whatever they do
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 0c2023d2ed020aa1a3f6e82f2be27ab5
   grant execute to pgflow_worker
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 504fb3dc12cbf281a8e64ecb9965e521
   grant execute to pgflow_worker
 
 function pgflow.admission_rows_(list jsonb) returns TABLE(n integer, call integer, name text, pool text, amounts jsonb, hard boolean, licence jsonb), owner pgflow_owner
   -- Objects of the protocol as columns: requests for admission to pools
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.admit_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Admits the calls that runs of a batch ask for, or refuses them, one after the other: of each position the last seq then, and its units. The pools are locked
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 49167d2788573300b3600ca837f8d245
 
 function pgflow.adopt_children_(origin bigint, cut integer, heir pgflow.run, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Hands to a run the children of the dropped part that have completed, with their results, or still go on; answers its last seq
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 c77c5c925a0551b738bd1acfacf05d23
 
 function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bigint, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Hands to a generation the effects of the dropped part that it must take back: those that are open with their units and what is owed; answers its last seq
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 f15a56a63b65adfa1f8c671285e3a0c7
 
 function pgflow.adopt_obligations_(origin bigint, cut integer, heir bigint, token bigint, is_rewind boolean, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Hands the open obligations of the dropped part of another's journal to a generation, and posts the closed ones to it; returns its last seq
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 d18b4e0a06bcb13aa3d5b74c0d08d314
 
 function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id bigint, steps_per_commit integer DEFAULT 1, timed text DEFAULT 'run'::text) returns jsonb, owner pgflow_owner
   -- One transaction's worth of a run in SQL that a worker holds: up to so many steps, and what lies between them; answers its place (leased, parked, held, ended, lost) and chains for wake(); null = so many steps, nothing else. timed: leave = stops before a step that has a timeout and answers its seconds, armed = statement_timeout is set to them. Commit before anything else
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f4d362f6180e8a25eebe7cb6b9707dd8
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Looks at up to max members of a locked batch, and lets its run begin if all have ended; answers its lane then
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 ea4751f79ee8bc4e9d5a18da134a8c89
 
 function pgflow.allow_(pool text, period_at timestamp with time zone, unit text, allowed numeric) returns void, owner pgflow_owner
   -- Sets what may be spent of a unit in a period, and what of the charges is beyond it; PF006 if open calls have reserved more. The pool is locked
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 131a074a27b603d3eb42e4acafc3bcb2
 
 function pgflow.alter_workflow(workflow text, version integer) returns void, owner pgflow_owner
   -- Has new runs of a workflow in SQL begin with another of its versions, such as the one before; runs that have begun keep theirs. PF001 if there is none
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 5336ec1611d7b92e7be01cdcd0a3808b
   grant execute to pgflow_operator
 
 function pgflow.anchor() returns jsonb, owner pgflow_owner
   -- The roots and heads of all days, and the root of what is sealed since. Store it where no writer of this database has access
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 68b7bdf1e8c3eb4a8f17eace44de70ca
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
@@ -3206,162 +3140,115 @@ function pgflow.anchor() returns jsonb, owner pgflow_owner
 function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT answers jsonb, OUT to_wake bigint[], OUT lanes integer[]) returns record, owner pgflow_owner
   -- Answers the questions of the runs of a batch and changes their places, within commit_units
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 06e04d1e605ce7c24569d9086ea4c92b
 
 function pgflow.answer_gate(gate text, verdict text, payload_hash text DEFAULT NULL::text, value json DEFAULT NULL::json, reason text DEFAULT NULL::text, by text DEFAULT NULL::text, acting_as text[] DEFAULT NULL::text[], hand_to text DEFAULT NULL::text, valid_until timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint, owner pgflow_owner
   -- Answers a gate, in any transaction: approve (value = the request as edited), reject, escalate (hand_to) or take_over (value = the result). by = who answers, acting_as = its roles. For a role of pgflow_speaker, which speaks for the users of an application, both are its word; all others answer as the role of their session, and act as roles that it is a member of (PF021). That role is kept beside. payload_hash binds the answer to what was shown: PF023 if that is another by now. valid_until = time from which it does not count (PF021). The first answer that closes the gate counts, and a later one is told who, when and what (PF022). PF021 if others are asked, PF003 if the value does not fit, PF001 if no open gate has the key. Answers the chain, for wake()
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1b035552b9c1c2e032b8fc435af5e35a
   grant execute to pgflow_approver
   grant execute to pgflow_speaker
 
 function pgflow.answer_kind_(kind text, questions jsonb, present integer[], looking integer[], quiet integer[], mailed integer[], pausing integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, is_news boolean, place text, to_wake bigint[], lanes integer[], more jsonb), owner pgflow_owner
   -- Answers to one kind of thing that questions of a batch ask for, by position: units, news that keeps a run from parking, and changes of place
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 ec6f68e891ebb93ee014e0c0f5b8996d
 
 function pgflow.answer_news_(kind text, questions jsonb, looking integer[], quiet integer[], mailed integer[], pausing integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, is_news boolean, place text, to_wake bigint[], lanes integer[], more jsonb), owner pgflow_owner
   -- Answers to one of the rarer kinds: force, locks, verdicts, updates and pauses
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 6d90ff4e51f21b404824d5e9fc0d1d9e
 
 function pgflow.answered_rows_(list jsonb) returns TABLE(n integer, seq integer, call integer, kind "char", name text, payload json, due timestamp with time zone), owner pgflow_owner
   -- Rows of the protocol as columns: units that the database has decided and appended
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.answerer_(name text) returns text, owner pgflow_owner
   -- The name of the approver: by default the role of the session
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 6c10be9c9f6308e09c31d7ce2a2749f1
 
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 85e9c2c2c89e3792b356aaa1bb7380d5
 
 function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time zone, OUT woken_lane integer, OUT ended boolean, OUT looked boolean) returns record, owner pgflow_owner
   -- Does what people asked of a run that no worker holds; looked = its place was there to be locked
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 142f21673cf42bbcfedf11b02168749e
 
 function pgflow.approvers_of_(asked pgflow.gate, t timestamp with time zone) returns text[], owner pgflow_owner
   -- Names and roles that may answer a gate at a time; empty = anybody
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 457d4dffef8e809f36aaa659ceeee3d3
 
 function pgflow.as_compared_(value json) returns jsonb, owner pgflow_owner
   -- Stand-in for a value where two are compared: of an encoded one its keyed hash, since it looks different each time
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 f0fa483bff35ed2966b5a9536b4ed7cd
 
 function pgflow.ask_flow_(INOUT f pgflow.flow_frame, worker_id integer, token bigint, chain bigint, question jsonb, units jsonb, OUT place text, OUT wake jsonb) returns record, owner pgflow_owner
   -- Commits units with a question, and folds both into the frame
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 501d857f0059343868081e7ffde78f7c
 
 function pgflow.ask_gates_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Asks the gates that runs of a batch want asked: of each position with some the last seq then, and its units
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 b1e4d195a1374b9f92e4dd4d3321f5ce
 
 function pgflow.ask_lock_(me bigint, chain bigint, call integer, key text, is_shared boolean, ttl interval, within bigint[], t timestamp with time zone, OUT fence bigint, OUT refused text, OUT is_new boolean, OUT to_wake bigint[]) returns record, owner pgflow_owner
   -- Asks for a lock: returns its fence if it is won at once, or the reason of a refusal; else the run waits in the queue, perhaps already since before (is_new)
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 ce01625f73cbe4cac80f7819b520efc6
 
 function pgflow.ask_locks_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, is_news boolean, to_wake bigint[]), owner pgflow_owner
   -- Asks for the locks that runs of a batch wait for, if nothing else has happened to them: of each position the last seq then, its units, and whether they say more than that it waits
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 32fb1308b30004881b81c2933b3b1461
 
 function pgflow.assign_(f pgflow.flow_frame, variable text, value jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- Sets a variable, if there is one
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 b724b00834bf7bc0f40e8e6e02b16c40
 
 function pgflow.attach_schedules(worker_id integer, names text[]) returns integer, owner pgflow_owner
   -- A worker says which schedules its code declares; answers how many of them no living worker had declared
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 9dc85cf1fd85aaef1e301ba67872ed74
   grant execute to pgflow_worker
 
 function pgflow.await_end_of_(me bigint, old_chain bigint) returns void, owner pgflow_owner
   -- Cancels a run that has been replaced, if it is open, and parks the new one until it has ended
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 b288791568a4203ecc9085fa50f5642e
 
 function pgflow.await_events_(questions jsonb, positions integer[], units jsonb[]) returns void, owner pgflow_owner
   -- Lets runs of a batch wait for the events that their questions name, and for no others
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 909e1f7f833b95997cc7988e78c61437
 
 function pgflow.awaits_end_(run_id bigint) returns boolean, owner pgflow_owner
   -- True if a run must not begin yet: it replaces another, or has a batch, that has not ended
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 7d5c1b1ef566010d91f841f553470b21
 
 function pgflow.backfill_schedule(name text, slots timestamp with time zone[], overlap text DEFAULT 'buffer_all'::text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns TABLE(slot_at timestamp with time zone, run_key text, state text, lane_id integer), owner pgflow_owner
   -- Has past slots of a schedule start their runs: one after the other (overlap buffer_all), or all at once (allow). A slot that has a run gets no second one. Answers what became of each: started, buffered, or there. PF027 if there is no such schedule
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8b971de441e0a66d94c7d027e120d1d2
   grant execute to pgflow_operator
 
 function pgflow.bad_runs_(batch jsonb) returns jsonb, owner pgflow_owner
   -- Runs that a batch may not commit, [[run, verdict], ...], by the leases that it has locked; null = none
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 73ec363bd61684e131aedd2d0cf3bb32
 
 function pgflow.balance_effects_() returns TABLE(run_id bigint, opened bigint, confirmed bigint, failed bigint, unknown bigint, accepted bigint, open bigint), owner pgflow_owner
   -- Effects of each run: the number intended, and the state of each
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 a51436258cb7fa63242a69731659a248
 
 function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns TABLE(alive boolean, mail bigint[], timeline integer, flushed bigint, recovered_to bigint, waits boolean), owner pgflow_owner
   -- Sign of life; returns whether the worker still counts as alive, its runs to cancel or pause, and the position of the log
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 5ca33d7f663ac30328f4b39c53832f29
   grant execute to pgflow_worker
 
 function pgflow.beat_effect(ref text, details json DEFAULT NULL::json) returns void, owner pgflow_owner
   -- Records a heartbeat of the effect that was accepted under a reference, with details of its progress. PF001 if no such effect is open, PF006 if its beats stopped too long ago or were never promised
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 92640f11ec20381e1143c36ef716e7b4
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -3369,135 +3256,97 @@ function pgflow.beat_effect(ref text, details json DEFAULT NULL::json) returns v
 function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt integer, details json) returns boolean, owner pgflow_owner
   -- A long step says that it lives and how far it is; false if the lease is lost
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c4a6c64e71f69b73b89a1459fc0481a7
   grant execute to pgflow_worker
 
 function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step text, input json, edit json, effects text, children text, attempts integer, timeout_seconds double precision, why text, sent_by text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 86e6f7c02a2e11f3bdf6828dce75d04c
 
 function pgflow.begin_batches_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs of whose batches all members have ended
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 3ac47bf45f69c48c0c0fb96c4248dfcc
 
 function pgflow.begin_replacements_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs whose predecessors under their key have ended
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 495b50aca6e533712908cfd6b182efa0
 
 function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0, durable_seq integer DEFAULT 0) returns text, owner pgflow_owner
   -- First call of a transactional step's transaction: checks the lease and that the last unit is there, leaves a mark that only this transaction carries, and returns its number
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7dca663cb9aabfc1060f481370236307
   grant execute to pgflow_worker
 
 function pgflow.begin_tick(queues text) returns boolean, owner pgflow_owner
   -- Keeps other exclusive ticks from these queues until the end of the transaction; false if one is at work on them
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8579b7ed9cbda9feaf6556ff17a6573e
   grant execute to pgflow_worker
 
 function pgflow.blobs_in_(body text) returns SETOF bytea, owner pgflow_owner
   -- Digests of the blobs that a JSON text names
   plpgsql immutable strict
-  set search_path=pg_catalog, pg_temp
-  md5 547aa9e59f79cb9cfb2ed54d89e7d619
 
 function pgflow.book_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps owed equal to the effect units that a commit appends, and the labels to those that runs set, and closes cancelled gates
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 49430c38f9a5bdd68659aae45ad94421
 
 function pgflow.book_beats_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Starts watching the beats of effects that a commit accepts, or accepts again, and stops for those that it closes
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8bf0d3e7183bc0472d138ebce88344b6
 
 function pgflow.book_obligations_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps what is owed equal to the obligations that the code opens and closes by the units of a commit
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8cc8f9a84acbb53f245f25508f57ca18
 
 function pgflow.bound_names_(workflow text) returns void, owner pgflow_owner
   -- Refuses (PF003) a new name that no worker has ever had, where too many are there: they are kept for ever
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 8c57eb25596051dbd49632568201b911
 
 function pgflow.bound_waits_(seconds double precision) returns text, owner pgflow_owner
   -- Sets lock_timeout to so many seconds, unless it is shorter; answers what it was
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 f7eddf52bbb16cea6b2c7b5295d362bc
 
 function pgflow.break_lock(key text, why text, sent_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
   -- Takes a lock away from its holders, and records author and reason; returns their number. A run gets LockLost at its next durable call in the block. For operators
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 dbe14ae36df369dba5dcffe680ee2983
   grant execute to pgflow_operator
 
 function pgflow.break_off_(f pgflow.flow_frame, error jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- The frame after an error: what was done is taken back from here on
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 db80d764f27e4433bb1980d39b7f378d
 
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 1c6fb4c8f4ff845bb2c830e3646a2093
 
 function pgflow.call_rows_(list jsonb) returns TABLE(call integer), owner pgflow_owner
   -- Rows of the protocol as columns: calls
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.caller_() returns name, owner pgflow_owner
   -- Role whose rights the caller of a function has that runs with its owner's: in a step the definer of its workflow, else the one it has set, else that of the session
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 ecd2f0fd49fdeb3f0907f07ec07caee7
 
 function pgflow.calls_of_(calls jsonb) returns int4multirange, owner pgflow_owner
   -- Numbers of calls as a worker names them: ranges as text, or [call, ...]
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts a cancel to the open children that end with these runs; answers their chains
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 4a9f07a98bb06f2e3517f9486fb9f58d
 
 function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, force boolean DEFAULT false) returns bigint, owner pgflow_owner
   -- Asks for a run to be cancelled: its code may clean up. Takes effect once a worker looks, within its poll, or you call wake() after your commit; until then pgflow.orders has it, and pgflow.runs the run as it was. force does what force_cancel_run does, at once, if the caller may (else PF021)
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b00105f4d4a9323e449d96d24a82bb45
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -3506,71 +3355,50 @@ function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant 
 function pgflow.cancel_unwanted_(questions jsonb, positions integer[]) returns bigint[], owner pgflow_owner
   -- Cancels the children that runs of a batch have given up; answers their chains
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 576130667ae1a1ea5a4fd0e1cdef8ee3
 
 function pgflow.carried_children_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Children that a run may ask for and be given: [[call, workflow, input as text, key unless it was made up, chain], ...]; null = none
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 44deb19ec7ad0678135e76edf6909d7b
 
 function pgflow.carried_saga_(chain bigint, generation integer) returns jsonb, owner pgflow_owner
   -- Effects of earlier generations that a generation must compensate if it fails: [[name, key, place of its code, request, result, reference, whether it is its own], ...]; null = none
   sql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 859c6065b526feab16cc33e8dd5af54a
 
 function pgflow.carry_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
   -- Hands on what the dropped part knew of its steps and effects: results, and keys of steps that did not complete
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 cb8fec95e6bd07307f134cea07e093ba
 
 function pgflow.carry_locks_(me bigint, next_id bigint, t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Hands the locks of a run to the next generation, which has them when it asks for them; answers the chains to wake
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 0ac2de32f8c5241471368f01e3d2ce7e
 
 function pgflow.caught_up_(s pgflow.schedule, due timestamp with time zone[], t timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
   -- Those of the due slots that start a run, though some of them are late
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 1cee4fed24ce8fa81653a5c59cd28710
 
 function pgflow.chain_(before bytea, segment bytea, upto_seq integer, outcome_hash bytea) returns bytea, owner pgflow_owner
   -- Hash of a seal: behind 02, the seal before it, the hash of the hashes of the units since, the last seq, and the outcome
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_owner
   -- The chain that a key names, or PF001
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 b38032c92600a9889381556e8f54a9d1
 
 function pgflow.changes_(before jsonb, after jsonb) returns jsonb, owner pgflow_owner
   -- The variables that have another value than before
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 ff03e1ddf523c2fc82b792950bafdd14
 
 function pgflow.charge_one_(me bigint, at_seq integer, clock timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Books what one unit says was spent: out of the reservation of its call, then out of the pool, then as overrun
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 ac2c5644e1ca95b595f0661c77b4a1b8
 
 function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2105af6f93e9cd8ebd8b5143ee4ae767
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
@@ -3579,551 +3407,383 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
   -- Refuses (PF020) to drop units that have acted unless effects says what becomes of it; returns reuse, repeat or compensate
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 25130fd91d6fe20a8deb44b200508ea2
 
 function pgflow.check_amounts_(amounts jsonb, what text) returns void, owner pgflow_owner
   -- Refuses (PF003) amounts that no pool can have
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 cdd8f5f6b7d2d01592c3d0bafb1eea8d
 
 function pgflow.check_asked_(node pgflow.flow_node, value jsonb, definer oid) returns void, owner pgflow_owner
   -- Refuses (PF003, PF021) what a run in SQL cannot say, ask for or start
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 d098e04f1c4be4f85a4028cae94208d5
 
 function pgflow.check_balance_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- All that was opened in each ledger is closed or open, for each run and in total
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 7cc82eb4fd1cf66ecc761db470c6bff5
 
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a batch with a key or an input that no run can have
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 89884a3cf6577aa7ced388684f2a59fc
 
 function pgflow.check_beats_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Accepted effects that promised beats are watched
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 14c3c9604ed3940b0edf04f40947d850
 
 function pgflow.check_blobs_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Blobs that runs name are there, with all their chunks
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 e3f4e46b9e255f3a2b2819711e1be114
 
 function pgflow.check_budgets_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The sums of pools are those of the rows behind them
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 91dd55b757edaf301fa5491171748c0d
 
 function pgflow.check_children_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Parents know their children, and hear of their ends
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 f51b515682ffc226d2ceb5ced0d2c68e
 
 function pgflow.check_collect_(collect integer, max_wait_seconds double precision, input json, key text, if_taken text, run_at timestamp with time zone, budget jsonb, key_seconds double precision, debounce_seconds double precision) returns integer, owner pgflow_owner
   -- Refuses (PF003) what cannot be collected; answers how many items a start brings
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 f65d24ce176d9ffcc76ceeb34793f5b4
 
 function pgflow.check_collection_(collection text) returns void, owner pgflow_owner
   -- Raises PF003 for a collection that may not be written: one with a reserved name, or the record of commands to relays
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 7d16195a1cd9db5681aa3e82e5b108c6
 
 function pgflow.check_cut_(run_id bigint, cut integer, edit json, is_fork boolean) returns void, owner pgflow_owner
   -- Refuses (PF003) a cut that is not in the journal or that another run cannot begin with
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 f33bf88b672dd57a80c2e9343ebabd4f
 
 function pgflow.check_documents_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Documents have times that can be
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 e74e865bd726e54dfdc174125c6f4349
 
 function pgflow.check_effects_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The effects that are owed are those that the journal leaves open
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 6298686c8974d9ad6d0ce19fc6d5c21d
 
 function pgflow.check_ends_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Ended runs and the generations of a chain
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 6d9ab9e5e416d5854b5c6d0c03dd24b3
 
 function pgflow.check_entities_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The history of each entity leads to its state, and agrees with the runs
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 1afd06722ea9bd027bbe779c7738605a
 
 function pgflow.check_event_waits_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Waits for events are of open runs, and no event was passed over
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 e92be04a0c560928753c3e62d782fbb0
 
 function pgflow.check_evidence_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Every row that is evidence is noted, and is as it was then
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 e85d1017f097d980deedbb3565b495c8
 
 function pgflow.check_fences_(run_id bigint, fences bigint[]) returns void, owner pgflow_owner
   -- Refuses (PF025) a run that does not hold these locks any more; it keeps them until the end of the transaction
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 db2d55c3965ba14bd8ed64863c94582b
 
 function pgflow.check_flow_input_(flow_id integer, input jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) an input that the parameters do not take
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 a6e42f1d32d31ab782b0fd4533ef313d
 
 function pgflow.check_flows_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Frames of runs in SQL agree with their journals
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 86495dbc97bca40fad05cbb1931ec657
 
 function pgflow.check_gates_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Gates asked are answered, expired, given up or open; what is open is owed, and its run waits for it
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 f29610d6b5937b743e5f9c2f11596345
 
 function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a history that no run can have had
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 e61dcbdc562dd4c1a9ac229f8fd2fa92
 
 function pgflow.check_if_taken_(if_taken text, run_at timestamp with time zone, key text, defaults json) returns void, owner pgflow_owner
   -- Refuses (PF003) options that need a key, or that exclude if_taken
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 4840e4f4a0803cfcc430eaede4f12e56
 
 function pgflow.check_input_(input json) returns void, owner pgflow_owner
   -- Refuses (PF003) an input that no run can have
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 3d9538b3008c2bcb9ed1f89d0fb84093
 
 function pgflow.check_inputs_(workflow text, shapes jsonb[], inputs text[]) returns void, owner pgflow_owner
   -- Refuses (PF003) an input that lacks a parameter, or has one too many, for all code of a workflow that is in force
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 208f02e1f22f92a5694800f1254fdf9c
 
 function pgflow.check_journal_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- A journal is dense, and ends with its run
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 19105b012eb6a961fde9e9ab2c90e9bf
 
 function pgflow.check_json_(value json, what text) returns void, owner pgflow_owner
   -- Refuses (PF003) a value too long, too deep or too large to be read back by every client
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 c97e61ecec58f5a90c191b586e9dd18a
 
 function pgflow.check_keeping_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Legal holds of runs that are gone
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 37360ae2b65fe60f198bbe41fa9d299e
 
 function pgflow.check_key_(key text) returns void, owner pgflow_owner
   -- Refuses (PF003) a key that is empty or too long; null is a key to be made up
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 6eeb7e1ac2227b2bf3ac3020c710f17f
 
 function pgflow.check_labels_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Labels are those of the start with the changes that the run has made
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 ced67e333ec2a1316d6859a1e016d59d
 
 function pgflow.check_lines_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Runs in lines, and whose turn it is
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 cafaa9102893294fb0b8a8487378aec9
 
 function pgflow.check_lock_(key text, holder text, ttl interval) returns void, owner pgflow_owner
   -- Refuses (PF003) a lock without a key, a holder or a limit of time
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 46dfbbd49c2070aa37c0d5be48d4ca3b
 
 function pgflow.check_locks_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Locks have one holder, whose run is open, and no waiter is forgotten
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 228497f37efeff79814c6cf43832b528
 
 function pgflow.check_mail_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Mail belongs to a chain, and something will look at it: a lease, a nudge or a timer
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 27139bd1ac4b85a5d5f97efc3754928d
 
 function pgflow.check_may_force_(key text) returns void, owner pgflow_owner
   -- Refuses (PF021) a caller without the right to force_cancel_run
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 2158af81725ad5a1927fce08c2781570
 
 function pgflow.check_may_settle_(effect_key text) returns void, owner pgflow_owner
   -- Refuses (PF021) a caller without the right to settle_effect
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 9e5318ca05e4f3f160b2b11f88158d8b
 
 function pgflow.check_name_(name text, what text, max_bytes integer DEFAULT 255) returns void, owner pgflow_owner
   -- Refuses (PF003) a name that is missing, empty or too long
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 57f78fced248866854941bcc880a2b19
 
 function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow_owner
   -- Refuses (PF003) labels or metadata that no run can have
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 2db6e6e75838ddae8e773eef3d2749e1
 
 function pgflow.check_obligations_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Every obligation that was opened is closed or in owed; a completed run has left none behind
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 3d388619948a381a5f082fa34acbcdbd
 
 function pgflow.check_origins_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Forks and later generations begin with the journal of their origin
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 42dce2527169bee0b5eaf62585393d9c
 
 function pgflow.check_page_(after bigint, max integer) returns void, owner pgflow_owner
   -- Refuses (PF003) a page of a verification that holds nothing
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 2e5eee55b98a2a9eeffd950b0a9ad706
 
 function pgflow.check_path_(path text[]) returns text[], owner pgflow_owner
   -- Refuses (PF003) a path that no document can have, and answers any other
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 21bc54926ffe07c653614886bce89dee
 
 function pgflow.check_payload_(run_id bigint, key text, name text, payload json) returns void, owner pgflow_owner
   -- Refuses (PF003) the payload of a signal that no registered version of the run's code would take
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=on
-  md5 f4a7632e46ec696804d73dc2422bbfad
 
 function pgflow.check_places_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- A run that is open has one place, which agrees with its journal
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 8d4c034836b1b16873d95f8a23d6c4de
 
 function pgflow.check_pool_(name text, budget jsonb) returns void, owner pgflow_owner
   -- Refuses a pool that is not there (PF026) and bad limits (PF003)
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 6024ca050815295b5850637d3090c924
 
 function pgflow.check_relays_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Cursors and deliveries are of events that there were
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 d1f57311c69c0a4d8f75cdb3fd64c8cd
 
 function pgflow.check_sagas_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Effects that are carried were done by the chain, and are taken back where it fails
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 2ca73111f765c163f356f7173bc7aa69
 
 function pgflow.check_schedules_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Slots are decided once, in their order, and no schedule is forgotten
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 61513275b8c3d698a6ec19080a6c57dd
 
 function pgflow.check_seals_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The journal is guarded, and equals what was sealed of it
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 c155c6660612a39b49e13e4065fe3315
 
 function pgflow.check_spec_(spec jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) what no slots can be made of; the fields of an expression are checked when it is evaluated
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 c7363c85f77d153c011b4d230cf60b82
 
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 86dcbaf63a475f69a3694bb3d06a5972
 
 function pgflow.check_starts_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Keys and deadlines have their runs
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 78a46d6ee435a96ad5049b32053f2b52
 
 function pgflow.check_steps_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Beats and drafts of steps are of open runs
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 f8ae6d271b27d7516f32f021e6eaa7ee
 
 function pgflow.check_tenants_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Roles of tenants that another role lets act for all, and runs that have another tenant than what they come from
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 a68ee1d4bccbe7e6811f727b73afd160
 
 function pgflow.check_times_(key_seconds double precision, debounce_seconds double precision, max_wait_seconds double precision, if_taken text, key text, run_at timestamp with time zone, budget jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) combinations of times that a key cannot have
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 8e36f9308807b1d98bb39f3ddc252b98
 
 function pgflow.check_updates_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Each update waits, was taken, or is answered, once; and the journal says so
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 97001dd65031709514570022d2da2749
 
 function pgflow.check_version_(version text) returns void, owner pgflow_owner
   -- Refuses (PF003) a version that no lane can have
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 5a09b87443f25f0d44b83db7ab378535
 
 function pgflow.check_waits_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- A parked run waits for something that can come, and has not come
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 d986e42c95e716a8d03006f947bbdc5b
 
 function pgflow.check_workflow(workflow text, version integer DEFAULT NULL::integer) returns TABLE(line integer, sqlstate text, message text, hint text), owner pgflow_owner
   -- Errors that plpgsql_check finds in the steps of a workflow in SQL: unknown tables, columns and functions, and wrong types, each with its line; PF006 where that extension is not installed
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 3a8d2ec991ceb95f7bcca296a6eda4d5
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 c25f61e92e5cbf7eed9b91fa559dcab7
 
 function pgflow.child_rows_(list jsonb) returns TABLE(n integer, child jsonb, call integer, workflow text, queue text, input json, key text, priority integer, run_at timestamp with time zone, timeout interval, labels jsonb, metadata jsonb, close_policy "char", version text, pool text, budget jsonb), owner pgflow_owner
   -- Rows of the protocol as columns: children to start
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.child_saga_(parent bigint, child bigint) returns jsonb, owner pgflow_owner
   -- Effects of a child that has completed which its parent must take back if it fails: {of: root of the parent, effects: [[name, key, code, request, result, reference], ...]}; null = none
   sql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 38f23dbbcbbf2bd86d5011bde20ce483
 
 function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[]) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one group of suspects
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 fd1dc024021c3b8b469b293849c98bfe
 
 function pgflow.claim_flows(worker_id integer, lanes integer[], max integer) returns jsonb, owner pgflow_owner
   -- Claims runs for a session that works: [[run, token, chain], ...]; null = none
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 6e0d237aabd24e5a3f31319b3561c03b
   grant execute to pgflow_worker
 
 function pgflow.claim_line_(queue text, lanes integer[], max integer, worker_id integer, tokens bigint[], may_suspect boolean, t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of a line, key by key, for a worker that serves these lanes of the queue. The queue is locked
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 cd6c3fe99e1e103146840312ba4f651c
 
 function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer, leased_until timestamp with time zone, reason text, detail json), owner pgflow_owner
   -- Claims up to this number of due pages. Call page_sent after sending, else they are given out again after the lease
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f25df8241da5ee9365cb84522febeb8f
   grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
   -- Claims up to max runs for a worker, only those behind {priority, run} if `after` is given; tokens are max random numbers that it will fence its writes with; took_us: how long it looked for them
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6eb3b2dd6a874958a75e2834bd1332b0
   grant execute to pgflow_worker
 
 function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb), owner pgflow_owner
   -- Facts for a worker on the runs it has just claimed, with the first page of each journal
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 c1555425e9445d6a9b65a0e79cee6162
 
 function pgflow.close_by_word_(me bigint, payload json, sent_by text, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records a person's word on an obligation, or its breach, if it is still open
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 c7f0032c598798bb1fb46d9519e8a20d
 
 function pgflow.close_days_(t timestamp with time zone) returns integer, owner pgflow_owner
   -- Computes the roots of days that are over; answers how many
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 79b787f611ecac7c37819f3f8e05bb74
 
 function pgflow.close_debt_(me bigint, said jsonb) returns void, owner pgflow_owner
   -- Removes an obligation from what a run owes, or notes who holds it now; no effect if it is closed
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 161736062fed34b9eefdcaecf8c4aef7
 
 function pgflow.close_gates_(ids bigint[], calls integer[] DEFAULT NULL::integer[]) returns void, owner pgflow_owner
   -- Closes gates of runs, all or those of some calls, with their debts and their undelivered mail
   sql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 f89066f90162b1f7a736c274f4e1f7f7
 
 function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USER) returns boolean, owner pgflow_owner
   -- Closes a loss, so that doctor does not show it any more; returns false if no open loss has this number
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c829a98f868b7d862ba17c8e4adc1574
   grant execute to pgflow_operator
 
 function pgflow.close_reservations_(runs bigint[], calls integer[]) returns void, owner pgflow_owner
   -- Returns what calls have reserved and not spent: of each run this call, or every one if it is null. The pools are locked
   sql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 11579aa6b2437d870f9337182115dc85
 
 function pgflow.closes_circle_(ticket bigint) returns boolean, owner pgflow_owner
   -- True if what is waited for is not given back before what the waiter holds
   sql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 000a2c09be58e97180b63c6d4354bcb0
 
 function pgflow.code_rows_(list jsonb) returns TABLE(code jsonb, workflow text, version text, code_hash text, is_pinned boolean, alias_of text, patches jsonb, signals jsonb, defaults json, parameters jsonb), owner pgflow_owner
   -- Rows of the protocol as columns: code of workflows, as workers and apps declare it
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.collect_(me bigint, workflow text, lane integer, input json, start_id uuid, most integer) returns boolean, owner pgflow_owner
   -- Adds the items of a start to a run that collects; false if it takes no more, null if a run has them already. One that is full, or has no room for them, begins at once. PF002: it is a run of another workflow
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 3d66cc6743fdfd9f0a0f5101bd1ae9e6
 
 function pgflow.collected_as_(tenant text, start_id uuid) returns bigint, owner pgflow_owner
   -- The chain that has the items of a start; null = none yet
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 99e81f31afd19ad3aa87c59a4d3e6195
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[] DEFAULT NULL::bigint[], payloads json[] DEFAULT NULL::json[]) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does. With more tokens than max, as many more runs are claimed as park in this commit
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 df07379ff93343c1f53d1bfbce9a75da
   grant execute to pgflow_worker
 
 function pgflow.commit_unit(run_id bigint, token bigint, seq integer, call integer, kind "char", name text, payload json, starts json, at_us bigint, worker_id integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- commit_units for one unit of one run, without a document: what a run that is alone in its process pays; null = well
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 2de79e24a31cc062372f39edee1be803
   grant execute to pgflow_worker
 
 function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payloads json[] DEFAULT NULL::json[]) returns jsonb, owner pgflow_owner
   -- Commits units, outcomes and changes of place of many runs, each fenced by its lease; null = all well
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 796685add2849c384f1d73b9e6690495
   grant execute to pgflow_worker
 
 function pgflow.compare_evidence_(e pgflow.evidence) returns TABLE(finding text, detail text), owner pgflow_owner
   -- Compares a row with what was noted of it; answers how it differs
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 cc3a2c462f8cb8274eee857ef02e8c2e
 
 function pgflow.compile_workflow(signature text, body text, schemas name[] DEFAULT current_schemas(false)) returns jsonb, owner pgflow_owner
   -- Compiles a workflow in SQL without making it: {workflow, parameters, variables, nodes, handler}; refuses (PF003) with line and column
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e7d6b8f97efba253d1a58b3965082dc1
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Settles the effect that was accepted under a reference, for webhooks and queues. Repeating the same verdict has no effect; PF001 if no effect has the reference (yet), PF006 if it has another verdict
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8329c9d6e33f2326670df00105873fb7
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4131,28 +3791,20 @@ function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text,
 function pgflow.conflict_(key text, chain bigint, workflow text, input json, defaults json, is_other_parent boolean) returns text, owner pgflow_owner
   -- Reason why a start cannot have a key: the run that has it, its status, and the differences
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 f8cbc94e026f05ea7018002656188875
 
 function pgflow.continue_(question jsonb, seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 260bc2e77add15388fbf96ca9c827d5b
 
 function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 1fc48ae2c5f79900ac450aa18065098f
 
 function pgflow.count_batch(batch text, tenant text DEFAULT ''::text, OUT runs bigint, OUT completed bigint, OUT failed bigint, OUT cancelled bigint, OUT is_whole boolean) returns record, owner pgflow_owner
   -- Number of the members of a batch, and how many of them have ended in which way; is_whole: all are named. PF001: no run that has a batch has the key
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 792c157215b5ea44684ebf6730971ede
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -4164,17 +3816,13 @@ function pgflow.count_batch(batch text, tenant text DEFAULT ''::text, OUT runs b
 function pgflow.count_lost_threads(worker_id integer, lost integer) returns void, owner pgflow_owner
   -- Records the number of a worker's threads whose bodies outlive their steps
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2a2034351301a1ff1ca103003a331df1
   grant execute to pgflow_worker
 
 function pgflow.count_open(chains bigint[]) returns bigint, owner pgflow_owner
   -- Of the newest runs of a schedule, for the view schedules: number of those that have not ended
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c9bbb04194f39be1f3cf14e5b1960a28
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -4185,65 +3833,46 @@ function pgflow.count_open(chains bigint[]) returns bigint, owner pgflow_owner
 function pgflow.create_workflow(signature text, body text, schemas name[] DEFAULT current_schemas(false)) returns text, owner pgflow_owner
   -- Makes a workflow of a text of plpgsql with labels, or its next version; says which version it is. PF003, with line and column, if the text is not sound; PF006 if the name is another's. It needs the right to create functions in the first schema of search_path
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set check_function_bodies=on
-  md5 b755b02956199c49460ece3e7355d4ae
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
 function pgflow.cron_field_(said text, field integer) returns integer[], owner pgflow_owner
   -- The values that a field of an expression of cron has, in their order
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 8b267edf265109e55615994363c4b52c
 
 function pgflow.cron_has_day_(days integer[], weekdays integer[], is_both boolean, day date) returns boolean, owner pgflow_owner
   -- True if the days of an expression have this one
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 42f36f2b4522ba1ce54e5236d23b60fb
 
 function pgflow.cron_moments_(wall timestamp without time zone, zone text, is_fixed boolean) returns timestamp with time zone[], owner pgflow_owner
   -- The moments at which a clock on the wall shows a time: none, one or two; of a fixed hour always one
   plpgsql stable strict
-  set search_path=pg_catalog, pg_temp
-  md5 646630386985561131ba6c099e0dcd52
 
 function pgflow.cron_slots_(cron text, zone text, after timestamp with time zone, most integer, upto timestamp with time zone DEFAULT 'infinity'::timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
   -- The next times after one that an expression of cron names in a zone, so many at most
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 b155793ed35427e88bb4311a8c00e1c3
 
 function pgflow.cron_value_(said text, field integer) returns integer, owner pgflow_owner
   -- The number that a value of a field is; refuses (PF003) others
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 297f5ed57c7af22d0dc9e9f43fcc7397
 
 function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
   -- The seq before the first unit of a step's last call, of its last failed or refused one if there is one
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 776aa74397e78e9fae5842d90d2777e6
 
 function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
   -- The seq before the step that failed last (of a run of a file: first), or before the first effect that was taken back for it, and before each lock in whose block it would be; null = no step has failed
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 3bdaac1534fe9b412bbd55c71e122e41
 
 function pgflow.day_head_(before bytea, day date, root bytea) returns bytea, owner pgflow_owner
   -- Head of a day: hash, behind 03, of the head of the day before it, the day and its root
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.deadlocks() returns TABLE(key text, workflow text, queue text, what text, waits_for text), owner pgflow_owner
   -- Runs that wait for each other for ever: what each waits for (child, lock, line, replacement or batch), and the run that it waits for. Cancel one of them
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c22b59e63eeff0e5a5caac53fb326f15
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -4254,21 +3883,15 @@ function pgflow.deadlocks() returns TABLE(key text, workflow text, queue text, w
 function pgflow.debounce_(me bigint, workflow text, lane integer, input json, labels jsonb, metadata jsonb, priority integer, start_id uuid, debounce_seconds double precision, max_wait_seconds double precision, timeout_seconds double precision, is_lined boolean) returns boolean, owner pgflow_owner
   -- Gives a run that has not begun the input and options of a later start, and puts it off; false if it has begun or is being cancelled. PF002: it is a run of another workflow
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 f871da068aa5052cf5b5ec0124d66d64
 
 function pgflow.declare_(one jsonb, worker_id integer, t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Sets a schedule as code declares it; false if it is like that already
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 30de81d292fec5439c21202981b804fb
 
 function pgflow.declare_app(declared jsonb) returns text[], owner pgflow_owner
   -- Sets the declarations of an app that are not set yet: {pools, queues, relays, schedules, codes}, each a list as declare_pools, declare_queues and declare_schedules take it; returns the names
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 75f63b432166452bff4dc7a5d49d3faa
   grant execute to pgflow_declarer
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4276,18 +3899,14 @@ function pgflow.declare_app(declared jsonb) returns text[], owner pgflow_owner
 function pgflow.declare_pools(pools jsonb) returns integer, owner pgflow_owner
   -- Sets the pools that an app declares, [{name, limits, parent, per, tz, soft, hard}, ...], each parent first, where that differs from its last declaration; answers how many
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ed402d3cb577eebfc0426f90f1f06670
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.declare_queues(queues jsonb) returns text[], owner pgflow_owner
   -- Sets rules of queues that an app declares, [{queue, rules}, ...], where that differs from its last declaration; a rule that it no longer names is taken away. Answers which queues have changed
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c3984baf38e77aa88f6184c623535bd3
   grant execute to pgflow_declarer
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4295,36 +3914,28 @@ function pgflow.declare_queues(queues jsonb) returns text[], owner pgflow_owner
 function pgflow.declare_relay(name text, topics text[], target text DEFAULT ''::text, start text DEFAULT 'oldest'::text) returns boolean, owner pgflow_owner
   -- Creates a relay, or sets the topics of an existing one; returns true if it is new. A new one begins with the oldest kept event, or after the newest
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 55ef9e12466d50b9e71af42ff8e4712b
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.declare_schedules(worker_id integer, declared jsonb) returns text[], owner pgflow_owner
   -- Sets the schedules that the code of a worker declares, [{name, workflow, spec, ...}, ...], where it says something else of one than code last did, and no newer code is there; answers which have changed
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e32c9f9a6c7cbce525dbc520f71683be
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.delegate_gate(gate text, from_approver text, to_approver text, reason text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Lets another answer a gate in place of a name or role that it asks. PF021 if it does not ask that one, or if that is neither the role of the session nor one that it is a member of, save for pgflow_speaker. PF006 if that one has approved, if the other may answer already, or if anybody may; PF022 if the gate is closed, PF001 if no open gate has the key
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ed00191adf0bf1fb09076d38fdd6df17
   grant execute to pgflow_approver
   grant execute to pgflow_speaker
 
 function pgflow.delete_documents(collection text, paths json) returns integer, owner pgflow_owner
   -- Deletes the documents of these paths, given as an array of arrays, and answers how many there were
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 294bf88c1de1de22ca9b26ec935de5b6
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4332,9 +3943,7 @@ function pgflow.delete_documents(collection text, paths json) returns integer, o
 function pgflow.delete_folder(collection text, prefix text[]) returns integer, owner pgflow_owner
   -- Deletes the documents in a folder and in those below, and answers how many there were
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ad8857468ff7d8d977f214c296dba145
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4342,10 +3951,8 @@ function pgflow.delete_folder(collection text, prefix text[]) returns integer, o
 function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, tell boolean DEFAULT true, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
   -- Sends a signal and, if the run is parked waiting for it, makes the run ready in the same transaction. Returns (chain, lane); lane is null if nothing was made ready: call wake(chain) then. Notifies the lane's workers unless tell is false. Also returns the number of the message and the status of a run that has ended, as post_signal does. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 27c5cce0ada80914efe5fb80375f9ec1
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -4354,14 +3961,11 @@ function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null':
 function pgflow.delivery_rows_(list json) returns TABLE(event_id bigint, outcome text, error text, delay interval), owner pgflow_owner
   -- Rows of the protocol as columns: outcomes of deliveries by a relay
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.discharge(obligation_key text, evidence json DEFAULT NULL::json, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Closes an obligation: it was done, as the evidence shows. Also closes the debt of an effect that is uncompensated: it was taken back. PF001 if nothing that is owed has the key
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f66136fb01116d44d3c1d9e164f2000f
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4369,25 +3973,19 @@ function pgflow.discharge(obligation_key text, evidence json DEFAULT NULL::json,
 function pgflow.discharge_(me bigint, call integer, verdict text, why text, said_by text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Closes a debt: says how, who and why
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 aa1f104e0416220b3b04b9b1797e7b7e
 
 function pgflow.draft_rows_(list jsonb) returns TABLE(n integer, stream text, value json), owner pgflow_owner
   -- Rows of the protocol as columns: values of streams that a running step emits
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.draw_rows_(list jsonb) returns TABLE(run_id bigint, call integer), owner pgflow_owner
   -- Rows of the protocol as columns: calls whose reservations in pools are returned
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.draw_workflow(workflow text, version integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- A version of a workflow in SQL, the current one if none is named, as a picture in the language of Mermaid. PF001 if there is none, PF021 if you may not see it
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 dbfc5806c7334328ea633cab53f810d4
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -4397,295 +3995,215 @@ function pgflow.draw_workflow(workflow text, version integer DEFAULT NULL::integ
 function pgflow.drop_blobs_(max integer DEFAULT 1000) returns integer, owner pgflow_owner
   -- Looks at loose blobs, up to so many, and removes those that no run names; answers how many. The last step of its transaction
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 b48de0fec122f545fa73747999510433
 
 function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean) returns void, owner pgflow_owner
   -- Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 87278621864a2bb69ae6bdc638dc1bd1
 
 function pgflow.drop_empty_partitions_() returns integer, owner pgflow_owner
   -- Drops partitions of the journal of which no run is left; answers how many
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 3d7d8011cd636f19df910f4230ff6640
 
 function pgflow.drop_events(older_than interval, max integer DEFAULT 10000, OUT events bigint, OUT partitions integer) returns record, owner pgflow_owner
   -- Removes events that are older, that every relay has taken and no run waits for: whole partitions as tables, and at most so many rows of the newest ones; answers how many of each
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c9fba5e782ff3985056bf2f8b4873112
   grant execute to pgflow_operator
 
 function pgflow.drop_frames_(run_ids bigint[]) returns void, owner pgflow_owner
   -- Forgets where runs were that have ended
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 ba1953c8ff80460dd91e9658552734d4
 
 function pgflow.drop_history(ended_before timestamp with time zone, max integer DEFAULT 1000, after bigint DEFAULT 0) returns TABLE(runs integer, partitions integer, last_root bigint), owner pgflow_owner
   -- Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none. A session that acts for tenants removes theirs only
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 43e8d09e0cf8a5da0ca372035cad517d
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
   -- Takes a message out of the mailbox of a run and puts it aside, or marks one that was put aside as dealt with; a run that was stuck for want of it goes on. PF001 if there is no such message, PF006 while the run is running
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8359de55acc9d9cf94eb2aa52e4ed6da
   grant execute to pgflow_operator
 
 function pgflow.drop_old_code_(before timestamp with time zone) returns void, owner pgflow_owner
   -- Forgets code that was last served before a time and before every run that is open
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 e85a091db6cc7e9839063a7af0a9f8ab
 
 function pgflow.drop_own_pools_(names text[]) returns void, owner pgflow_owner
   -- Removes the pools that runs had of their own among these and those above them, unless another run draws on them, such as a fork
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8f556d7a48dbaffe7e4a5aac2dcb5001
 
 function pgflow.drop_relay(name text) returns void, owner pgflow_owner
   -- Removes a relay, its cursor and its deliveries. PF028 if the relay does not exist
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 73dc7cfdf1653f461660aa24692bc5c9
   grant execute to pgflow_operator
 
 function pgflow.drop_retention(rule text) returns boolean, owner pgflow_owner
   -- Takes back a rule of retention; true if there was one
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 a3bd16c101652a0a3c92d6dd11e760ca
   grant execute to pgflow_operator
 
 function pgflow.drop_seals_(ids bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Notes of seals that the history of their runs was removed, and removes those whose whole round is
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 2dd42e7bdfd5b10ad9679fd51cfdb439
 
 function pgflow.drop_workflow(workflow text) returns void, owner pgflow_owner
   -- Drops a workflow in SQL and its functions; its texts stay in pgflow.workflows. PF001 if there is none, PF006 while runs of it are open
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 1a6aa8b769edf0bfd720a0d47eb76a0a
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
 function pgflow.due_slots_(s pgflow.schedule, t timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
   -- The upcoming slots that are due
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 6ea4e112c6a83315698905d4b2da10cc
 
 function pgflow.edit_note_(run_id bigint, cut integer, edit json) returns jsonb, owner pgflow_owner
   -- Hashes of a result before and after it was edited
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 c1c1f965f881ce5d437eff6ec41be3ae
 
 function pgflow.effect_ends_(run_id bigint) returns TABLE(call integer, ended_at integer), owner pgflow_owner
   -- Of each effect of a run that is closed, the seq of the unit that closes it
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 82c4ec7819f923f8428c4b45efa9e0cf
 
 function pgflow.effect_error_(name text, said_by text, why text) returns json, owner pgflow_owner
   -- The error that an effect raises after a person declared it failed
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 00917da9a9f7a506934ce8d4f6b38571
 
 function pgflow.effects_after_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, name text, key text, args_hash bigint, request json, risk text, code text, decision text, compensates text, state text, outcome "char", result json, is_undo boolean, is_undone boolean, is_foreign boolean, origin jsonb), owner pgflow_owner
   -- The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it helps to take another back, whether it was taken back there or in a later generation, whether the run that this one was forked from did it, and where
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 a36ceddd07d991970bcc6dcb6ddabddb
 
 function pgflow.emit_drafts(run_id bigint, token bigint, call integer, try text, after_seq integer, first_n integer, emitted jsonb) returns boolean, owner pgflow_owner
   -- A running step emits values, [[stream, value as text], ...], that count once it has completed; false if the lease is lost
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 807b24f4dd2b2579ec882714caf140d3
   grant execute to pgflow_worker
 
 function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes the outcome of a run that is cancelled without its code, who did it, and what it leaves owed
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 b0cd04e9888b0abadc2ee0fb64444ffa
 
 function pgflow.end_flow_(f pgflow.flow_frame, worker_id integer, token bigint, chain bigint, status text, reason text, output jsonb, error jsonb) returns jsonb, owner pgflow_owner
   -- Ends a run of a workflow in SQL
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 726fc3579c20d0d71ff4a28fb0981a1b
 
 function pgflow.end_forced_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, to_wake bigint[]), owner pgflow_owner
   -- Ends the runs of a batch that a cancel by force waits for: their positions, and the chains to wake
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8b04cd4c24086b60fcb76b697c6bf9d0
 
 function pgflow.end_locks_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Gives back all that runs hold, and takes them out of every queue, as they end; answers the chains to wake
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 d7c09267e2eb3c605ee4062b327b8d1a
 
 function pgflow.end_rows_(list jsonb) returns TABLE(run_id bigint, status text, reason text, output json, error json, chain_id bigint, token bigint, apart integer), owner pgflow_owner
   -- Rows of the protocol as columns: ends of runs
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.end_runs_(batch jsonb, payloads json[], t timestamp with time zone, OUT to_wake bigint[], OUT told jsonb) returns record, owner pgflow_owner
   -- Ends the runs of a batch: answers the chains to wake, and the results for parents that the same worker holds
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 3a5cc300a7d855f70517fadbe644d818
 
 function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   -- Status of a run that has ended and so takes no mail; null while it is open
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 98bcad53042c2c505c3670b03c3dac7f
 
 function pgflow.error_of_(node pgflow.flow_node, began timestamp with time zone, sqlstate text, message text, detail text, context text) returns jsonb, owner pgflow_owner
   -- The error of a node, as its journal has it
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 a0970b9fd5c5e7b2c24753b6e02e8df6
 
 function pgflow.event_rows_(list jsonb) returns TABLE(call integer, name text, topic text, match jsonb, key text, after bigint), owner pgflow_owner
   -- Rows of the protocol as columns: waits for events, which come as signals of a name of their own
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.evidence_hash_(kind text, key text) returns bytea, owner pgflow_owner
   -- Hash, behind 05, of the row of a kind that has this key; null if there is none
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
   set TimeZone=UTC
   set extra_float_digits=1
   set IntervalStyle=postgres
   set bytea_output=hex
-  md5 36adb8865224f0254300fd1dffd949a2
 
 function pgflow.evidence_kinds_() returns TABLE(kind text, is_of_run boolean, source text, key text, finds text), owner pgflow_owner
   -- Kinds of evidence: whether one belongs to a run, the rows, the key of a row r as JSON, and how $1 finds it
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 cd1333b2d9500f771f46412e423ddfde
 
 function pgflow.evidence_leaf_(e pgflow.evidence) returns bytea, owner pgflow_owner
   -- Leaf of a piece of evidence in the tree of its round
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.exact_(at timestamp with time zone) returns text, owner pgflow_owner
   -- A time as microseconds since 1970, or infinity
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.expire_gates_(questions jsonb, positions integer[], t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Closes the expired gates of a batch, unless an answer is in progress; returns the positions that got mail
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 1969ed639391a4eecebdda4ab7072df4
 
 function pgflow.expire_lines_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts a cancel to runs that have stood in a line for too long without beginning
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 e7091aaa10109ffcf42eefba19b73f02
 
 function pgflow.expire_runs_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts a cancel to runs whose deadline has passed
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 a8489f8c6bc7e8342994c4ad4585e77a
 
 function pgflow.export_blobs(chains bigint[]) returns TABLE(tenant text, digest text, size_bytes bigint), owner pgflow_owner
   -- Large values that runs of these chains name; read_chunk() reads them
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 3d83d2c6f125a952e6fd54f4a08fedda
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.export_runs(chains bigint[]) returns TABLE(chain_id bigint, run_id bigint, last_seq integer, history text), owner pgflow_owner
   -- Each generation of these chains as a JSON object without its journal, which export_units has: what import_run reads
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 fca0f51ef679539b3df26cf343c2fd79
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.export_units(run_id bigint, after_seq integer DEFAULT 0) returns text, owner pgflow_owner
   -- A page of a journal as JSON: [[seq, call, kind, name, payload as text, starts, at, due_at, recorded_at, token, args_hash, key], ...]; null at its end
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 0059f891fadbead911a6367ba4b92ebc
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.fail_node_(f pgflow.flow_frame, node pgflow.flow_node, worker_id integer, token bigint, chain bigint, error jsonb, OUT after pgflow.flow_frame, OUT place text, OUT wake jsonb) returns record, owner pgflow_owner
   -- Records that a node has failed: it is tried again later, or the run takes back what it did
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 6898afb3227c815cc8d8fb50a4fecccb
 
 function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigint), owner pgflow_owner
   -- Runs with all that they continued as and all that they started, and so on
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 dd35548b5c8ca9f778edb141e9cab637
 
 function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint, payloads json[] DEFAULT NULL::json[], closes jsonb DEFAULT NULL::jsonb, fences bigint[] DEFAULT NULL::bigint[]) returns bigint, owner pgflow_owner
   -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own, none of which is of the ledger of effects, and settles what is spent of a budget; the time in microseconds. PF025 if the run does not hold one of these locks any more
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 5ff649fef8e0b18f9299c32f22b0afec
   grant execute to pgflow_worker
 
 function pgflow.fill_batch(batch text, workflow text, run_ids bigint[], is_whole boolean DEFAULT true, tenant text DEFAULT ''::text) returns void, owner pgflow_owner
   -- Has a run of this workflow, which has not begun, wait until these runs have ended. It is named by its key, and they by their numbers. Call it in the transaction that starts them; is_whole: no more are named later. PF001: no run has the key; PF002: one of another workflow has it; PF006: it has begun
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 fc128bc8ae7a3b94668620c0ade4f717
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -4694,21 +4212,15 @@ function pgflow.fill_batch(batch text, workflow text, run_ids bigint[], is_whole
 function pgflow.fill_input_(input json, defaults json) returns json, owner pgflow_owner
   -- An input with the defaults of what it leaves out
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 3f691844da0de31465f1bdb73e6d3f5e
 
 function pgflow.find_anchor_(OUT anchor text, OUT box integer, OUT shard bigint, OUT node integer) returns record, owner pgflow_owner
   -- A shard of an anchor that lies on this node, and a key of it; null if there is none
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 df3d806248b7b0e08e3d3f72a251d2c6
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
   -- The chain that a key names; PF001 if there is none
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ad7649126a1f1d538139cc707087f94f
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -4717,29 +4229,21 @@ function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigin
 function pgflow.find_debt_(effect_key text, ref text) returns pgflow.owed, owner pgflow_owner
   -- The open effect that a key names, or that was accepted under a reference, locked; null = there is none. PF003 if several were accepted under it
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 2817070f40190f85642c04b5ce5e7d88
 
 function pgflow.find_relay_(name text) returns void, owner pgflow_owner
   -- Locks a relay, or PF028
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 eb34534866deef79ff85dab13d8a63eb
 
 function pgflow.find_wraps(key_id text, after jsonb DEFAULT NULL::jsonb, pages integer DEFAULT 128) returns TABLE(wraps text[], name text, first_page bigint, next jsonb), owner pgflow_owner
   -- Data keys of values that are wrapped with another key than the one named, in so many pages of a table behind `after`; answers the table, its first page, and where to go on. No row: that was the last table
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 826bf2f37cbf94347fe570b1d1b01eab
   grant execute to pgflow_operator
 
 function pgflow.finish_blob(blob bigint, OUT digest text, OUT size_bytes bigint) returns record, owner pgflow_owner
   -- Completes a blob, and answers its digest (the SHA-256 of the SHA-256 of its chunks) and its length in bytes. One with the same content takes its place, if the tenant has it
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7447eef618a14bd21b55fdbce32508d8
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -4748,571 +4252,389 @@ function pgflow.finish_blob(blob bigint, OUT digest text, OUT size_bytes bigint)
 function pgflow.fire_schedules(worker_id integer) returns double precision, owner pgflow_owner
   -- Fires the schedules that are due, if this worker is the one to do it, with no need of Python; answers the seconds until the next look
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 34ef717a26a44c02d8b6b5b3d1539693
   grant execute to pgflow_worker
 
 function pgflow.fire_slot_(INOUT s pgflow.schedule, slot timestamp with time zone, t timestamp with time zone, OUT lane integer) returns record, owner pgflow_owner
   -- Starts the run of a slot; what keeps it from starting is kept with the schedule
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 26aaac20089582958ce18f4e49f4c52c
 
 function pgflow.first_adopted_(run_id bigint) returns integer, owner pgflow_owner
   -- The next number, beyond those of any code, for a call that a run takes over from a dropped part
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 6542129bb7a11d31846e82f8e5e29db6
 
 function pgflow.first_again_(run_id bigint) returns integer, owner pgflow_owner
   -- The seq from which a retry of a run of a file does its steps again, as far as they are not kept; null for none
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 08df424105c49b0a4a7454871892502a
 
 function pgflow.first_failure_(run_id bigint) returns integer, owner pgflow_owner
   -- The seq before the first step of a run of a file that failed in its last try (NODE~2 is the second one), or before the start of the first run of a file that failed within; null for none
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 2edb91724a267f800744cc403e83f8cc
 
 function pgflow.first_run_(run_id bigint, seq integer) returns bigint, owner pgflow_owner
   -- The run to which a unit of a journal happened, of which others have copies
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 684619edc350f596c297da66fbe2e159
 
 function pgflow.fits_(e pgflow.event, w pgflow.event_wait) returns boolean, owner pgflow_owner
   -- True if a run that waits waits for this event
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 7bd6660753b4939b8d4c62966d0f44a4
 
 function pgflow.fits_(rule pgflow.policy_rule, name text, risk text, request jsonb, me bigint, decision text, is_by_model boolean, actor text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- True if a rule of the policy fits an effect of a run, with its inputs, or an effect that has no run yet
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 18005b9bd8d2dc2191f22979e59af344
 
 function pgflow.flow_add_(c jsonb, list text, item jsonb) returns jsonb, owner pgflow_owner
   -- Adds a node, or opens a block
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 a097e8e915572bf174ee69efafebfe0c
 
 function pgflow.flow_allows_(workflow text, privilege text, role oid) returns boolean, owner pgflow_owner
   -- True if a role owns a workflow in SQL, or was granted this right to it
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 12f68c2a42d4e437fd306e5238a49453
 
 function pgflow.flow_arguments_(body text, low text[], places integer[], i integer, stop integer) returns text, owner pgflow_owner
   -- The expression that makes the input of a child of its arguments, which stand between two tokens
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 dc3b266fbde9c2ff12ce5205519a9783
 
 function pgflow.flow_ask_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- ask: a gate, at which a person answers
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 75822117f84c57632865d35f0ddc2830
 
 function pgflow.flow_begin_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- begin: a block, which may have a handler of its own
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 5da357fd16f411d1c805b8d3e8aacb11
 
 function pgflow.flow_branch_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- elsif, else, and when of a case or a handler: the next branch
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 b576b3a75d0e30bb13b3102e106ae0e7
 
 function pgflow.flow_case_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- case: begins a block
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 39af2a467a9f6482a818abcd05d563f5
 
 function pgflow.flow_close_(what text) returns text, owner pgflow_owner
   -- Words that close a block
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 7d301c54c8acde56695651764fede360
 
 function pgflow.flow_count_(c jsonb) returns integer, owner pgflow_owner
   -- Number of nodes so far
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 7190110f7798addc521967647d1bcdab
 
 function pgflow.flow_cut_(body text, places integer[], i integer, stop integer) returns text, owner pgflow_owner
   -- The text from one token up to another
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 d7335bd67959a381541d7cdb11018199
 
 function pgflow.flow_declare_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- declare: variables of a block, which are kept with all others and set each time that it begins
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 4ca96daf40f279c9fe7da0a9e020df83
 
 function pgflow.flow_declared_(body text, low text[], places integer[], workflow text, parameters jsonb, schemas name[], OUT variables jsonb, OUT nodes jsonb, OUT begins integer) returns record, owner pgflow_owner
   -- Variables of a workflow, the node that sets them, and the token at which its text begins
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 375184cfe0480db7721e29fece20e32b
 
 function pgflow.flow_each_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- for each: a child for each row
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 02f918ae3e312ce46b0e3cbb9be3c26b
 
 function pgflow.flow_emit_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- emit: a value of a stream
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 31a83cfda3b90cea36f9ea2e16a60798
 
 function pgflow.flow_end_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- end: closes a block, or the text
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 40722dccf00fe28abd4fd259582a63a2
 
 function pgflow.flow_end_branch_(c jsonb) returns jsonb, owner pgflow_owner
   -- Ends a branch of an if, a case or a handler
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 7e413be871d2f33dfd8af0e315766012
 
 function pgflow.flow_event_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- wait for event: one of the outbox
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 435048a484aac0f51e5611331a1ea02a
 
 function pgflow.flow_exception_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- exception: begins the handler of a block, or of the workflow
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 68d51bbaad293df963d96c2b3d2d90e1
 
 function pgflow.flow_fail_(body text, at integer, message text, hint text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Refuses (PF003) the text of a workflow, with line and column
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 febbf0af4ab1b004896e26de650554ab
 
 function pgflow.flow_finish_(c jsonb, body text) returns jsonb, owner pgflow_owner
   -- The nodes of a workflow with its compensations, each with its line, its code and the node after it
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 819d829819763910556212f0eaa95732
 
 function pgflow.flow_for_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- for: begins a loop over rows or numbers
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 7da7dbc9931eb516591cc2dd9dff562b
 
 function pgflow.flow_gather_(step jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- The step at hand with one more statement of SQL
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 9d9cf0ac7e43a01a4cf39a54714d60dc
 
 function pgflow.flow_has_(variables jsonb, name text) returns boolean, owner pgflow_owner
   -- True if a variable of this name is declared
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 5b07090a215b8af0ea90498da9389faf
 
 function pgflow.flow_if_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- if: begins a block
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 28f119d6e8397b7b94f3bb6b63b031be
 
 function pgflow.flow_into_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns text, owner pgflow_owner
   -- The variable that the end of a statement names, null if it names none
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 3bc12cca8488dca7ef3ce17672dc0d0d
 
 function pgflow.flow_is_label_(low text[], i integer) returns boolean, owner pgflow_owner
   -- True if the statement at a token begins a step
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 a7df5d0037627fbc91c2a388d23762a1
 
 function pgflow.flow_is_row_(type text, schemas name[]) returns boolean, owner pgflow_owner
   -- True if a variable of this type takes a whole row
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 955d69993e36fe26cef40c368010967a
 
 function pgflow.flow_is_sql_(low text[], i integer, is_durable boolean) returns boolean, owner pgflow_owner
   -- True if the statement at a token is one of SQL or plpgsql, and so part of the step at hand
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 248349980c7ffc598889e7150d3d6ec4
 
 function pgflow.flow_is_word_(low text[], i integer) returns boolean, owner pgflow_owner
   -- True if the statement at a token begins with a durable word: one that ends a step
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 dd15d0e45dd90ca8b8e278a50a1a3945
 
 function pgflow.flow_label_(body text, low text[], places integer[], i integer, OUT opts jsonb, OUT stop integer) returns record, owner pgflow_owner
   -- Options of the step that the label at a token begins, and the token of its colon
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 b388a7cfcf732e23d85a03a452a2e123
 
 function pgflow.flow_leave_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- exit and continue: leave a loop, or a round of it, and give back the locks in between
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 e41f27f383c021706f1f149f276755f5
 
 function pgflow.flow_line_(body text, place integer) returns integer, owner pgflow_owner
   -- The line of a position in a text
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 e111bb6d43c410d9a9ddcab9fe86491d
 
 function pgflow.flow_lock_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- lock: begins a loop of one round, in which the run holds a lock
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 da1ecb29ca331763d30a9434ae122679
 
 function pgflow.flow_loop_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- loop and while: begin a block
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 697c2e8867a4972e90bdbd042e87ee7f
 
 function pgflow.flow_name_(token text) returns text, owner pgflow_owner
   -- The identifier that a token is; null if it is none
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 5db29755c3244ab79483b747ecdf3676
 
 function pgflow.flow_owner_(workflow text) returns oid, owner pgflow_owner
   -- Role that made the first version of a workflow in SQL
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 37b353d94df71fb97f17c76a7c640f92
 
 function pgflow.flow_parts_(body text, low text[], places integer[], i integer, stop integer, words text[]) returns jsonb, owner pgflow_owner
   -- The expressions behind words such as timeout, up to into or the end, and the token at which they end
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 c931379c11e19000098f16d376fe1549
 
 function pgflow.flow_place_(body text, at integer) returns text, owner pgflow_owner
   -- Line and column of a position in a text
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 32a9ac1349974e9255bd5d3382643bae
 
 function pgflow.flow_place_word_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- Compiles one statement that is not SQL, or the head of its block, by the word that it begins with
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 b75a3bfa7cfa40009bca9629adf029f9
 
 function pgflow.flow_publish_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- publish: an event, in a step of its own
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 9f8a141a0f260315c742a6f82a77aea0
 
 function pgflow.flow_raise_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- raise: the error that a handler has
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 255a53d6d6ff9b4ecd2bbcfc0adef724
 
 function pgflow.flow_refuse_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- Refuses (PF003) what cannot stand between steps
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 218cb797092930fa3960312fb8854a2d
 
 function pgflow.flow_return_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- return: the result of the run
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 39c60918c5f42bfab7e2b8b2b366e375
 
 function pgflow.flow_run_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- run: a child
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 e73febe0f32821712d5175976fd6081c
 
 function pgflow.flow_said_(f pgflow.flow_frame) returns text, owner pgflow_owner
   -- A frame as text, as far as its journal determines it
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 c2e5ef416a08b32c72d205ff2cd94853
 
 function pgflow.flow_seconds_(expr text) returns text, owner pgflow_owner
   -- The expression for the seconds of an interval
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 409b35f434c25b1a5ae0c3fbdc50c16e
 
 function pgflow.flow_set_(c jsonb, node integer, key text, value integer) returns jsonb, owner pgflow_owner
   -- Says of a node which one comes after it
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 bf15ea0992123c4c12f9b140a28927c7
 
 function pgflow.flow_signature_(signature text, schemas name[], OUT workflow text, OUT variables jsonb) returns record, owner pgflow_owner
   -- Name and parameters of a workflow: name(parameter type [= default], ...)
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 7c96ccf0d6343bdb6a622b3d7673c8b6
 
 function pgflow.flow_sleep_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- sleep: a timer
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 67e0aeab808ff65326d4d7b046a359bb
 
 function pgflow.flow_source(program jsonb, node_number integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- The text of the function that has the SQL of all nodes of a workflow, or of only one; 0 = of none
   plpgsql immutable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d0e7eb9309964e092ab74ae3b26d0303
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
 function pgflow.flow_span_(low text[], i integer, OUT stop integer, OUT is_durable boolean) returns record, owner pgflow_owner
   -- The last token of the statement at a token, null if it has no end; and whether something durable is in it
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 f1104b1ed9834abfe52fcb6992498b65
 
 function pgflow.flow_spend_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- spend: out of the budget of the run
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 aaabc502ebe07190d16cb42a17069101
 
 function pgflow.flow_state_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- set state: how far the run is
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 8de2b40a480ff8d7709f3658392bd718
 
 function pgflow.flow_step_(c jsonb, name text) returns integer, owner pgflow_owner
   -- The node of the step of this name; null if there is none
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 5be548c6cf4a0843e85887d59050e960
 
 function pgflow.flow_stop_(low text[], i integer) returns integer, owner pgflow_owner
   -- The last token of the statement at a token, or of the head of its block; null if it has none
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 5cc4bc9a33c8d8e1c39e7747e44ff6b9
 
 function pgflow.flow_tokens_(body text, OUT tokens text[], OUT low text[], OUT places integer[]) returns record, owner pgflow_owner
   -- Tokens of SQL as they are and in lower case, save what is quoted, with their positions; no blanks, no comments
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 f4bccd02ac1de6a364179ee15fe33dce
 
 function pgflow.flow_type_(type text, body text, at integer, schemas name[]) returns text, owner pgflow_owner
   -- The type of a variable, with what %type and %rowtype stand for
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 0d598c7c26adef2142a6ba4d88388f0b
 
 function pgflow.flow_undo_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- undo: the compensation of a step
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 e920299f24b2f420257773a9d22f82d4
 
 function pgflow.flow_until_(low text[], i integer, words text[]) returns integer, owner pgflow_owner
   -- The first of these tokens from a token on that stands in no brackets and no CASE, up to the end of the statement
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 8b13b5fc44aca5f00a25258c8b788504
 
 function pgflow.flow_value_(expr text) returns text, owner pgflow_owner
   -- The statement that answers the value of an expression
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 c420761bd835b0b1373f7c39b7288da7
 
 function pgflow.flow_variables_(body text, low text[], places integer[], i integer, stop integer, schemas name[]) returns jsonb, owner pgflow_owner
   -- Variables that are declared between two tokens, with types and values; a record lives within a step
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 6320ac4bc140ea68a49f3db63edb4b4e
 
 function pgflow.flow_wait_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- wait for: a signal, or an event
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 0ed0030504a747622a94a87ecf11d15b
 
 function pgflow.fold_done_(f pgflow.flow_frame, node pgflow.flow_node, seq integer, call integer, vars jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- The frame, at a step, after the unit that it is done, with the variables as they are then
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.fold_items_(f pgflow.flow_frame, call integer, kind "char", payload jsonb) returns void, owner pgflow_owner
   -- Keeps the rows that a loop has read, and which child each of them has, as a unit tells
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 e72716d7b388a9d8ac0a9f85b175f31a
 
 function pgflow.fold_journal_(run_id bigint, keep_items boolean DEFAULT false) returns pgflow.flow_frame, owner pgflow_owner
   -- The frame of a run as its journal tells it, and the rows of its loops
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 c23288752d3ff07eaa15a329b56621cf
 
 function pgflow.fold_released_(f pgflow.flow_frame, node pgflow.flow_node, call integer, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- The frame after a lock was given back, lost or refused
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 75f94053916f3d0fe2c56a1fe6ba3c68
 
 function pgflow.fold_unit_(f pgflow.flow_frame, seq integer, call integer, kind "char", payload jsonb, starts jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- The frame after one more unit of its journal
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 ffb1b5ed6678f999cf8abcc5cf4e0fe7
 
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 28e1d1b40ba1090191ec1591896abdea
   grant execute to pgflow_operator
 
 function pgflow.forget_charges_(runs bigint[]) returns void, owner pgflow_owner
   -- Removes the charges of runs whose history goes; the sums of their pools stay
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 bf23238cd0f21feb23cad04630826735
 
 function pgflow.forget_declarations_(names text[]) returns void, owner pgflow_owner
   -- Forgets the declarations of dead workers for these schedules, or for all
   sql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_indexscan=off
-  md5 8379e5af8ad378aca9699e3df7b6f2a0
 
 function pgflow.forget_events_(chains bigint[]) returns void, owner pgflow_owner
   -- The runs of these chains wait for no events any more
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 2889feac00451d51283a7ac550f03e4c
 
 function pgflow.forget_flow(workflow text) returns void, owner pgflow_owner
   -- Notes that a workflow was dropped: that its functions are gone shows the right to; PF006 while runs are open
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b23f855195caee21d9e13f625ca579f7
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
 function pgflow.forget_subject(subject text, why text, label text DEFAULT 'subject'::text, tenant text DEFAULT NULL::text, max integer DEFAULT 1000, is_dry boolean DEFAULT false, OUT removed integer, OUT open integer, OUT held integer, OUT owing integer) returns record, owner pgflow_owner
   -- Removes the families of runs that have a label with the name of a subject, once they have ended: of so many families in one call, so call it until removed = 0. Answers the runs that it removed, and the families that it left since they are open, under a legal hold or owe something. It records why, and no name. is_dry only counts. Without a tenant: those of the session, or of all
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 f4b4ad4f35da883d4e2d30ba19143202
   grant execute to pgflow_operator
 
 function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, with_mail boolean DEFAULT false, generation integer DEFAULT NULL::integer, labels jsonb DEFAULT NULL::jsonb, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'forked'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
   -- Starts a run that begins with another's journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1983a4255d00f7a36b559166269651dc
   grant execute to pgflow_operator
 
 function pgflow.free_key_(key text, t timestamp with time zone, OUT to_wake bigint[], OUT is_put_off boolean) returns record, owner pgflow_owner
   -- After a holder has gone: lets the next one in, or leaves that to the sweep
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 fafbe3208719a9122e3d545165ea3246
 
 function pgflow.free_key_(tenant text, parent bigint, key text) returns void, owner pgflow_owner
   -- Frees the key of a child that was handed over, has ended, and is asked for with other arguments
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 713f1e69b6d2b91f62202383e683a107
 
 function pgflow.free_keys_(tenant text, keys text[], key_seconds double precision, start_id uuid) returns void, owner pgflow_owner
   -- Frees those of these keys that count no longer, in the order of keys
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 4103c0ed4766ffab0289bd194fcca886
 
 function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with time zone) returns TABLE(run_id bigint, lane_id integer), owner pgflow_owner
   -- Held -> ready for runs that are stuck for want of an effect's outcome, once its outcome has been settled
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 9773c2ba1945f9bf2e40fe3c6a20ab96
 
 function pgflow.free_stuck_(run_ids bigint[]) returns integer, owner pgflow_owner
   -- Lets stuck runs, which are locked, be tried again; answers how many
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 d3d14ea87477f336b024c48db6b63c74
 
 function pgflow.fresh_frame_(run_id bigint) returns pgflow.flow_frame, owner pgflow_owner
   -- The frame of a run that has not begun, with the current version
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 6e0429d9fa921efaca64af2d2aa76738
 
 function pgflow.fresh_nodes_(run_id bigint) returns TABLE(node text, seq integer), owner pgflow_owner
   -- Nodes of a run of a file that are done again with every retry, each with where it began
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 f9b3f6709e1fef59efb8ac85006247bc
 
 function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner pgflow_owner
   -- Converts microseconds since 1970 to a time
   sql immutable strict
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.gate_has_ended_(run_id bigint, call integer) returns boolean, owner pgflow_owner
   -- True if the journal has the verdict of a gate, and it did not go back; or the code gave it up
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 53e6829827eade2c2d0b3fd6a2602d58
 
 function pgflow.gate_now(run_id bigint, call integer, OUT approvers text[], OUT quorum integer, OUT answers json, OUT edit json, OUT payload_hash text) returns record, owner pgflow_owner
   -- Present state of an open gate, for the view gates: approvers, quorum, answers, and the request as edited last, with its hash
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 06695650ad8a4639c3a4dfe7a32fcc77
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -5324,14 +4646,11 @@ function pgflow.gate_now(run_id bigint, call integer, OUT approvers text[], OUT 
 function pgflow.gate_rows_(list jsonb) returns TABLE(n integer, call integer, name text, key text, request json, hash text, approvers jsonb, quorum jsonb, timeout jsonb, on_timeout text, escalate jsonb, needs_value jsonb, decision text, shape jsonb), owner pgflow_owner
   -- Objects of the protocol as columns: gates to ask
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.get_documents(collection text, paths json, refresh boolean DEFAULT false) returns TABLE(path text[], value text, created_us bigint, updated_us bigint), owner pgflow_owner
   -- Documents of these paths, given as an array of arrays, as far as they are there. With refresh, the time to live of each begins anew
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 87aef50c0739e096ec2b186614fe715c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -5339,78 +4658,57 @@ function pgflow.get_documents(collection text, paths json, refresh boolean DEFAU
 function pgflow.grant_budget(pool text, amounts jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Allows more of a pool in its current period: amounts by unit, such as {"usd": 10}, beyond its limits. PF026 if there is no such pool
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 a3c5c099b5f3f52a347fbee9159b8d46
   grant execute to pgflow_operator
 
 function pgflow.grant_key_(wanted text, t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Serves the queue of a key that this transaction has to itself, as far as it goes; answers the chains to wake
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 12abe49c25c8cfad87533a77a435793f
 
 function pgflow.grant_tenant(role text, tenant text) returns void, owner pgflow_owner
   -- Lets a login act for a tenant, and for no other but those that it was granted before. It must be a member of pgflow_tenant and of no other role of pgflow (else PF006), for instance not pgflow_client
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 357837c57eb10185d6de9cac46d964d2
   grant execute to pgflow_operator
 
 function pgflow.grant_workflow(workflow text, role text, privilege text) returns void, owner pgflow_owner
   -- Grants a role, or public, the right to start, see or replace a workflow in SQL. PF021 if you do not own it; an operator grants rights to a name that is not taken
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c764ea39c4d4aeaad8ccf2f456e05153
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
 function pgflow.guard_table_(name text) returns void, owner pgflow_owner
   -- Makes a table append only, unless it is
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 b1de8f7184c88749172d1b7b64a3eb83
 
 function pgflow.hand_on_debts_(me bigint, cut integer, said text, why text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Closes the debts of a run for what another takes back from now on: the generation that begins with its journal up to a cut, or, without a cut, its parent
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 cbf325fd0976c17e6463ed5cf318b3b9
 
 function pgflow.hand_on_saga_(me bigint, chain bigint, generation integer, entries jsonb, of_children jsonb) returns void, owner pgflow_owner
   -- Hands effects of a run, [[call, place of its code], ...], and those of its children, by key, on to the next generation of its chain
   sql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 f47e9645acbaf0d9d4f712a7bb456286
 
 function pgflow.handed_rows_(list jsonb) returns TABLE(call integer, code text), owner pgflow_owner
   -- Rows of the protocol as columns: effects of a run that its next generation takes back if it fails
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.has_done_(chain bigint) returns boolean, owner pgflow_owner
   -- True if a run, or a child of it, has done effects, or may have, that were not taken back
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 4067713e5db636d732a475df2e54de2f
 
 function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   -- True if a JSON text holds more than 4,299 digits in a row outside of strings
   plpgsql immutable strict
-  set search_path=pg_catalog, pg_temp
-  md5 0d0a9580da36c964358ae5f9314d5c64
 
 function pgflow.has_passed(at timestamp with time zone) returns boolean, owner pgflow_owner
   -- True if a time is over by the database's clock: of a link, before it shows a gate
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7e5865d70c9ef96c912b6962df9a2aad
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -5422,494 +4720,345 @@ function pgflow.has_passed(at timestamp with time zone) returns boolean, owner p
 function pgflow.has_ready(lanes integer[]) returns boolean, owner pgflow_owner
   -- True if a run of these lanes may be claimed
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 5278cf13b090e0b8ec9ac5da1edef14c
   grant execute to pgflow_worker
 
 function pgflow.has_ready_flows(queues text[]) returns boolean, owner pgflow_owner
   -- True if a run of a workflow in SQL may be claimed from these queues
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6ee6259559d78dc9238f93ddca90286f
   grant execute to pgflow_worker
 
 function pgflow.has_updates(names text[]) returns boolean, owner pgflow_owner
   -- True if an update of entities of these names was requested by SQL
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b99a6a7123c39e30a34650c9d52e944b
   grant execute to pgflow_worker
 
 function pgflow.has_word_(debt pgflow.owed) returns boolean, owner pgflow_owner
   -- True if the run of an effect has mail that says what became of it, and has not taken it yet
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 a6d47a47c09c0b3f43ece363e2f969f6
 
 function pgflow.hash_(body text) returns bytea, owner pgflow_owner
   -- SHA-256 of a text in UTF-8, without the wraps of envelopes in it
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.hash_payload_(value json) returns text, owner pgflow_owner
   -- Hash of a request as it is stored: SHA-256 of its text, in hex
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 d20761f92d367d9788bbf239d68465a7
 
 function pgflow.hear_(questions jsonb, mailed integer[]) returns integer[], owner pgflow_owner
   -- Runs of a batch with mail that people want to pause; what was asked before they wanted it to go on is dropped
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 2775df4520ddad415eecb88475026b52
 
 function pgflow.hear_late_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Takes the words on obligations that were sent to runs that have ended meanwhile; runs with another writer are left to the next wake
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 273b1735fd0553c23d7049b3214466ce
 
 function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, attempts integer, timeout_seconds double precision, t timestamp with time zone) returns pgflow.run, owner pgflow_owner
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 7c5e630fcb4805ca1873f9a261032c88
 
 function pgflow.held_locks_(f pgflow.flow_frame) returns TABLE(node text, call integer, key text, fence bigint), owner pgflow_owner
   -- Locks that a run in SQL holds, by the nodes that took them
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 bbf9acab7016f2e8ec0ea08fb9690790
 
 function pgflow.heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Facts for a worker on a run that begins with the journal of another; null of any other run
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 f3dc0ea76e8c9635fb4881671ccf9bd6
 
 function pgflow.hold_(run bigint, seq integer, t timestamp with time zone, why jsonb, noted jsonb DEFAULT NULL::jsonb) returns void, owner pgflow_owner
   -- Lease -> held, for a reason as a question has it, perhaps with another detail
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 22b33de8ae9ccc43595df0b60ed6962b
 
 function pgflow.hold_history(key text, why text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Puts a legal hold on a run: nothing removes it, or what belongs to its family, until release_history(). PF001 if no run has the key
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 298e625dce425a6227931ebffadf7797
   grant execute to pgflow_operator
 
 function pgflow.hold_relay(name text, token bigint, lease_seconds double precision) returns boolean, owner pgflow_owner
   -- Prolongs the lease of a relay; false if another has it
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 160f8b5df8f3a88880c4d74e2ffce6f0
   grant execute to pgflow_worker
 
 function pgflow.hold_rows_(list jsonb) returns TABLE(call integer, key text, fence bigint, is_given_back boolean), owner pgflow_owner
   -- Rows of the protocol as columns: blocks that hold locks
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.hold_still_(child bigint) returns bigint, owner pgflow_owner
   -- Locks an open run where it is, a lease too, so that it ends neither meanwhile nor unheard; null = it has ended
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 9e0b4bde94e1d8ceec555e8e02634edb
 
 function pgflow.horizon_(newest bigint, me xid8, oldest xid8, INOUT horizon bigint, INOUT seen_id bigint, INOUT seen_xid xid8) returns record, owner pgflow_owner
   -- A horizon, and the one that comes next, brought on. The newest number must have been read before the reader had the number of its transaction, and that before the oldest one that is open
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 d675bf78275eec7cb387f1b598c82062
 
 function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp with time zone, due_timers bigint), owner pgflow_owner
   -- True if nothing is ready, leased, nudged, due or to be brought to a run; the time of the next timer; and the number that are due
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 43e6e85de230b525485d685f66cf8b68
   grant execute to pgflow_worker
 
 function pgflow.import_run(history json) returns bigint, owner pgflow_owner
   -- Inserts a run that another database exported, as history that nothing can execute; answers its number here. PF002 if the key or the run is known, PF003 if the text is not a history
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b468db79e602e468c49a6037ae0471e5
   grant execute to pgflow_operator
 
 function pgflow.inherit_gates_(heir bigint, cut integer) returns void, owner pgflow_owner
   -- Opens the gates of a run that begins with the journal of another, where they are open: each under its own key
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 7ff04e713eda536adea0bd3ebf4a7415
 
 function pgflow.insert_history_(history json, header jsonb, t timestamp with time zone) returns bigint, owner pgflow_owner
   -- Inserts a run that has ended, with its journal
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 59c97933116886fc5c0e444b6d609a73
 
 function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 063acd30d1c16e9175818e715b7e7cc3
 
 function pgflow.intend_(me bigint, token bigint, intents jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT refused jsonb, OUT terms jsonb) returns record, owner pgflow_owner
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through, terms = those of the gates at which leave is asked
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 f8f2065f4f4d570524d47ebdce86b1d0
 
 function pgflow.intend_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, more jsonb), owner pgflow_owner
   -- Records the intents and further attempts of a batch: of each position the last seq then, its units, and what the policy does not let through
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 60e2d07b4122e5919fa1c5d1bb8e2e05
 
 function pgflow.intent_rows_(list jsonb) returns TABLE(call integer, name text, key text, args_hash bigint, ordinal jsonb, request text, risk text, code text, is_keyed boolean, decision text, compensates text, reads jsonb, ground "char", seconds interval, expects text, notice jsonb, is_undo boolean, leave text), owner pgflow_owner
   -- Objects of the protocol as columns: requests for leave to attempt effects
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.intern_lane_(queue text, workflow text, version text, is_start boolean DEFAULT false) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new; for a start, refused (PF003) if names that no worker knows are too many
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 9afabb25a826a34f122a49648f7aadb8
 
 function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflow_owner
   -- True if a worker has registered this name as an earlier one of the workflow
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 594a5cc149e9ee7764dfa2daf91ead82
 
 function pgflow.is_asked_(kind text, questions jsonb, has_mail boolean, is_pausing boolean) returns boolean, owner pgflow_owner
   -- True if questions need answers of a kind
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.is_batch_due_(b pgflow.batch) returns boolean, owner pgflow_owner
   -- True if a poll finds that a member has ended, or all
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 32e2bf7f5613dd5ec3a74cfaaed9201f
 
 function pgflow.is_by_model_(me bigint, decision text) returns boolean, owner pgflow_owner
   -- True if an effect of a run rests on a decision that names a model, or on one that cannot be looked at
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 d2b59123461c89746549546bacab0a55
 
 function pgflow.is_chain_open_(chain bigint, claimed bigint) returns boolean, owner pgflow_owner
   -- True if a chain, of which this generation was claimed last, has not ended
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 a8ac0a4236fb5441f0e5820f5ba024c0
 
 function pgflow.is_closed_(gate text) returns boolean, owner pgflow_owner
   -- True if an answer that counts has closed a gate
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 fd00253290c5e89f0857cf858d2f7e8b
 
 function pgflow.is_envelope_(value jsonb) returns boolean, owner pgflow_owner
   -- True if a value was encoded by the codec of an app
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 3939bac97329b79457ba75555085fab4
 
 function pgflow.is_first_(chain bigint, key text, name text, payload json, OUT is_first boolean, OUT message_id bigint, OUT ended_as text) returns record, owner pgflow_owner
   -- True if a message is sent to a chain for the first time under an idempotency key; else which one was, and how the run ended if it did not take that
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 88bcd2e751566bf60999a49ae8570ee6
 
 function pgflow.is_forced_(run_id bigint) returns boolean, owner pgflow_owner
   -- True if a run was ended by force, without its code
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 149723880d506965f707f62b72e81b68
 
 function pgflow.is_fresh_(step text, nodes text[]) returns boolean, owner pgflow_owner
   -- True for a step of one of these nodes, in any round and try of it
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 aa9bd694698e4d2794f3191c85203dfe
 
 function pgflow.is_handed_on_(run_id bigint, seq integer) returns boolean, owner pgflow_owner
   -- True if another run owes what a unit opened: the generation that took it over, or the origin of a fork
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 cb3a580d5d4318ea84a077cee474b393
 
 function pgflow.is_judgeable_(request jsonb, path text) returns boolean, owner pgflow_owner
   -- True if a rule of the policy can see what its jsonpath looks at, of a request that may be encoded
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 8d26b435fa80e4b88be5dbd893e82c5a
 
 function pgflow.is_kept_by_(worker_id integer, t timestamp with time zone, OUT is_mine boolean, OUT wait_seconds double precision) returns record, owner pgflow_owner
   -- True if a worker is to look after the schedules, which it says anew each time; else when it asks again
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 b52cc4e1b64a3240a8de73fd1aa8525c
 
 function pgflow.is_kin_(parent bigint, queue text, key text) returns boolean, owner pgflow_owner
   -- True if a parent, or an ancestor of it, has a turn of this key
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 e2efd9b9adf4b9f054b6016b339110ee
 
 function pgflow.is_of_file_(run_id bigint) returns boolean, owner pgflow_owner
   -- True for a run of a workflow file
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 b73dcfaa7c4007b7b5d8b770addff0c2
 
 function pgflow.is_open_(chain bigint) returns boolean, owner pgflow_owner
   -- True if the newest generation of a chain has not ended
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 a322c2cc284328ffff06306db4cdc32e
 
 function pgflow.is_open_to_(key text, shared boolean) returns boolean, owner pgflow_owner
   -- True if a key is free, or shared by all holders and the next one
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 e2b23d4a553554cad642334973f8e8b3
 
 function pgflow.is_own_(chain bigint, start_id uuid) returns boolean, owner pgflow_owner
   -- True if a chain was started by the very start that asks: its answer was lost, and it is sent again
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 0d144fa7a1051f5774ec0400adba7d43
 
 function pgflow.is_recorded_redaction_(me bigint, seq integer, what text, body text) returns boolean, owner pgflow_owner
   -- True if a unit says that this value was redacted to what is there now
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 ac1dcb7b3b03454cfccff55d3cc53b1c
 
 function pgflow.is_redacted_(body text) returns boolean, owner pgflow_owner
   -- True if a value's text stands for one that was redacted
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.is_returned_(run_id bigint, seq integer) returns boolean, owner pgflow_owner
   -- True if a message that was taken at a unit went back to the mailbox
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 f9857f9c9a24930aed75a67739c438a2
 
 function pgflow.is_same_(value json, other json) returns boolean, owner pgflow_owner
   -- True if two values have the same text, be it that a rotation of keys has reached only one of them
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.is_short_object_(body text) returns boolean, owner pgflow_owner
   -- True if the text of a json value is plainly an object that check_json_ accepts; false says nothing
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.is_to_be_undone_(child bigint, key text) returns boolean, owner pgflow_owner
   -- True if an effect that a child left to its parent can be taken back
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 0b1ee2703354f55b59b0a67391ae2d0f
 
 function pgflow.is_transient_(error jsonb) returns boolean, owner pgflow_owner
   -- True if an error says nothing about the statement: it is tried again, and not counted
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.is_undoing_(run_id bigint, cut integer) returns boolean, owner pgflow_owner
   -- True if a run has yet to take back a dropped part before its code goes on
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 c54dcf359328e4ecc67f983954293d36
 
 function pgflow.is_wanted_(lower bigint, upper bigint) returns boolean, owner pgflow_owner
   -- True if some relay has not taken all of its events among these numbers, or they were not compared with what a run waits for
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 56cd19bf630a62e1816925e4a6b4e08a
 
 function pgflow.join_citus_() returns text, owner pgflow_owner
   -- Makes each transaction that writes pgflow's tables commit in two phases, on a node of Citus; pgflow migrate calls it. Returns 'citus', 'alone' (no nodes yet) or 'plain'; raises PF006 if that cannot be done
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 c98e03928ab3359dcf6815e82e67533a
 
 function pgflow.joined_(one json, other json) returns json, owner pgflow_owner
   -- Two inputs of one list as one; null if the first is none, or of another parameter. The second is checked
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 ad4ad7b68a924559c308e6854c68ef66
 
 function pgflow.journal_(run_id bigint, after_seq integer, max_bytes integer) returns text, owner pgflow_owner
   -- Units after a seq as JSON [[seq, call, kind, name, payload as exact text, starts, at, due_at], ...], at most about max_bytes of them
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 c663ccf038e1bf8b8685d0943e786d5a
 
 function pgflow.json_columns_() returns TABLE(name text, columns text[]), owner pgflow_owner
   -- Tables with values, and the columns of these
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 6cf44c8278aadc2f352fab8a384f5b31
 
 function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
   -- Depth to which a JSON text is nested
   plpgsql immutable strict
-  set search_path=pg_catalog, pg_temp
-  md5 2812c0415c9322874b89aeba477e0f30
 
 function pgflow.judge_plan(acts jsonb) returns jsonb, owner pgflow_owner
   -- Judgement of the policy in force on acts [[name, risk, request], ...] that a model has planned: for each the version that wants a gate, with its terms, or null
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c5d6c7dc9b99dbefa59d94d0147b6261
   grant execute to pgflow_worker
 
 function pgflow.judge_queue_(q pgflow.queue, workflow text, version text) returns boolean, owner pgflow_owner
   -- Refuses (PF003, PF006) a start that a queue does not take; true if its runs stand in a line
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 c344e6b21a72023980c7ed29d0dc1aaa
 
 function pgflow.keep_key_(chain bigint, key text, message bigint) returns void, owner pgflow_owner
   -- Remembers which message was sent under an idempotency key
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 8094e036a66f72094942787c9f4961cf
 
 function pgflow.keep_schedules(worker_id integer, max integer DEFAULT 100, at_once boolean DEFAULT false) returns TABLE(fired integer, lanes integer[], cancelled bigint[], undeclared text[], troubles text[], refills json, wait_seconds double precision), owner pgflow_owner
   -- Fires what is due, if this worker is the one to do it, or at once; answers how many runs were started, in which lanes, which chains were cancelled, which schedules no code declares any more, what kept runs from starting, for which ones slots have to be computed (refill_schedules), and the seconds until the next look, or, at once, until the next slot (null = there is none)
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ed0208416184aa6dccca0d416b128ed7
   grant execute to pgflow_worker
 
 function pgflow.key_counts_(chain bigint, key_seconds double precision) returns boolean, owner pgflow_owner
   -- True if a chain is open, or was started less than so many seconds ago: then it still has its key
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 6359235c42cbb2b2f9ebf8dabe9a5349
 
 function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
   -- The keys of a batch as UUIDs; refuses (PF003) what is none
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 b0ab3c707ae7e2ac5eea6ae93c4cc988
 
 function pgflow.known_code_(workflow text, version text, OUT defaults json, OUT shapes jsonb[], OUT code_ids integer[]) returns record, owner pgflow_owner
   -- Reads the recorded code of a workflow once: the defaults of its parameters in the code that was served last; the shapes of the parameters, and the numbers, of the code in force, which living workers have, or else was served last. No version = any; nulls = none is known
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 b3d9e291789ba46ea0af397a6eec12e5
 
 function pgflow.known_pool_(name text) returns pgflow.pool, owner pgflow_owner
   -- A pool, locked; PF026 if there is none of this name
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 971fc411852967a40bf204ddf7af857b
 
 function pgflow.known_schedule_(name text) returns pgflow.schedule, owner pgflow_owner
   -- Locks a schedule and answers it; PF027 if there is none
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 54dc0ac30062b91c229a2e02310449c8
 
 function pgflow.labels_at_start_(run_id bigint, labels jsonb) returns jsonb, owner pgflow_owner
   -- Labels that a run was started with, given its number and the labels that it has now
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.lacking_(names text[], periods timestamp with time zone[], amounts jsonb, OUT reason text, OUT pool text, OUT unit text, OUT allowed numeric, OUT remaining numeric, OUT asked numeric) returns record, owner pgflow_owner
   -- Reason why pools do not admit these amounts: no_pool, revoked, or used_up with the unit and what is left; null = they do. A pool with a limit that is used up admits nothing at all
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 0e091e52d0f639570a69867490409fd9
 
 function pgflow.latch_(name text) returns bigint, owner pgflow_owner
   -- Number of the advisory lock of a name, which only this installation can compute
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 1eebd3af0b0a502a653cd76dde16ff70
 
 function pgflow.latch_of_(salt bytea, name text) returns bigint, owner pgflow_owner
   -- Number of the advisory lock of a name, with the secret at hand: what is hot joins that to save a call
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.later_look_(s pgflow.schedule, t timestamp with time zone) returns timestamp with time zone, owner pgflow_owner
   -- Time at which a schedule is to be looked at next
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 9ded9728564b78c44412daab81a8475c
 
 function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Ends a generation whose place is locked, or that has ended, as continued by another
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 67e10f97f26a494f90d3ab886236718c
 
 function pgflow.leave_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, place text, to_wake bigint[], lanes integer[]), owner pgflow_owner
   -- Holds runs of a batch, or ends them as the next generations of their chains: of each its new place, and whom to wake
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 2a3386d1631553600814ceca3da0dd6d
 
 function pgflow.leave_block_(INOUT f pgflow.flow_frame, worker_id integer, token bigint, chain bigint, try integer, OUT wake jsonb) returns record, owner pgflow_owner
   -- Goes on with the handler of a block that has failed, once what was done in it is taken back
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 dcc7228faac711d7ac6b7493f972a1dc
 
 function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- A worker is gone: what code it had was served until now
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 05f5df1cffc5c2a4d0dd12097c851032
 
 function pgflow.leave_keys_(run bigint, children jsonb) returns void, owner pgflow_owner
   -- Gives back keys that this transaction has taken for children that will not be
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 549f705b3a510b1d41ccbaa638571c88
 
 function pgflow.leave_line_(queue text, max integer) returns integer[], owner pgflow_owner
   -- Moves runs from the line of a queue to ready, except those that are locked; returns their lanes
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 9c7102b7d356cd66a632f035226a6bea
 
 function pgflow.leave_lock(key text, holder text, secret text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Removes plain code from the queue of a lock, or releases the lock if its turn has just come. It needs the secret; without it, nothing changes
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 8f0a1b519a9f816d0afc8ac02832bba3
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -5917,128 +5066,91 @@ function pgflow.leave_lock(key text, holder text, secret text DEFAULT NULL::text
 function pgflow.leave_obligations_(run_ids bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Leaves to people what runs owe that have failed or were cancelled
   sql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 9a36e433357b7703d35c1b86970fffab
 
 function pgflow.leave_of_(me bigint, leave text, name text, request jsonb) returns json, owner pgflow_owner
   -- The verdict by which a gate of a run lets an effect act with these arguments, once; null = it does not
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 5d074f6f5627013c805563d723174f82
 
 function pgflow.leave_queues_(run_ids bigint[], calls integer[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Takes waits of runs out of their queues, all of a run where no call is named; nudges where those behind may share what they wait for
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 648167024481494b16bceab61e33920c
 
 function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   -- A worker that holds nothing any more takes its leave
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 da3d7737b240f0cdfcdb88cb3e9a8dbc
   grant execute to pgflow_worker
 
 function pgflow.leaves_(this_round bigint, runs bigint[]) returns bytea[], owner pgflow_owner
   -- Leaves of a round: the seals of its runs, and behind them its evidence
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 db733f4e156ed5f1e0d79fe53bb54f7c
 
 function pgflow.leaves_effects_(child bigint, chain bigint) returns boolean, owner pgflow_owner
   -- True if a run, or a child of it, may have done what its parent takes back
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 cc5ab7b77b6c42cf516642fd2ee4b2e7
 
 function pgflow.left_done_(me bigint) returns TABLE(call integer, name text, key text), owner pgflow_owner
   -- Effects that a run has done, or was given to take back, and has not begun to take back; call = null for those that it has not done itself
   sql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 568cc4e3b2677897ff94e0f5573672a3
 
 function pgflow.left_locks_(run_id bigint, cut integer, is_fork boolean) returns TABLE(seq integer, key text, given_back_at integer), owner pgflow_owner
   -- Locks in whose blocks a cut stands, and that the run which goes on from there would not hold
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 0735b8d88983a2f0a185e54767949f04
 
 function pgflow.lend_saga_(origin pgflow.run, chain bigint) returns void, owner pgflow_owner
   -- Shows a fork what its origin had from earlier generations, so that it can repeat the copied part
   sql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 e8d6ebe23a42832ea723d19833864249
 
 function pgflow.let_go_(INOUT f pgflow.flow_frame, token bigint, OUT wake jsonb) returns record, owner pgflow_owner
   -- Gives back and up, before the handler of a workflow, what it has held and waited for
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 60277e7e50e8127019b25f648f32c32f
 
 function pgflow.licensed_hash_(starts json) returns bigint, owner pgflow_owner
   -- Hash of the arguments in the first licence of a unit
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 8d04503c6a32156f6fc22b9bc150c845
 
 function pgflow.line_heads_(queue text, fresh boolean, key text, lanes integer[], in_order boolean, max integer, t timestamp with time zone, passing boolean) returns bigint[], owner pgflow_owner
   -- The first runs of a key, locked, except those that are being paused or cancelled; or the first that may pass those that have its turn. Its caller says what the planner may do
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 04887660907921acf035fe9e6603cf03
 
 function pgflow.line_key_(expression text, tenant text, workflow text, labels jsonb, input json) returns text, owner pgflow_owner
   -- The key of a run by an expression such as `tenant, input.customer.id`; empty without one, as is what a run lacks
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 db460f3f7336d3308c77c8fb8ca0e662
 
 function pgflow.line_opens_(queue text, rate integer, seconds double precision, burst integer, t timestamp with time zone) returns timestamp with time zone, owner pgflow_owner
   -- Time at which the rate of a queue that is used up lets the next run begin
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 4c36669fcff4d8644807cc653087ae8f
 
 function pgflow.line_room_(queue text, scope "char", key text, rate integer, seconds double precision, burst integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Number of runs that a rate lets begin now
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 2c1cf97d7742fdcddef5c2a5e6501d96
 
 function pgflow.line_slot_(at timestamp with time zone, seconds double precision) returns bigint, owner pgflow_owner
   -- Number of the hundredth of a window in which a time lies
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.line_up_(ids bigint[]) returns void, owner pgflow_owner
   -- Ready -> in the line of their queues, for runs whose ready rows are locked or new
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 2b6cc79656011a751149d288085b2ff8
 
 function pgflow.line_use_(queue text, scope "char", keys text[], counts integer[], rate integer, seconds double precision, burst integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Counts runs that begin, by key
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 232bcb48c6f46f742c1d21ab3b9ec8a3
 
 function pgflow.list_documents(collection text, prefix text[] DEFAULT '{}'::text[], after text[] DEFAULT NULL::text[], descending boolean DEFAULT false, most integer DEFAULT 100) returns TABLE(path text[], value text, created_us bigint, updated_us bigint), owner pgflow_owner
   -- Page of the documents in a folder and in those below, in the order of their paths, or against it. `after` is the last path of the page before
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 71a952407f5c53c84a2b823492bf7a5c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6046,18 +5158,14 @@ function pgflow.list_documents(collection text, prefix text[] DEFAULT '{}'::text
 function pgflow.list_ended(place jsonb DEFAULT NULL::jsonb, max integer DEFAULT 1000) returns TABLE(chains bigint[], next jsonb, has_more boolean), owner pgflow_owner
   -- Chains that have ended since a place, each once, those of the session's tenants; the place to go on from, which names the runs that were open, and whether there is more to read at once. Its `removed` is how many runs at most were removed before they were listed. A run that is done again after its end is not listed a second time. Nothing is removed until the transaction ends: read them in it
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 7fc6f219c5fa89fb5c8e51172349ba63
   grant execute to pgflow_operator
 
 function pgflow.list_folders(collection text) returns TABLE(folder text[]), owner pgflow_owner
   -- Folders of a collection that have documents
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 0c1f6cdd01a877254ae4e22c63c76da6
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6065,252 +5173,176 @@ function pgflow.list_folders(collection text) returns TABLE(folder text[]), owne
 function pgflow.load_units(run_id bigint, after_seq integer) returns text, owner pgflow_owner
   -- The next page of a journal that was too long for the answer of the claim; null at its end
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8b4d8d7913d72c422b965b9f2c36c5d1
   grant execute to pgflow_worker
 
 function pgflow.lock_chain_(chain bigint) returns void, owner pgflow_owner
   -- Keeps others from rewinding a chain or removing it, until the end of the transaction
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 16887e9961b24daa3c78ecfb05a5e311
 
 function pgflow.lock_flow(workflow text) returns void, owner pgflow_owner
   -- Has versions of a workflow be made one after another
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 37f82555732e0b018bbffdd4178ab70b
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
 function pgflow.lock_leases_(batch jsonb, careful boolean) returns boolean, owner pgflow_owner
   -- Keeps the leases of a batch where they are, by the lock of their worker or one by one; true if it has all of them
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 02179207a38e113255cbcf7800118dca
 
 function pgflow.lock_pools_(names text[]) returns void, owner pgflow_owner
   -- Locks pools in the order of their names
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 9bc64cb2eb987ea5dbc3a9032a3f7052
 
 function pgflow.lock_rows_(list jsonb) returns TABLE(n integer, call integer, key text, is_shared boolean, ttl interval, seq integer, within bigint[]), owner pgflow_owner
   -- Rows of the protocol as columns: waits for locks
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.lock_unbegun_(me bigint) returns text, owner pgflow_owner
   -- Locks the place of a run that has not been claimed or paused, and returns which it is; null if it has begun
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 b32010a63d72e3e57f940fe08518cc7f
 
 function pgflow.look_again_(ids bigint[]) returns void, owner pgflow_owner
   -- Has the sealer look again at runs that may have ended, and whose journal or outcome is being added to
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 d18a157dcf15edd047ca81b068efea72
 
 function pgflow.look_all_(questions jsonb, positions integer[], seqs integer[], has_mail integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Takes what has happened to runs of a batch, of each in the order in which it happened, and records it: of each position with news the last seq then, and its units
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 865d1fc16cd493cb75c72d83fd18c9e5
 
 function pgflow.look_at_schedule_(s pgflow.schedule, t timestamp with time zone, OUT fired integer, OUT lanes integer[], OUT cancelled bigint[], OUT trouble text) returns record, owner pgflow_owner
   -- Decides the slots of a schedule that are due: starts runs, cancels those before, buffers, or lets them pass
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 d055c149bcc829099552dbb80d9e2101
 
 function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has_ended boolean[]) returns SETOF bigint, owner pgflow_owner
   -- Those runs that lack the unit that this token wrote as this seq, or the outcome if they have ended
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 556b85f7a68b5ccdce4794ea829c3101
   grant execute to pgflow_worker
 
 function pgflow.mailed_(questions jsonb, positions integer[]) returns integer[], owner pgflow_owner
   -- Positions of the runs of a batch whose mailboxes are not empty
   sql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 890cb5b102baa3bab64d8f602f6cc03e
 
 function pgflow.make_anchors_() returns void, owner pgflow_owner
   -- Makes the tables whose shards are touched, on the coordinator of Citus
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 b1392e5b8c10b619697e7fe2020dd5f1
 
 function pgflow.make_own_pools_(roots uuid[], parent text, budget jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Makes the pools that runs have of their own, which draw on another
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 e902a3900ea32afc97b79106bf81021f
 
 function pgflow.mark_(f pgflow.flow_frame) returns jsonb, owner pgflow_owner
   -- The mark of the next unit: the place at which its run is
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.match_events_(max integer) returns boolean, owner pgflow_owner
   -- Compares the next events with what runs wait for, and posts those that fit; true if there is more to do at once
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 f42f91097cfac241babaf19d036a5ae0
 
 function pgflow.may_pass_(id bigint, queue text, key text) returns boolean, owner pgflow_owner
   -- True if all that have a turn of this key are ancestors of a run, and wait for it
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 dfa0e7c701e648d62363aa1131d92675
 
 function pgflow.mended_(me bigint, chain bigint, place json, verb text, message bigint, name text, why text, said_by text, OUT lane_id integer) returns integer, owner pgflow_owner
   -- Lets a run go on that was stuck for want of a message, once no message is left that it could not take; answers its lane
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 17799887f82c2d0945691f8aba2df7bb
 
 function pgflow.merkle_levels_(leaves bytea[]) returns SETOF bytea[], owner pgflow_owner
   -- The levels of a Merkle tree over so many hashes, the leaves first
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 66084479b8788e84bc3dc1217f205f56
 
 function pgflow.merkle_path_(leaves bytea[], place integer) returns jsonb, owner pgflow_owner
   -- The way from a leaf, counted from 1, to the root: [["left" or "right", hash of that neighbour], ...]
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 5e295db216621b0f11928f24000ef168
 
 function pgflow.merkle_root_(leaves bytea[]) returns bytea, owner pgflow_owner
   -- Merkle root over hashes, in their order
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 cf77e240b66969ae0b79c25c545a8764
 
 function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflow_owner
   -- A time as microseconds since 1970, exactly: the form in which times travel to a worker
   sql immutable strict
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.misfit_(shape jsonb, value jsonb, place text DEFAULT ''::text) returns text, owner pgflow_owner
   -- Reason why a value does not fit a shape; null = it may fit
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 cc370c3ab19fc563582528a409d5858a
 
 function pgflow.move_beats_(origin bigint, old_call integer, heir bigint, new_call integer) returns void, owner pgflow_owner
   -- Moves the beats of an accepted effect to the generation that owes it now, whose journal and debt exist already
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 e4e02e0453a3c908669d3c28e2249dd7
 
 function pgflow.move_locks_(origin bigint, cut integer, heir bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Hands the locks that a run had won before a cut to the generation that goes on from there, and gives back the others
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 a4b83b5552fd681b330b3dc219df548b
 
 function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
   -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 54462dc93da1bfe18c686e2a1dd4e4bc
 
 function pgflow.move_slots_(queue text, scope "char", was double precision, becomes double precision) returns void, owner pgflow_owner
   -- Counts what has begun by the hundredths of a window of another length
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 c48b0e5b563b449b3fe6ab0a496f869f
 
 function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Hands pending verdicts on open effects to the generation that owes them now, and records those on effects that the old one keeps
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 63200fb516647861a286aebeeba2a2c7
 
 function pgflow.name_blobs_() returns trigger, owner pgflow_owner
   -- Notes which blobs a new value of a run names
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 f50b152cf5729c23c7597c779617f5fe
 
 function pgflow.names_of_(path json) returns text[], owner pgflow_owner
   -- Array of the texts of a JSON array
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 82c67bc4fb5bac498870610723baf91c
 
 function pgflow.needs_(name text, risk text, request jsonb, me bigint DEFAULT NULL::bigint, decision text DEFAULT NULL::text, is_planned boolean DEFAULT false, OUT version integer, OUT needs text, OUT terms jsonb) returns record, owner pgflow_owner
   -- Judgement of the policy in force on an effect of a run: its version, gate, nothing or null where no rule fits, and the terms of the gate where the rule says any
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 2dd1505d964ca87cacc05b91687ee968
 
 function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, detail json, effect text), owner pgflow_owner
   -- Needs for a person, each with its time: stuck runs, and effects and obligations that no run handles
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 d5482b0ed159855884cc467892f9c3b0
 
 function pgflow.new_gate_(f pgflow.flow_frame, node pgflow.flow_node, call integer, value jsonb) returns jsonb, owner pgflow_owner
   -- A gate that is to be asked, as a question names it
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 01f77333b8e1c8155f31c1b9ab5493a1
 
 function pgflow.new_run_rows_(list jsonb) returns TABLE(n integer, wanted jsonb, key text, input text), owner pgflow_owner
   -- Rows of the protocol as columns: runs to start in one call
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.newest_declarations_(names text[] DEFAULT NULL::text[]) returns TABLE(name text, worker_id integer, declared jsonb), owner pgflow_owner
   -- The valid declaration of each schedule, or of these: the youngest of those by living workers
   sql stable
-  set search_path=pg_catalog, pg_temp
   set enable_indexscan=off
-  md5 48d0ad9cb52a9c2de40919ca1bf2f057
 
 function pgflow.newest_event_() returns bigint, owner pgflow_owner
   -- The greatest number that an event has drawn, committed or not
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 39fb1e0e080405a6b67af417d9b3e208
 
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 ba29c7a4a08060400ab914b36d401e70
 
 function pgflow.next_children_(f pgflow.flow_frame, node pgflow.flow_node) returns jsonb, owner pgflow_owner
   -- The question of a for each: the children that may start now, and all that are waited for; null once all have ended
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 d82455f400b3b0fd2c8255060ae80852
 
 function pgflow.next_fence_() returns bigint, owner pgflow_owner
   -- Draws the number of a lock that is won: greater than that of every holder before, once this is committed
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 7444068229b04b335bfdfe77b9c68a46
 
 function pgflow.next_time(cron text, zone text DEFAULT 'UTC'::text, after timestamp with time zone DEFAULT now()) returns timestamp with time zone, owner pgflow_owner
   -- The next time after one that an expression of cron names in a time zone; null if there is none. Where clocks change it is that of schedules. PF003 if it is not an expression
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 9c27d261fa4b7403597f62347e395e95
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6318,142 +5350,101 @@ function pgflow.next_time(cron text, zone text DEFAULT 'UTC'::text, after timest
 function pgflow.next_turn(queues text[], OUT seconds double precision, OUT is_limited boolean) returns record, owner pgflow_owner
   -- Seconds until a rate lets a run of these queues begin that waits for it; 3600 if none does, null if none of them has a rate. And whether any of them has a limit, so that the end of a run may let another begin
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 00d2f194e5abe6e4e60fb02683ec8b89
   grant execute to pgflow_worker
 
 function pgflow.note_breach_(me bigint, call integer, name text, obligation text, due_us bigint, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records that an obligation was due and not discharged
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 68ce30879b7db7e169d638b02b6955d4
 
 function pgflow.note_change_(pool text, what text, said jsonb, why text, sent_by text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Records the author and the reason of a change of a pool
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 2f67af30932c6d4667c65d106d18f650
 
 function pgflow.note_confirmation_(ref text, chain bigint, verdict text, said_by text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Records the outcome of a reference, so that repeated confirmations are recognised
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 92e3aec752b2698d53dd0a1431c93f4b
 
 function pgflow.note_evidence_(kind text, key json, run_id bigint DEFAULT NULL::bigint) returns void, owner pgflow_owner
   -- Notes a row that was just written, so that it is sealed. Every function that writes such a row calls this
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 aa3cf9aae6f14df48968ac67a955cabf
 
 function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT last_seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Turns requests to pause or go on, up to the last one seen, into units that say who did what and why
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 f2e0a6706dad6c42a1ae4722e99e640a
 
 function pgflow.note_queue_(queue text, what text, said jsonb, why text, sent_by text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Records a change of a queue, and by whom
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 4fe7e2903d9ea313facbfa8179d71707
 
 function pgflow.note_refused_(chain bigint, refused jsonb, why jsonb) returns jsonb, owner pgflow_owner
   -- Marks the messages that a run could not take; answers the detail of its hold with the number of the one it names
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 894dd2efb4e801d67aea86b322b0a49e
 
 function pgflow.note_relay_(name text, what text, said jsonb, why text, sent_by text) returns void, owner pgflow_owner
   -- Records the author and the reason of a command to a relay
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 62c78739d525c22652f64575dcbc3533
 
 function pgflow.note_schedule_(name text, what text, why text, said_by text, at timestamp with time zone, detail jsonb DEFAULT NULL::jsonb) returns void, owner pgflow_owner
   -- Records the author and the reason of a change of a schedule
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 69858b735cf7dcf80565e0a8ba86faa5
 
 function pgflow.note_silence_(me bigint, call integer, name text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records the outcome of an accepted effect as unknown, because its beats have stopped
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 7d8d484be8aaf2ebcbb4dea0815998d0
 
 function pgflow.note_taken_back_(chain bigint, origin bigint, generation integer, cut integer) returns void, owner pgflow_owner
   -- Remembers what the dropped part of a generation had taken back, or had begun to: the next one must not do it again
   sql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 b83eca3c4d83566c9d4a807cce7e64a6
 
 function pgflow.notice_breaches_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Finds obligations that are due, notes that they are breached and does, once, what was agreed on; answers the lanes of workflows that it has started
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 953a06d19c675e5eea8fd98625c93076
 
 function pgflow.notice_failure_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Looks for a member that has failed: of a locked batch as it was before it advanced, at those that were passed since, and at up to max more, where the last look ended. Starts what begins with it; answers its lane then
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 b5963116a4e9721ed134af4e399cc6fd
 
 function pgflow.notice_silence_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Notifies runs of accepted effects whose beats have stopped; for finished runs, records it
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 c461c7c7ff2af692b6a91316f688067e
 
 function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   -- The database's clock, which alone decides what is due or expired
   sql volatile
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.nudge_asked_(chains bigint[]) returns bigint[], owner pgflow_owner
   -- Nudges those of the runs taken from their leases that have mail, except for a cancel that has been tried
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 223f0ad5816fabb3b326111fe6b9e210
 
 function pgflow.nudge_key_(key text) returns void, owner pgflow_owner
   -- After plain code has changed who holds a key, or waits for it: leaves it to the sweep to let the next one in, if there may be one
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 e259964fbd5cb747eea9a0aa733a0524
 
 function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint), owner pgflow_owner
   -- The beats of all workers; -1 for one that is gone and still has leases
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3fe4aaaf8c2ffc970e8491744f1daadb
   grant execute to pgflow_worker
 
 function pgflow.offer_updates_(questions jsonb, positions integer[]) returns TABLE(pos integer, offers jsonb), owner pgflow_owner
   -- Updates that wait in the mailboxes of runs whose code would take one, the oldest first, as [[message, name, payload, true if it was taken before a rewind], ...]
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 438a06b0ed0b86c3c88f323605576912
 
 function pgflow.on_batch_failure(batch text, workflow text, input json DEFAULT '{}'::json, queue text DEFAULT 'default'::text, tenant text DEFAULT ''::text) returns void, owner pgflow_owner
   -- Has a run of this workflow begin with the first failure in a batch, once: its key is that of the batch with /failed behind it, and its labels batch and failed name the batch and the member. PF001: no run that has a batch has the key; PF002: the batch begins another; PF003: no run can have this input; PF006: the batch is over
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 215794660a0172cda7d4255f230e067d
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -6462,17 +5453,13 @@ function pgflow.on_batch_failure(batch text, workflow text, input json DEFAULT '
 function pgflow.only_messages_(chains bigint[], runs bigint[]) returns TABLE(chain bigint, message jsonb), owner pgflow_owner
   -- Of chains with their runs, the message that is all there is in the mailbox, which the holder may take without asking first: [number, name, payload, sent] of a signal; with call and workflow, the result of a child that leaves no effects to be taken back. Other chains are not answered
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 c92f9f16dbf731135b2d52b0f25a1e70
 
 function pgflow.open_blob(tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
   -- Begins a blob for runs of a tenant, and answers its number: add chunks, finish it, and store a value that names it, all in this transaction
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 50c5b5ac528b20fdfcf94d34fcdf6025
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -6481,21 +5468,15 @@ function pgflow.open_blob(tenant text DEFAULT ''::text) returns bigint, owner pg
 function pgflow.open_block_(f pgflow.flow_frame) returns integer, owner pgflow_owner
   -- The inmost block with a handler that a run is in
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 28ece1a6ba72acfb1bae0b4a2a387c86
 
 function pgflow.open_children_(me bigint) returns jsonb, owner pgflow_owner
   -- Chains of children of a run that have not ended and were not cancelled
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 d8f1d3ebe9a2981ff21636b2d77289d0
 
 function pgflow.open_entity(name text, key text, expect bigint DEFAULT NULL::bigint, update text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, idle_timeout_ms integer DEFAULT 0, OUT version bigint, OUT state text, OUT at_us bigint, OUT verdict text) returns record, owner pgflow_owner
   -- Locks an entity until the end of the transaction: its version and state, null for its first one, the time, and the verdict of the update that was made under this idempotency key. PF024 if it has another version than expected; PF003 if the key is of another update. With an idle timeout, a caller that is frozen is cut off
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2b9f5775f9aa70bf63eb7a0b19e50ead
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6503,99 +5484,69 @@ function pgflow.open_entity(name text, key text, expect bigint DEFAULT NULL::big
 function pgflow.open_gate_(me bigint, asked_seq integer) returns void, owner pgflow_owner
   -- Opens the gate that a unit asked for, and owes its answer
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 19f4a6b566fe16ea0ae5aa8bb968fd95
 
 function pgflow.open_spend_(names text[], periods timestamp with time zone[], units text[]) returns void, owner pgflow_owner
   -- Makes the rows of a period that are not there yet: a pool is full again with the first draw of a period. After it, sums are those of now
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 57614bd19b92839018e20fdea8289e14
 
 function pgflow.outcome_text_(o pgflow.outcome) returns text, owner pgflow_owner
   -- All of an outcome as one text, with the hashes of its values
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.owe_(me bigint, call integer, name text, key text, reason text, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Opens a debt: an effect that was done and not taken back
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 0bd99714cb471e302fc3dda78a25c0b0
 
 function pgflow.owe_by_force_(me bigint, chain bigint, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Before a run is ended by force: applies the verdicts on its effects, and opens a debt for each that stays done
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 ae83f64600771d4bb1d0894fd621b53f
 
 function pgflow.owe_for_parent_(children bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Opens debts for what completed children did, if their parent was ended by force before it had their results
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 776e2d75ea1a8ca28da6e8da29e7348f
 
 function pgflow.owe_left_(me bigint, reason text, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Opens a debt for each effect that a run leaves behind without a compensation
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 3f5a67701e49667c525531aecef33833
 
 function pgflow.owed_undo_(f pgflow.flow_frame, node pgflow.flow_node) returns integer[], owner pgflow_owner
   -- Compensations of what is done, after a step that has one or is one
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 9a63f1d68513a92282e0fb323939e208
 
 function pgflow.own_blob_(blob bigint) returns void, owner pgflow_owner
   -- Refuses (PF006) a blob that this transaction is not storing
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 a8f00dbcf637ebb9049aaac41741b4ee
 
 function pgflow.own_line_(root uuid, parent text) returns text[], owner pgflow_owner
   -- The pool of a run and its ancestors, including pools that do not exist yet
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 3cd651097cc42c3732398bd74e455014
 
 function pgflow.own_pool_(root uuid) returns text, owner pgflow_owner
   -- Name of the pool that a run has of its own
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.own_roles_(gate text, by text, claimed text[]) returns text[], owner pgflow_owner
   -- Roles as which the session may act at a gate: those claimed, or all that are asked there; PF021 if a name or role is not its own
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 4154a2b93d9bd70b5beb1acccb3efb94
 
 function pgflow.own_runs_(ids bigint[]) returns bigint[], owner pgflow_owner
   -- The runs that a caller names, null in place of each that is not of a tenant of the session
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 f026074b3e4eab9bac4304957c0a6dc1
 
 function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgflow_owner
   -- Beginning of the idempotency keys of a generation
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 d9441c938d227188f42837aa2397f6e5
 
 function pgflow.own_tenant_(given text) returns text, owner pgflow_owner
   -- The tenant that a caller names, or PF021 if it is not one of the session; empty = the only one of the session
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 18c5b9c386fc4ad9960ed9d7fbbfa279
 
 function pgflow.own_tenants() returns text[], owner pgflow_owner
   -- Tenants of this session: those that its role was granted, or the one of them that the setting pgflow.tenant names; null = all
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 203c369668179f6bee7aa8991da59b61
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -6607,107 +5558,77 @@ function pgflow.own_tenants() returns text[], owner pgflow_owner
 function pgflow.page_failed(run_id bigint, call integer, kind text, leased_until timestamp with time zone, error text) returns void, owner pgflow_owner
   -- Records a failed page, which is given out again after a delay that grows from 5 seconds to 10 minutes. No effect once the page was given out again
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 227e9dff1b5afb7d4baf459e796f9481
   grant execute to pgflow_worker
 
 function pgflow.page_sent(run_id bigint, call integer, kind text, leased_until timestamp with time zone, again_seconds double precision DEFAULT NULL::double precision) returns void, owner pgflow_owner
   -- Records a sent page; it is sent again after this number of seconds if the need persists, null = never. No effect once the page was given out again
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 917eb67448b710f35d7da9ca943e474b
   grant execute to pgflow_worker
 
 function pgflow.park_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Lease -> parked, for runs of a batch, with their reasons to wake; answers the chains for which a message that crossed it should be looked for at once
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 fddfed92b484d1755cf5ce8edd83c76b
 
 function pgflow.park_gates_(questions jsonb, positions integer[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Has runs that park wait for their gates, and for the end of the time of these
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 2f252273b1d95d6c2849328ccdadc5f4
 
 function pgflow.parted_(run_id bigint, cut integer) returns TABLE(seq integer, what text, name text, taken_back_at integer), owner pgflow_owner
   -- Effects before a cut, and children started before it, whose compensation began after it: no run may go on from there as if they were done
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 a5784404ef8dd2a07ddde92f46ae869f
 
 function pgflow.pass_time_(queue text) returns boolean, owner pgflow_owner
   -- Lets the next timer of a test be due; false if there is none
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 7f9f8360673495b0c60420bd1196f37e
 
 function pgflow.path_in_day_(round bigint, first_round bigint, last_round bigint) returns jsonb, owner pgflow_owner
   -- The way from a round's root to the root of its day, or of the rounds that an anchor has of an open one
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 a1e84d6da92ebf5767957ea6ba6365c0
 
 function pgflow.path_in_round_(round bigint, run_id bigint) returns jsonb, owner pgflow_owner
   -- The way from a run's seal to the root of its round
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 0ed86b3d70bb019b25f992b709817cff
 
 function pgflow.path_of_(me bigint) returns json, owner pgflow_owner
   -- Keys of the runs above a run and its own, the root first
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 92b2293d13f69f64afd5f9d2e7ba5240
 
 function pgflow.pause_(run bigint, chain bigint, token bigint, seq integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Takes the requests to pause, records who asked and why, and holds the run
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 a76bfc463099e7ed8f1093f9a48dda27
 
 function pgflow.pause_queue(queue text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Stops claims from a queue; what runs goes on; who says so, and why, is kept with it
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 679eeaf35eb5ba44d0c2ec6a3ae57423
   grant execute to pgflow_operator
 
 function pgflow.pause_relay(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Pauses a relay: it takes no events until resume_relay. PF028 if the relay does not exist
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 44419e70d5b83a4807269106bf8a9d2c
   grant execute to pgflow_operator
 
 function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Asks for a run to be held: bodies that run finish, nothing new starts until resume_run. Takes effect once a worker looks, within its poll, or you call wake() after your commit; until then pgflow.orders has it, and pgflow.runs the run as it was
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f16d9ad9976bc9f60d60e7a5ceab6b08
   grant execute to pgflow_operator
 
 function pgflow.pause_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- Has a schedule start nothing until it is resumed; false if it is paused. Slots that pass meanwhile start no run. PF027 if there is none
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8eb8922fc41ee4411c806aeed646a1f9
   grant execute to pgflow_operator
 
 function pgflow.period_now(per text, tz text) returns timestamp with time zone, owner pgflow_owner
   -- Of a pool, for the view budgets: beginning of the calendar period that it is in
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 0f7ca94967d002669680550e7971bf4a
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -6718,82 +5639,59 @@ function pgflow.period_now(per text, tz text) returns timestamp with time zone, 
 function pgflow.period_of_(per text, tz text, t timestamp with time zone) returns timestamp with time zone, owner pgflow_owner
   -- Beginning of the calendar period that a time is in
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.periods_of_(names text[], t timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
   -- The period that each of these pools is in, whether there is such a pool or not
   sql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 ae961494ef93788f19ba4629ba28fb8d
 
 function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean, after bigint[]) returns tid[], owner pgflow_owner
   -- First rows of these lanes, or the first behind {priority, run}, in the order of claiming; of one lane, locked. Or their suspects, those with the fewest deaths first
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set enable_bitmapscan=off
-  md5 88c4730022934ed3986c578db0d09146
 
 function pgflow.picture_of_(node pgflow.flow_node) returns text, owner pgflow_owner
   -- A node in the language of Mermaid
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 811a2ba4156288fe7722a3b0fe509c79
 
 function pgflow.places_() returns TABLE(run_id bigint, place text, last_seq integer, lane_id integer), owner pgflow_owner
   -- The place of every open run
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 1d77307a6654f3e18d05b2ab6193f688
 
 function pgflow.play_test_(workflow text, input json, signals jsonb, children jsonb, queue text) returns jsonb, owner pgflow_owner
   -- Plays a run of a test, and says how it went
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 4f50f0f0c508253b53134e79c8dfc671
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
   -- The sweep of every worker: events that runs wait for, expired runs, effects without a beat, obligations that are due, locks, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one that it serves
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 3d52e9366c55dd621a110336211906db
   grant execute to pgflow_worker
 
 function pgflow.pool_for_claim_(name text) returns jsonb, owner pgflow_owner
   -- Facts for a worker on the pool of a run
   sql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 09e4383ed544396e09873c2f18ed967b
 
 function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text) returns bigint, owner pgflow_owner
   -- Puts a message into the mailbox of a chain; answers its number
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 c6054a55b698e77ed4e00ff9779179c2
 
 function pgflow.post_events_(addresses tid[], chains bigint[], names text[], ids bigint[]) returns void, owner pgflow_owner
   -- Puts events into the mailboxes of runs, which do not wait for them any more then
   sql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 b7a2cfd163c4e67cc5018f5da284effc
 
 function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text) returns bigint, owner pgflow_owner
   -- Posts the outcome of an effect to its run, or records it if the run has ended; returns the chain
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 7bc9b0bb2c096fa1d61a247cee89c927
 
 function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and the status of a run that has ended: pgflow.undelivered_messages keeps its message. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e7a6fe99d442625dc682676c12730eb1
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -6802,9 +5700,7 @@ function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::js
 function pgflow.post_update(name text, key text, update text, args json DEFAULT '{}'::json, expect bigint DEFAULT NULL::bigint, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Asks for an update of an entity in the caller's transaction; a worker makes it after the commit. Answers its number, under which update_verdict says what became of it. However often it is sent under one idempotency key, it is made once, and each number has that verdict
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d2d41cdcbe1912ff1927e8a1c6460398
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6812,16 +5708,12 @@ function pgflow.post_update(name text, key text, update text, args json DEFAULT 
 function pgflow.post_verdict_(asked pgflow.gate, n integer, verdict text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts the verdict of a gate, closed by the answer of this number, to its run
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 206b0ef6f5973adf58e95e7079ccb590
 
 function pgflow.proof(key text, tenant text DEFAULT ''::text, anchor jsonb DEFAULT NULL::jsonb) returns jsonb, owner pgflow_owner
   -- All that is needed to check a run against an anchor, offline: the texts that are hashed, which hold no values, and the ways to the roots that the anchor has; null = one that is taken now. PF003 if it is none, PF006 if the run is not sealed yet
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 3c9eac01af6432931c0a5c67bc641c41
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
@@ -6830,15 +5722,11 @@ function pgflow.proof(key text, tenant text DEFAULT ''::text, anchor jsonb DEFAU
 function pgflow.proof_of_(secret text) returns bytea, owner pgflow_owner
   -- Hash of the secret by which plain code shows that it is the holder of a lock; without one, of its session
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 478131cd2f443b0bdb9a56f33106183d
 
 function pgflow.publish(topic text, payload json DEFAULT 'null'::json, key text DEFAULT NULL::text, run_id bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
   -- Publishes an event in the caller's transaction; answers its number. Relays bring it on after the commit, events of one key in their order. PF003 for a topic, key or payload that none can have
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c0e916b10e0268039688c707b600839c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6846,29 +5734,21 @@ function pgflow.publish(topic text, payload json DEFAULT 'null'::json, key text 
 function pgflow.purge_queue(queue text, upto bigint DEFAULT NULL::bigint, max integer DEFAULT 1000, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text, OUT runs bigint, OUT newest bigint, OUT chains bigint[]) returns record, owner pgflow_owner
   -- Cancels runs of a queue that have not begun. Without upto it only counts them and answers the newest; with that number it cancels up to max of those, and answers how many. Call it again until there are none, each time in a transaction of its own, and wake their chains
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 64b8ba68c4ce299fc8ded273136e0388
   grant execute to pgflow_operator
 
 function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint) returns void, owner pgflow_owner
   -- Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 b8f1f60063583bdc5b1042edaa817356
 
 function pgflow.put_code_(codes jsonb) returns void, owner pgflow_owner
   -- Makes rows of code known, as register_code takes them
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 b67b9594d35386b9f8a655290017ee64
 
 function pgflow.put_documents(documents json) returns integer, owner pgflow_owner
   -- Writes documents, given as an array of {collection, path, value, ttl_ms, once}: all of them or none. One with once = true leaves what is there. Answers how many it has written
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 4023b89067d5c3702b641367b2b41357
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6876,28 +5756,20 @@ function pgflow.put_documents(documents json) returns integer, owner pgflow_owne
 function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Moves what is left in the mailboxes of finished chains to `undelivered`, except what another wake is moving; records the verdicts on obligations among it, and refuses updates that other runs have asked for; answers the chains of these, to be woken
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 c6427b11ed3c723a9d8eac896ae548b8
 
 function pgflow.put_schedule_(name text, workflow text, spec jsonb, queue text, input json, slot_parameter text, overlap text, catch_up text, max_catch_up integer, jitter_seconds double precision, priority integer, timeout_seconds double precision, labels jsonb, run_version text, t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Makes a schedule or changes it; false if it is like that already
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 c2e7007baddf3c94035582239d7fa39a
 
 function pgflow.put_signals_back_(returned jsonb) returns void, owner pgflow_owner
   -- Puts messages back into their mailboxes that were recorded and that the code could not take
   sql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 92ecde6a9e500297f0024d0252e60916
 
 function pgflow.query(key text, name text, tenant text DEFAULT ''::text) returns json, owner pgflow_owner
   -- Value that a run last published under a name by set_state(); the run is not woken. PF003 if there is none
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 65ff44c71d2fad875a961bc8f178ce93
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -6909,25 +5781,19 @@ function pgflow.query(key text, name text, tenant text DEFAULT ''::text) returns
 function pgflow.question_rows_(list jsonb) returns TABLE(pos integer, question jsonb, continue text, children jsonb, signals jsonb, timers jsonb, retries jsonb, child_calls jsonb, unwanted jsonb, cancelled boolean, idle boolean, park boolean, stuck jsonb, hold jsonb, refused jsonb, cancel jsonb, saga jsonb, of_children jsonb, owes boolean, gated boolean, awaited boolean, admits jsonb, effects jsonb, open_effects jsonb, gates jsonb, new_gates jsonb, locks jsonb, holds jsonb, unlocks jsonb, updates jsonb, events jsonb, run bigint, token bigint, chain bigint, seq integer), owner pgflow_owner
   -- Objects of the protocol as columns: questions of runs that commit: for a decision of the database, or a change of place
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.quorum_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Number of people who must approve at a time: after an escalation, one
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.reach_(anchor jsonb, OUT closed_round bigint, OUT last_round bigint) returns record, owner pgflow_owner
   -- The last round of the days that an anchor has, and the last one that it covers. PF003 if it is none
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 1f927d8c312a5c649667ad198a19ef3d
 
 function pgflow.read_chunk(digest text, n integer DEFAULT 0, tenant text DEFAULT ''::text) returns bytea, owner pgflow_owner
   -- A chunk of a blob of a tenant; null behind the last. PF003 if there is no such blob
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6b6d4b686e39131cb42353335fc85f4f
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -6936,9 +5802,7 @@ function pgflow.read_chunk(digest text, n integer DEFAULT 0, tenant text DEFAULT
 function pgflow.read_clock() returns timestamp with time zone, owner pgflow_owner
   -- Time by the clock that decides what is due, for views
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 17e8f61b67d8461769916302883dd59a
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -6950,9 +5814,7 @@ function pgflow.read_clock() returns timestamp with time zone, owner pgflow_owne
 function pgflow.read_drafts(key text, stream text, tenant text DEFAULT ''::text) returns TABLE(draft text, value text), owner pgflow_owner
   -- Values that running steps of a run have emitted to a stream, and that do not count yet
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 4d929d71147c4b860c2db1f05f601c64
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -6961,9 +5823,7 @@ function pgflow.read_drafts(key text, stream text, tenant text DEFAULT ''::text)
 function pgflow.read_entity(name text, key text, OUT version bigint, OUT state text, OUT updated_us bigint) returns SETOF record, owner pgflow_owner
   -- State of an entity without a lock; no row if it was never opened
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 cc138e37bc1420f789710e79becd2a37
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -6974,20 +5834,15 @@ function pgflow.read_entity(name text, key text, OUT version bigint, OUT state t
 function pgflow.read_rate_(said text, OUT many integer, OUT seconds double precision) returns record, owner pgflow_owner
   -- Number and seconds of a rate such as 100/1m; PF003 if it is none
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 6f67003bfbbb9dc3df531b4d8fcdf63e
 
 function pgflow.read_rows_(list jsonb) returns TABLE(name text, seq integer, max_age interval), owner pgflow_owner
   -- Rows of the protocol as columns: reads on which an effect rests
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.read_schedule_spec(name text) returns jsonb, owner pgflow_owner
   -- Spec of a schedule, by which its slots are computed. PF027 if there is none
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 68fc150b4d1fe29b904c4d20bf1cce0d
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6995,9 +5850,7 @@ function pgflow.read_schedule_spec(name text) returns jsonb, owner pgflow_owner
 function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, after_seq integer DEFAULT 0, skip integer DEFAULT 0, max integer DEFAULT 1000, tenant text DEFAULT ''::text) returns TABLE(run_id bigint, seq integer, value text, draft text), owner pgflow_owner
   -- Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; null = the stream was closed there. `draft` names the value as read_drafts() did while its step ran
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b74c4b0990c8ac58950d42ff89521441
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -7006,251 +5859,181 @@ function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, a
 function pgflow.read_unit(run_id bigint, seq integer) returns TABLE(token bigint, call integer, kind "char", payload text), owner pgflow_owner
   -- The unit at a seq: how a worker learns what became of a COMMIT whose answer was lost
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 153981147b02c21d1e29e4c70704a290
   grant execute to pgflow_worker
 
 function pgflow.reap_sessions(is_own boolean DEFAULT false) returns integer, owner pgflow_owner
   -- Gives runs away of sessions that worked and are gone, which a lock tells at once; answers how many
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 401361e16551dbf8f4e2a797c706ade3
   grant execute to pgflow_worker
 
 function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclaimed integer, stuck bigint[], lanes integer[]), owner pgflow_owner
   -- Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too often are stuck
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 249e3996356448708285245f27ae6e47
   grant execute to pgflow_worker
 
 function pgflow.reason_rows_(list jsonb) returns TABLE(state text, reason text, code_hash text, detail jsonb, held_by text), owner pgflow_owner
   -- Rows of the protocol as columns: reasons why runs are held
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.record_flow(program jsonb, function text) returns integer, owner pgflow_owner
   -- Notes a new version of a workflow in SQL: what create_workflow has signed as the owner of its function
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 14ddc3de9a9e373f65c56534b47c375b
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
 function pgflow.record_note_(f pgflow.flow_frame, token bigint, node pgflow.flow_node, value jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- Records what a run says of itself: its state, or a value of a stream
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 c88bc5d1364f6e3bbed2e4727a9a0952
 
 function pgflow.record_step_(f pgflow.flow_frame, token bigint, kind "char", name text, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- Records the outcome of a node that ran SQL
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 b3a028710eef10091954376ba504428f
 
 function pgflow.record_unit_(f pgflow.flow_frame, token bigint, kind "char", call integer, name text, payload jsonb, starts jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- Appends a unit of a run that advance holds, and folds it into the frame
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 84a657d691c39d54c47dbf57dfc1d8e3
 
 function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::text, what text DEFAULT 'unit'::text, tenant text DEFAULT ''::text, generation integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- Replaces a value of a run that has ended by its hash: the payload of a unit, in all runs that began with it, or the input or result of the run; a unit says who and why. Answers the hash. What is removed stays in dead rows until a vacuum, and in backups. PF001 if there is no such run, PF003 if there is no such value, PF006 while a run is open that may need it
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 446f5555a203bf43f11f0686af36b9a6
   grant execute to pgflow_operator
 
 function pgflow.redact_copies_(runs bigint[], body json, asked json) returns void, owner pgflow_owner
   -- Takes a value out of what later generations have of it beside the journal, for reuse and for taking back
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 ae1e798562735a14afda3cb5c59414df
 
 function pgflow.redact_update(key text, update_id text, why text, by text DEFAULT NULL::text, tenant text DEFAULT ''::text, OUT removed integer) returns integer, owner pgflow_owner
   -- Replaces by their hashes all values of an update of a run that has ended: its arguments, and its value or error, also of one that was rejected or never taken. Answers how many. PF001 if there is none of this id, PF006 while the run is open
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c0263a20928ac7c0709fc3d1715e9fd5
   grant execute to pgflow_operator
 
 function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_owner
   -- Stand-in for a value that was redacted: an envelope that no codec can open, with the hash of its text
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 6568b60541303a4ce436aaf84e275301
 
 function pgflow.redeliver_events(name text, event bigint DEFAULT NULL::bigint, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Retries the dead events of a relay, or one of them; returns their number. PF028 if the relay does not exist
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 229687092e1a8718fe2153ca77400eb6
   grant execute to pgflow_operator
 
 function pgflow.refill_schedules(slots jsonb) returns integer, owner pgflow_owner
   -- Takes further slots of schedules, [{name, version, after, slots, is_over, error}, ...], where neither the expression nor the last slot has changed since they were asked for; answers of how many schedules
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c1270ccceeb1ff823e409c1618c85c80
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.refills_(wanted jsonb) returns jsonb, owner pgflow_owner
   -- The slots that keep_schedules asks for, as refill_schedules takes them; of each schedule, or what is wrong with it
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 1bcb0c7f27d89ebdbdcb29fff6754454
 
 function pgflow.refuse_coded_(workflow text) returns void, owner pgflow_owner
   -- Refuses (PF006) the name of a workflow that a living worker has as code
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 1e2502ed2d6846586a693251065af038
 
 function pgflow.refuse_flow(program jsonb, node integer, problem text) returns void, owner pgflow_owner
   -- Refuses (PF003) a text that the server could not compile, with the place that its error is about
   plpgsql immutable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3c412637f1cacf91ff1846324df638b8
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
 function pgflow.refuse_gate_(gate text) returns void, owner pgflow_owner
   -- Raises PF022 with the author, time and verdict of a closed gate; PF001 if it was never closed
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 1652f244e5d9a6a36912e998e1244994
 
 function pgflow.refuse_held_(chain bigint) returns void, owner pgflow_owner
   -- Refuses (PF006) to take a value out of a run under a legal hold
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 d115d031c4f346bba45c28807c41c6a8
 
 function pgflow.refuse_other_(me bigint, workflow text, input json) returns void, owner pgflow_owner
   -- Refuses (PF002) to change a run for a start of another workflow
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 8e8c002df9e029c0c866d155f7713e5e
 
 function pgflow.refuse_rewrite_() returns trigger, owner pgflow_owner
   -- Refuses (PF006) to change or remove units, save in functions that record that they do
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 e0777a31231b2d865216893d6a557844
 
 function pgflow.refuse_rules_(rules jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) rules that no queue can have
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 b92144cb71804386a71de42d925654aa
 
 function pgflow.refuse_start_(workflow text, definer oid DEFAULT NULL::oid) returns void, owner pgflow_owner
   -- Refuses (PF021) a start of a workflow that the caller, or the definer of its parent, was not granted
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 4d05526efb7594ca11d44e408662fac2
 
 function pgflow.refuse_test_() returns trigger, owner pgflow_owner
   -- Refuses (PF006) the COMMIT of a test
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 6b8de27e3d161bf55f3f92ae2c965737
 
 function pgflow.refuse_unknown_(workflow text, version text, queue text) returns void, owner pgflow_owner
   -- Refuses (PF003) a start of a workflow or version that no worker has ever had
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 ca87dba69164a5647b412d4c66de6ffc
 
 function pgflow.refuse_unowed_(obligation_key text) returns void, owner pgflow_owner
   -- Says (PF001) that no open obligation has a key
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 635bac4c129896b29d670c103964206a
 
 function pgflow.refuse_update(mail_id bigint, error json) returns void, owner pgflow_owner
   -- Records that an update by the mailbox was refused: it raised, or the entity had another version
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8fcc884a95af80f35c3d5077e4b13adf
   grant execute to pgflow_worker
 
 function pgflow.refuse_updates_(chains bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Refuses what other runs have asked of chains that ended without an answer; answers the chains of these, to be woken
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 ad06f8f145ad283675bc2431b4549ada
 
 function pgflow.refused_rows_(list jsonb) returns TABLE(name text, error text, code_hash text), owner pgflow_owner
   -- Rows of the protocol as columns: signals that the code could not take
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
   -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}, text of {parameter: default}], ...]
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d70841e5043a0216e2ead822103e4709
   grant execute to pgflow_worker
 
 function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text, stamp text DEFAULT NULL::text) returns integer, owner pgflow_owner
   -- A worker process announces itself, and the stamp of the schema that its code is made for; answers its number
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 09ed51ea22a5b842341430e0daae6023
   grant execute to pgflow_worker
 
 function pgflow.relabel_(me bigint, after_seq integer) returns void, owner pgflow_owner
   -- Gives a run the labels that its units behind a seq have set
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 57f9b6a162c373a64b1fb2a1912fc41d
 
 function pgflow.relabelled_(labels jsonb, run_id bigint, after_seq integer) returns jsonb, owner pgflow_owner
   -- Labels with what the units of a run behind a seq have changed; null = nothing
   sql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 1901938b144b499aaff35e7f626ea8fa
 
 function pgflow.relay_news(names text[], token bigint, OUT news text[], OUT wait_seconds double precision) returns record, owner pgflow_owner
   -- Of these relays those that have something to deliver, and when the next of the others has; locks nothing
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c540a0e4f8a3fdbe8ed3167b43a9de90
   grant execute to pgflow_worker
 
 function pgflow.release_history(key text, tenant text DEFAULT ''::text) returns boolean, owner pgflow_owner
   -- Releases the legal hold of a run; true if there was one. PF001 if no run has the key
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7746e8ec4daf2bb849b91156b066f4f9
   grant execute to pgflow_operator
 
 function pgflow.release_lock(key text, fence bigint, secret text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- Gives a lock of plain code back; false if it was lost before, or was not taken with this secret. The next one in the queue is let in by sweep_locks(), or by the next poll of a worker
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 f63c56a8e51b85d35ba3d629c9f7278c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -7258,81 +6041,61 @@ function pgflow.release_lock(key text, fence bigint, secret text DEFAULT NULL::t
 function pgflow.release_outdated(worker_id integer) returns integer, owner pgflow_owner
   -- A worker lets runs be tried again that older code could not replay, while both are about; answers how many
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 fc6d8d3ca57911e47141294d66c75c07
   grant execute to pgflow_worker
 
 function pgflow.release_relay(name text, token bigint) returns void, owner pgflow_owner
   -- Gives the lease of a relay back
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3cc0b148907d61f45562d32b3cdb6dd1
   grant execute to pgflow_worker
 
 function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[], owner pgflow_owner
   -- Hands runs back for others to claim, without counting it against them; answers those that were still held
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 f5cbab065e4965eda1843240a69f524b
   grant execute to pgflow_worker
 
 function pgflow.release_strays(worker_id integer, known bigint[], claimed_before timestamp with time zone, OUT strays integer, OUT seen_at timestamp with time zone) returns record, owner pgflow_owner
   -- Hands back leases that a worker does not know it has: the answer to its claim was lost. Only those from before a time that it names, since when each of its claims was answered; seen_at is such a time for its next look
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 15045ada1882bc1f266a500e6afbaa48
   grant execute to pgflow_worker
 
 function pgflow.release_stuck(workflows text[], code_hashes text[]) returns integer, owner pgflow_owner
   -- A worker with other code than the one that could not replay a run lets it be tried again; answers how many
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2f8e147cad86d0fb30f9c8ac45f7eff9
   grant execute to pgflow_worker
 
 function pgflow.removable_(roots bigint[], ended_before timestamp with time zone[], t timestamp with time zone, keys_count boolean DEFAULT true) returns bigint[], owner pgflow_owner
   -- Runs of the families of these roots that all ended before the time of the root, that owe nothing, that no legal hold keeps, and whose keys need not be kept, if that counts
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 80e40ae1a324ef8fbd80a91732142b8f
 
 function pgflow.remove_leftovers_(ended_before timestamp with time zone) returns integer, owner pgflow_owner
   -- Removes mail and code of no run, and partitions of the journal without runs; answers the number of these
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 10a3dfe07db964796262cdd1ce8ac318
 
 function pgflow.remove_runs_(gone bigint[], ended_before timestamp with time zone, why text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Removes runs that have ended, with all that is known of them, and records how many; the caller holds the latch
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 6941a9b6eba2bf40e0dae9d9e82af8c1
 
 function pgflow.remove_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- Removes a schedule; its runs stay. Answers true if the code of a living worker declares it, so that the next worker makes it again. PF027 if there is none
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c7cbc00118f7ff7506de65c5bb89347d
   grant execute to pgflow_operator
 
 function pgflow.renew_lock(key text, fence bigint, ttl interval, secret text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- Holds a lock of plain code for longer, from now on; false if it is lost, or was not taken with this secret
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 6031ee51fd7e0ba29bd012900676683b
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -7340,89 +6103,66 @@ function pgflow.renew_lock(key text, fence bigint, ttl interval, secret text DEF
 function pgflow.reopen_gates_(returned jsonb) returns void, owner pgflow_owner
   -- Opens the gates again whose answers the code could not take
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 e374075c0ffbed4e03160ed7faab4966
 
 function pgflow.replace_message(key text, message bigint, payload json, why text DEFAULT 'replaced'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
   -- Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes on. PF001 if there is no such message, PF003 if the workflow declares the signal and takes no such payload, PF006 while the run is running
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2232f70a2ce1751e963d1c51d5a389b1
   grant execute to pgflow_operator
 
 function pgflow.replace_wraps(name text, first_page bigint, changes jsonb, pages integer DEFAULT 128) returns integer, owner pgflow_owner
   -- Puts new wraps in the place of those named in some pages of a table, in rows that no other session has locked; answers the number of rows. PF003 if they are no wraps
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 70d331261587e1cef8e84cf101278ef2
   grant execute to pgflow_operator
 
 function pgflow.replay_relay(name text, from_event bigint, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Has a relay go on from this event, backwards or forwards: events that it has delivered come again, under their numbers. Answers how many there are. PF028 if there is no such relay
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 0c70b5a6ff58a7bdeea3af808209d01a
   grant execute to pgflow_operator
 
 function pgflow.reply_rows_(list jsonb) returns TABLE(run_id bigint, chain_id bigint, update_id text, message bigint, seq integer, status text, error json), owner pgflow_owner
   -- Rows of the protocol as columns: updates that are taken out of mailboxes, or answered, or both
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.report_loss(worker_id integer, host text, pid integer, old_timeline integer, new_timeline integer, acknowledged bigint, kept bigint, age_seconds double precision, run_count integer, runs jsonb) returns bigint, owner pgflow_owner
   -- A worker writes down that what was acknowledged to it is lost; answers the number of the loss
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 705ce635f7fd656c7bac2048994f4f26
   grant execute to pgflow_worker
 
 function pgflow.requeue_message(key text, message bigint, to_key text DEFAULT NULL::text, why text DEFAULT 'requeued'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
   -- Sends a message again, behind the others of its name: to its run, or to another; a run that was stuck for want of it goes on. Answers the chain that has it now, for wake(). PF001 if there is no such message, PF006 while its run is running, or if the run that is to have it has ended
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d0139a3f803d29c2879ba03b89ac5e4f
   grant execute to pgflow_operator
 
 function pgflow.require_flow_(workflow text) returns pgflow.flow, owner pgflow_owner
   -- The current version of a workflow in SQL; refuses (PF001) others
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 7a34f14574d6abfb175daae6127f23fb
 
 function pgflow.require_known(queue text, required boolean DEFAULT true) returns void, owner pgflow_owner
   -- Has a queue refuse (PF003) starts of workflows, and of versions of them, that no worker has ever had; false takes them again. Children are not refused
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d8c994eff081d34f5d256813d8ff0c4b
   grant execute to pgflow_operator
 
 function pgflow.require_owner_(workflow text, privilege text) returns name, owner pgflow_owner
   -- Refuses (PF021) a caller who does not own a workflow in SQL, and writes down what holds by default; answers the caller
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 97cf9384d97e55c7c538bd37e3a134c2
 
 function pgflow.restart_run(key text, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'restarted'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer) returns record, owner pgflow_owner
   -- Begins a run anew as its next generation, with the same input or another; PF006 while it runs, PF020 if it has acted
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 433835dd4f9c6e43f496bd7eef685c53
   grant execute to pgflow_operator
 
 function pgflow.result(key text, tenant text DEFAULT ''::text, OUT status text, OUT output json, OUT error json, OUT reason text) returns record, owner pgflow_owner
   -- Status of the run that a key names and, once it has ended, its output or error; PF001 if there is none
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 306b6d5fe16352506ac7a0bb9dbbf515
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -7431,9 +6171,7 @@ function pgflow.result(key text, tenant text DEFAULT ''::text, OUT status text, 
 function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status text, reason text, output text, error text, key text), owner pgflow_owner
   -- Those of these chains that have ended, are stuck, or are gone with their history, with output or error: what a waiting client asks
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 a90a3c0e82142735b13acd28948f1b26
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -7442,143 +6180,108 @@ function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status t
 function pgflow.resume_queue(queue text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Lets claims from a paused queue go on; who says so, and why, is kept with it
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f80375f3110019e64e3ff5e54ec9c455
   grant execute to pgflow_operator
 
 function pgflow.resume_relay(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Resumes a relay that is paused, or whose circuit is open. PF028 if the relay does not exist
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 dbc3f4c86942d88f0c90e57a8d861d7c
   grant execute to pgflow_operator
 
 function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Lets a paused or stuck run go on, once a worker looks, within its poll, or you call wake() after your commit
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1a3f5341d9a2e150ab911bf2f8228ba9
   grant execute to pgflow_operator
 
 function pgflow.resume_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- Has a paused schedule go on with the slots to come; false if it is not paused. PF027 if there is none
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 42eeb70fe797f37263a7688f0e9a61dc
   grant execute to pgflow_operator
 
 function pgflow.retire_runs(max integer DEFAULT 1000, after bigint DEFAULT 0) returns TABLE(runs integer, last_root bigint), owner pgflow_owner
   -- Removes runs whose time is over by the rules of retention, of so many families from a root on; answers how many, and the last root that it looked at, null once there are none. Workers call it
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 41058c9717277c80e708de152b68ce39
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.retry_called_(run_id bigint, why text, sent_by text) returns void, owner pgflow_owner
   -- Retries the runs of files that a run of a file has called and that failed, but for those that cannot be
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 b42ba9ea30386588a1eefdaa12db74b0
 
 function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, from_step text DEFAULT NULL::text, attempts integer DEFAULT NULL::integer, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text) returns bigint, owner pgflow_owner
   -- Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same, and of itself to before what was taken back since. Of a run of a file, all that failed is done again, also in the runs that it called. PF006 if there is nothing to retry
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 47b75792c6275762b8cc7935b07a1eab
   grant execute to pgflow_operator
 
 function pgflow.return_reservations_(runs bigint[]) returns void, owner pgflow_owner
   -- Returns what runs have reserved that go no further: they were ended by force, or go on as other generations
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8a9cf897a6a0f63d97f9b0dba960b36f
 
 function pgflow.returned_rows_(list jsonb) returns TABLE(run_id bigint, chain_id bigint, call integer, seq integer, error text), owner pgflow_owner
   -- Rows of the protocol as columns: messages and answers of gates that were taken and go back, with the reason
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.revoke_pool(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text, restore boolean DEFAULT false) returns void, owner pgflow_owner
   -- Has a pool, and every pool that draws on it, admit nothing from now on; what is under way goes on. With restore it admits again. PF026 if there is no such pool
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 9b90fa3b6500a6b9738df6bd81d88c41
   grant execute to pgflow_operator
 
 function pgflow.revoke_tenant(role text, tenant text) returns boolean, owner pgflow_owner
   -- Takes back a grant of grant_tenant(); true if there was one. Calls that are under way end as they began
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8c3ed4f616695ec63549341392badb6d
   grant execute to pgflow_operator
 
 function pgflow.revoke_workflow(workflow text, role text, privilege text) returns void, owner pgflow_owner
   -- Takes a right to a workflow in SQL back. Revoke start from public to keep a workflow to the roles that were granted it. Its owner always has all rights. PF021 if you do not own it
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b261555a00607224186963db22eee7e7
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
 function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'rewound'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
   -- Takes a run back to a unit of its journal, or before a step, and lets it go on from there as its next generation; PF006 while it runs, PF020 if what is dropped has acted
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 014d4744c8946ad050ca4554bdfb0839
   grant execute to pgflow_operator
 
 function pgflow.rewrapped_(body text, changes jsonb) returns text, owner pgflow_owner
   -- Text of a value with other wraps in place of those named
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 444215e347ff07435909e68d49fb7d37
 
 function pgflow.role_number_(role text) returns oid, owner pgflow_owner
   -- Number of a role, 0 = public; PF001 if there is none
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 67019c51afca3ff98f9a3c50e00adc08
 
 function pgflow.round_hash_(r pgflow.seal_round) returns bytea, owner pgflow_owner
   -- Hash of a round: behind 04, its number, its time and its root
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.run_ids_(list jsonb) returns bigint[], owner pgflow_owner
   -- Numbers of runs in a list of a batch
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.run_of_(item jsonb) returns jsonb, owner pgflow_owner
   -- Run that a row of a batch is about, whatever its kind: each begins with it
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.run_rows_(list jsonb) returns TABLE(run_id bigint, token bigint, expected_seq integer), owner pgflow_owner
   -- Rows of the protocol as columns: runs of a batch, each fenced by the token of its lease
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.run_state(key text, tenant text DEFAULT ''::text) returns json, owner pgflow_owner
   -- Values that the run last set with set_state()
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 825517b1dc143a1bfff1015cbaf92882
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -7587,9 +6290,7 @@ function pgflow.run_state(key text, tenant text DEFAULT ''::text) returns json, 
 function pgflow.run_status(key text, tenant text DEFAULT ''::text) returns text, owner pgflow_owner
   -- queued, running, waiting, paused, stuck, completed, failed or cancelled; PF001 if no run has the key
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1e24fbf9678ae894d0a58f20e0097cff
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -7598,27 +6299,21 @@ function pgflow.run_status(key text, tenant text DEFAULT ''::text) returns text,
 function pgflow.run_text_(r pgflow.run) returns text, owner pgflow_owner
   -- Start of a run as one text, with the hashes of its values: its chain begins with it
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.run_timed(step jsonb) returns jsonb, owner pgflow_owner
   -- Runs a step that has a timeout, of which statement_timeout was set to the seconds that work_until() has answered
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1c76df826247eca300cecb2b50c24adf
   grant execute to pgflow_worker
 
 function pgflow.saga_rows_(list jsonb) returns TABLE(n integer, entry jsonb, name text, key text, code text, request json, result json, ref text, is_own boolean), owner pgflow_owner
   -- Rows of the protocol as columns: effects of earlier generations and of children, to be taken back if the run fails
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.said_of_update(payload json, OUT value json, OUT error json) returns record, owner pgflow_owner
   -- Of the unit of an answer, for the view updates: its value or error
   sql immutable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 9885dd0ea8a3670d428a11fba0427e91
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -7630,93 +6325,66 @@ function pgflow.said_of_update(payload json, OUT value json, OUT error json) ret
 function pgflow.same_input_(one json, other json, defaults json) returns boolean, owner pgflow_owner
   -- True if two inputs are the same once the defaults stand for what they leave out
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 cf199b886e5930c97c862c5a1f3b8ef1
 
 function pgflow.sample_rates_(this_minute timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Counts what was started since the last look and what is queued now, and removes rows of more than a day ago
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 b833b23ede2ebb8479737ac6dc60259a
 
 function pgflow.save_schedule_(s pgflow.schedule, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes a schedule that was looked at, with the time of the next look
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 8a8a8b27d856dfca408f0c261fefc151
 
 function pgflow.say_at_gate_(gate text, verdict text, payload_hash text, value json, reason text, said_by text, acting_as text[], hand_to text) returns bigint, owner pgflow_owner
   -- Adds an answer to a gate, and notifies its run if that closes it; returns the chain
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 7df53c5c12214fbfb49a8afdceda213d
 
 function pgflow.say_of_obligation_(obligation_key text, said json, sent_by text) returns bigint, owner pgflow_owner
   -- Posts a word on an obligation to its run, or records it if the run has ended; returns the chain, null if no open obligation has the key
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 47dca05c6270d85167b5251c1bf484fd
 
 function pgflow.seal_runs_(ids bigint[], this_round bigint, t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Seals what is new of these runs, and keeps those pending that may still grow; answers which have a new seal
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 7123fe6da7b356bf3fbecb3ca447b2ad
 
 function pgflow.seal_units(max_runs integer DEFAULT 500, at_once boolean DEFAULT false) returns TABLE(sealed integer, has_more boolean, wait_seconds double precision), owner pgflow_owner
   -- One round of the sealer: seals what is new of at most so many new runs and so many that were open; answers how many have a new seal, whether there is more to do at once, and when the next round is due (null: sealing is off). at_once: without waiting for that time, and for other sealers
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 6b93a41ed46deafbc8710569ed01e7d0
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.seal_until_(ids bigint[], this_round bigint, t timestamp with time zone, until timestamp with time zone, OUT looked integer, OUT sealed bigint[]) returns record, owner pgflow_owner
   -- Seals what is new of these runs, a few at a time until a time is over, and the first few in any case; answers how many it has looked at, and which have a new seal
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 fcce76cdd185da5314fe74994fb15ee7
 
 function pgflow.segment_rows_(list jsonb) returns TABLE(n integer, upto integer, stem text), owner pgflow_owner
   -- Rows of the protocol as columns: parts of a journal, each with the beginning of its idempotency keys
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.segments_(known jsonb, own text, cut integer) returns jsonb, owner pgflow_owner
   -- The segments of an origin, its own stem among them, as far as a cut
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 1cbdf46e55a3bdb10cdbaa40c79ec232
 
 function pgflow.seize_(me bigint, shown text, verb text, OUT lane_id integer, OUT priority smallint, OUT was json) returns record, owner pgflow_owner
   -- Locks a run where it is, unless a worker holds it (PF006); says how it was
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 35ee5a3231c4de3a97fbf5ffa819326e
 
 function pgflow.seize_message_(chain bigint, message bigint, shown text, OUT me bigint, OUT place json, OUT name text, OUT waits boolean) returns record, owner pgflow_owner
   -- Locks the place of a run, unless a worker holds it (PF006), and a message that waits for it or was put aside (else PF001)
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 a2b173bd7ea67f57666a137e05400612
 
 function pgflow.send_results_(origin bigint, cut integer, heir bigint, chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts the results of children that the copied part waits for; refuses (PF006) if one of them is still open
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 cff602f33cd3bc4eb078611d037816e0
 
 function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). post_signal says what became of it too, and what an idempotency_key is. PF001 if no run has the key
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 296559999f836fbbbfd0e21612fbb5ac
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -7725,9 +6393,7 @@ function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::js
 function pgflow.send_update(key text, name text, payload json DEFAULT '{}'::json, INOUT update_id text DEFAULT NULL::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, reply_to text DEFAULT NULL::text, reply_as text DEFAULT NULL::text, OUT chain_id bigint, OUT is_new boolean) returns record, owner pgflow_owner
   -- Asks a run for an update in the caller's transaction, its arguments by their names; answers its id, under which update_reply() says what became of it, and the chain, for wake(). The same id to the same run is one update, for as long as the history of the run; PF002 if it was another. reply_to is the key of a run that gets the answer, an object with status, value and error as of update_reply(), as a signal. reply_as is the name of this signal; the id if not given. PF001 if no run has the key
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e8993cca89333731059a628b885c777f
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -7736,167 +6402,122 @@ function pgflow.send_update(key text, name text, payload json DEFAULT '{}'::json
 function pgflow.sender_(name text) returns text, owner pgflow_owner
   -- Name of the sender, with the role of the session in brackets; without a name, that role alone
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 bc79472130872079be15fd7e1e036f96
 
 function pgflow.serve_flows(worker_id integer, queues text[]) returns integer[], owner pgflow_owner
   -- A session that works says that it has all workflows in SQL, and lives; answers the lanes that it serves
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7941c849b0da2945b737fac6ad94965e
   grant execute to pgflow_worker
 
 function pgflow.serve_lanes(queues text[], workflows text[], versions text[] DEFAULT '{}'::text[]) returns TABLE(lane_id integer, queue text, workflow text, version text), owner pgflow_owner
   -- The lanes that a worker of these queues and workflows serves: those of runs that any version may work on, and of runs pinned to its own
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6539b8f8725252193ae1adcf98ee65c3
   grant execute to pgflow_worker
 
 function pgflow.serves_all_as_(role name) returns text, owner pgflow_owner
   -- Name of the role of pgflow that lets a role act for every tenant, or superuser; null = none
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 4d9f3e09a8a0b687773fbaacf5be4010
 
 function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
   -- Puts a new version of the policy in force; rules = [{needs: gate or nothing, risk, name, amount: jsonpath, above: number, predicate: jsonpath, author: model, role: of the database, and of its gate approvers: [name or role, ...], quorum, timeout: seconds or interval, on_timeout, escalate: [name, ...]}, ...], the first that fits counts; answers its number. PF003 names what a rule cannot say
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 92e219aebfc74d2596b1a27482b285ee
   grant execute to pgflow_operator
 
 function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent text DEFAULT NULL::text, per text DEFAULT NULL::text, tz text DEFAULT 'UTC'::text, soft numeric DEFAULT 0.8, hard boolean DEFAULT false, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Makes a pool, or sets its limits anew: limits by unit, such as {"usd": 50}; parent = the pool that it draws on; per = hour, day, week, month, quarter or year after which it is full again, in a time zone; soft = part of a limit from which on runs are told; hard = no step at all of a run under it is licensed once it is used up. PF026 if there is no such parent, PF006 if it has another
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 97e23c943087ed81e141d7330f265dc3
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.set_queue(queue text, rules jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns jsonb, owner pgflow_owner
   -- Sets rules of a queue, of those that it names, and answers all: concurrency and per_worker, most runs held at once by all workers and by one; key, an expression over the input, labels, tenant and workflow of a run; per_key, most runs of one key; fifo, each once those before it of its key have ended; rate and key_rate, such as 100/1m, most runs that begin, with burst and key_burst as a bucket; ageing_seconds of waiting that are worth one step of priority; weights of keys; expires_seconds after which a run that has not begun is cancelled; closed, true to take no new runs; max_deaths, after so many workers died over a run it is stuck (5 by default). null removes a rule. PF003: a rule that no queue can have
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7ec5ae80ba17e13317ab215e82ed62b4
   grant execute to pgflow_operator
 
 function pgflow.set_retention(rule text, keep_seconds double precision, workflow text DEFAULT NULL::text, status text DEFAULT NULL::text, labels jsonb DEFAULT NULL::jsonb, tenant text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Sets a rule by its name: workers remove runs that match all of its conditions so many seconds after they have ended. The rule with the most conditions decides, and of several such the one that keeps longer. PF003 if it is none
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 65e0d79ffb806f2d58d5e70126fc4ed8
   grant execute to pgflow_operator
 
 function pgflow.set_schedule(name text, workflow text, spec jsonb, queue text DEFAULT 'default'::text, input json DEFAULT '{}'::json, slot_parameter text DEFAULT NULL::text, overlap text DEFAULT 'skip'::text, catch_up text DEFAULT 'latest'::text, max_catch_up integer DEFAULT 100, jitter_seconds double precision DEFAULT 0, priority integer DEFAULT 0, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- Makes a schedule, or sets it anew; false if it is like that already. spec: {"cron": [...]} or {"every": seconds, "offset": seconds}, and perhaps tz, not_on and only_on (days), start_at and end_at. slot_parameter: parameter of the workflow that gets {"at": the slot}
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 70ff37e008c890820072950612b5e141
   grant execute to pgflow_operator
 
 function pgflow.set_sealing(is_on boolean, by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Has workers seal the journal from now on, what is in it by then included; or no longer
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 a0d6da53b179d48cc719ff9ab0fe20cc
   grant execute to pgflow_operator
 
 function pgflow.settle_budgets_(units jsonb, closes jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Books what the units of a batch say was spent, and returns the reservations of calls that are over. The pools are locked
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 046c7a84bd6d33d01b614f0d53d25d11
 
 function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records a person's verdict on an effect, and its outcome, if the effect is still open and not in progress
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8a0e4078069cd1da0e08866167868c01
 
 function pgflow.settle_declarations_(t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Sets schedules as the newest code of a living worker declares them, after workers have come or gone, and forgets what those that are gone have said; false if one is locked
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 4197f1be9c43a04a7b58d03d7f1eac14
 
 function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Settles an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be retried). An uncompensated effect: taken_back, or stands. PF001 if no open effect has the key, PF006 while it is in progress
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 98de8492b0668d77b18cc3fe93b3797b
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.settle_events(name text, token bigint, upto bigint, results json, lease_seconds double precision DEFAULT 30, threshold integer DEFAULT 5, cooldown_seconds double precision DEFAULT 30) returns boolean, owner pgflow_owner
   -- Says what became of events that were taken, as arrays of number, ok, failed, dead or behind, error, and seconds until the next try; the cursor passes those up to the number given. False, and nothing is written, if another has the relay by now
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 71e924e366aaf029e2d1b786f8eb07f4
   grant execute to pgflow_worker
 
 function pgflow.settle_fenced_(units jsonb, closes jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- The same for the transaction of a step, whose last locks these are
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 74cb845e56b87096f8ef48fb748e17f5
 
 function pgflow.settle_fleet_(t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Chooses again which declarations count if workers have come or gone; true if it has
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 9633753b71d59827b7c7f1a6dd11f81e
 
 function pgflow.settle_locks_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, is_lost boolean, to_wake bigint[]), owner pgflow_owner
   -- Takes back what runs of a batch give back, and says which of the locks they rest on are lost, before anything else of them is decided: of each position the last seq then and its units
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 5deefc149bb16a4abb2f4c4bc568532b
 
 function pgflow.settle_updates_(told jsonb, t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Takes updates out of the mailboxes and writes down their answers, with the units of a batch that say so; refuses (PF006) to take one that is not there. Answers the chains of runs that asked for one, to be woken
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 f11203b7e8211f787ec87771b05a3ba4
 
 function pgflow.share_session(worker integer) returns void, owner pgflow_owner
   -- Holds the latch of a worker for as long as this session lives
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 18a49900180716926ac142c9249efb21
   grant execute to pgflow_worker
 
 function pgflow.share_worker_(worker_id integer) returns boolean, owner pgflow_owner
   -- Keeps a worker's leases where they are until this transaction ends, without a lock on each; false if it cannot
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 5aa19593e96454c9b6d605ff2425d96d
 
 function pgflow.shared_sessions_() returns integer[], owner pgflow_owner
   -- Workers that this session has been, of which it may still hold the latch
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 189b5d320bbfc53abe1086bdf29e7a6b
 
 function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint DEFAULT 67108864, min_bytes bigint DEFAULT 8388608, backing_off boolean DEFAULT false) returns TABLE(partition text, bytes_before bigint, bytes_after bigint, units bigint), owner pgflow_owner
   -- Shrinks partitions of the journal that hold little after history was removed: moves what is left in each into a new file, if it is not more than that (max_bytes null = any size); answers which. Workers call it once a minute, and back off from one that others use
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set lock_timeout=100ms
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -7904,45 +6525,33 @@ function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint
   set seq_page_cost=1000000
   set max_parallel_workers_per_gather=0
   set jit=off
-  md5 111cb0b260347b7b0efc5dc336dda544
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.signal_rows_(list jsonb) returns TABLE(call integer, name text), owner pgflow_owner
   -- Rows of the protocol as columns: waits for signals
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.slot_due_(name text, slot timestamp with time zone, jitter_seconds double precision) returns timestamp with time zone, owner pgflow_owner
   -- Time at which a slot is due: its own and a part of the jitter, which is always the same for one slot
   sql stable strict
-  set search_path=pg_catalog, pg_temp
-  md5 26e0ed35967137045cfe84eecbd4becc
 
 function pgflow.slot_of_(match jsonb, OUT path text[], OUT value bigint) returns record, owner pgflow_owner
   -- The first constant of a match: its path, and its hash. An empty path and 0 if there is none
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 99759924e0dee4f5b098b22d36155572
 
 function pgflow.slot_text_(slot timestamp with time zone) returns text, owner pgflow_owner
   -- A slot as a text, in UTC: 2026-03-29T01:30:00Z
   sql stable strict
-  set search_path=pg_catalog, pg_temp
-  md5 9bb4079ef2a555938140a7c3aedb124f
 
 function pgflow.slots_(spec jsonb, after timestamp with time zone, most integer, upto timestamp with time zone DEFAULT 'infinity'::timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
   -- The next slots of a schedule after a time, so many at most
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 4d4b929821f85db6905621d3d4e9a60c
 
 function pgflow.speaks_for_others() returns boolean, owner pgflow_owner
   -- True if you may answer gates in the names of others: as a member of pgflow_speaker, as the owner of the schema, or as a superuser
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7ae0b150a906177c91b236e3ac763959
   grant execute to pgflow_approver
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -7952,44 +6561,32 @@ function pgflow.speaks_for_others() returns boolean, owner pgflow_owner
 function pgflow.spend_(f pgflow.flow_frame, node pgflow.flow_node, worker_id integer, token bigint, chain bigint, amounts jsonb, OUT after pgflow.flow_frame, OUT place text, OUT wake jsonb) returns record, owner pgflow_owner
   -- Has the budget of a run allow what it spends, and charges it: both, or neither
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 308972535351d6f920e27e26ccb268cd
 
 function pgflow.stage_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Stage of a gate: 0 = its approvers may answer, 1 = the first to whom it is escalated
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.start_children_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, lanes integer[]), owner pgflow_owner
   -- Starts the children that runs of a batch ask for, each recorded as started or refused: of each position of the batch the last seq then, its units, and lanes
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 441083adb28f2f68f05c6b20ce8c8db7
 
 function pgflow.start_failure_(f pgflow.batch_failure, member_id bigint, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Starts the run that begins with the failure of this member, and notes it; answers its lane
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 36dfb5c833cf4c2abf2fbd705d02096d
 
 function pgflow.start_known_(me bigint, wanted jsonb, t timestamp with time zone, OUT kind "char", OUT payload json, OUT lane_id integer) returns record, owner pgflow_owner
   -- Starts one child whose key may name a run already: what is recorded of it, started or refused
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 ad8b2a449a63b446d7c6e89deb7fb974
 
 function pgflow.start_rows_(list json) returns TABLE(n integer, start json, call integer, effect text, name text, ordinal text, args_hash bigint, mark jsonb), owner pgflow_owner
   -- Rows of the protocol as columns: licences in the column ``starts`` of units
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.start_run(workflow text, input anycompatible DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, key_seconds double precision DEFAULT NULL::double precision, debounce_seconds double precision DEFAULT NULL::double precision, max_wait_seconds double precision DEFAULT NULL::double precision, collect integer DEFAULT NULL::integer, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
   -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. input: json, jsonb, or the text of one. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run. pool: the pool that it draws on (PF026 if there is none), as its children do; budget: limits by unit of a pool of its own, which draws on that one. key_seconds: the key counts while its run is open, and so long after its start; 0 = while it is open, null = for good. debounce_seconds: the run begins so long after the last start with its key, which alone counts, and at most max_wait_seconds after the first. A run of the key that has begun is left alone, and loses the key. collect: the input is a list, and the run gets those of all starts with its key, up to so many items; it begins once it has them, or max_wait_seconds after the first start
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 eb4c566a3e9a1f4f55e1f73fdb3c4cb4
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -7998,10 +6595,8 @@ function pgflow.start_run(workflow text, input anycompatible DEFAULT '{}'::json,
 function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, version text DEFAULT ''::text, keys_are_new boolean DEFAULT false, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, key_seconds double precision DEFAULT NULL::double precision) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
   -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer was lost, the same batch says false. if_taken, defaults, start_id, pool, budget and key_seconds are as of start_run; a batch cannot replace
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 f2b246e937e949e18e0c1b265fd54a9d
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -8010,47 +6605,33 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
 function pgflow.start_slot_(s pgflow.schedule, slot timestamp with time zone) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
   -- Starts the run of a slot, or finds the one that it has
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 b670ab61670eeaf60ed1bd73c71e3efc
 
 function pgflow.starters_(is_first boolean) returns text[], owner pgflow_owner
   -- Transactions that have drawn a number for a run, and have not ended; at first also those that have looked whether anything is sealed
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 98193b16d75bfe3197dc928f7f2361a5
 
 function pgflow.status_(run_id bigint) returns text, owner pgflow_owner
   -- Status of a run, read from its place
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 d613813ea7728aea5eea5c78485739fe
 
 function pgflow.stem_at_(segments jsonb, own text, seq integer) returns text, owner pgflow_owner
   -- The stem that holds at a seq, by segments [[last seq or null, stem], ...] and the run's own after them
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 7c6f6231659998880a4967e725492d08
 
 function pgflow.step_details(run_id bigint, call integer) returns text, owner pgflow_owner
   -- Progress that the last attempt of a step reported
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 0d154693d3875229e6e0067cdc7dc3e3
   grant execute to pgflow_worker
 
 function pgflow.stop_all_(questions jsonb, positions integer[], pausing integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, place text, to_wake bigint[]), owner pgflow_owner
   -- Pauses idle runs of a batch, and holds those that only a person can continue instead of parking them
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 90234e9a067aa1451d5b7d3f43966739
 
 function pgflow.sweep_documents(most integer DEFAULT 1000) returns integer, owner pgflow_owner
   -- Deletes documents that have expired, and answers how many it has found
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 56e4d1ecd000980c35d20725858b9ff0
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -8058,19 +6639,15 @@ function pgflow.sweep_documents(most integer DEFAULT 1000) returns integer, owne
 function pgflow.sweep_keys(max integer DEFAULT 1000, wait boolean DEFAULT true) returns integer, owner pgflow_owner
   -- Frees keys of finished chains whose retention is over, of each retention at most as many as it looks at: the oldest, and some from anywhere; answers how many. Workers call it once a minute, and do not wait for others who remove history
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 54341d8256b0d9ee2af576883b8dbcf2
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.sweep_locks(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer), owner pgflow_owner
   -- Lets in who waits for a lock that was given back, as every poll of a worker does; in a READ COMMITTED transaction of its own
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 de762e567e30d6e4f6c83b21b2ce116e
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -8078,53 +6655,39 @@ function pgflow.sweep_locks(max integer DEFAULT 1000) returns TABLE(lanes intege
 function pgflow.sweep_locks_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Decides what others could not: forgets waits whose time is over, serves the keys that were nudged or have expired, and looks for circles
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 63f6a420b368190ad8325c882b0d8d70
 
 function pgflow.take_events(name text, token bigint, lease_seconds double precision DEFAULT 30, max integer DEFAULT 100, threshold integer DEFAULT 5, OUT state text, OUT wait_seconds double precision, OUT events json) returns record, owner pgflow_owner
   -- Leases a relay and answers the next events that it delivers, those of each key in their order, as arrays of number, topic, key, payload, time in microseconds, run, attempts, is it fresh, does it stand behind another. Or the state, and when to ask again: leased by another, busy, paused, circuit open, behind a slow transaction, idle
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 2e458b50ef88fb8ab8bd9f8c2f93489f
   grant execute to pgflow_worker
 
 function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, worker_id integer, tokens bigint[], after bigint[] DEFAULT NULL::bigint[]) returns bigint[], owner pgflow_owner
   -- Moves up to max rows of `ready` to `lease`, or one group of suspects
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 5bf94aa6d233eeccb52bf2ded6006ba7
 
 function pgflow.take_in_saga_(chain bigint, generation integer, carried jsonb) returns void, owner pgflow_owner
   -- Takes in what an imported generation had from those before it, which are imported already
   sql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 34575ce120d94fc091128f6fa2cd3b3b
 
 function pgflow.take_keys_(questions jsonb) returns void, owner pgflow_owner
   -- Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait and never deadlock
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 1c576a93f0b1f3c945402379e90b869b
 
 function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   -- Makes what lanes the children of a batch need in one order, ahead of their runs, so that two batches wait and never deadlock
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 85a9e9b7f7a9edfee3dc730f1b637666
 
 function pgflow.take_lock(key text, holder text, ttl interval, shared boolean DEFAULT false, patience interval DEFAULT NULL::interval, secret text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Takes a lock for plain code, for a limited time: answers the fence, or null if it is held or others wait for it. With patience the holder stands in the queue, and must ask again within that time. secret = what the holder shows to renew the lock or give it back; without one, only this session can. The same holder who asks again with it goes on holding, under a new fence. PF003 without a limit of time; PF006 if the holder has it in the other mode
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 93e79da84e95818af3df887a24ccd1dd
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -8132,159 +6695,113 @@ function pgflow.take_lock(key text, holder text, ttl interval, shared boolean DE
 function pgflow.take_mail_(taken jsonb) returns void, owner pgflow_owner
   -- Deletes the messages that a batch records as taken; refuses (PF006) those that are not there
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 93853866027ff9006a881bfce5b49a17
 
 function pgflow.take_names_(questions jsonb) returns void, owner pgflow_owner
   -- Takes the lanes and keys of all children of a batch, ahead of their runs
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 140d2bb8567db847ff8bd1946d20cc34
 
 function pgflow.take_out_(chain bigint, message bigint, why_moved text, number bigint, said_by text, why text) returns void, owner pgflow_owner
   -- Keeps a copy of a message that is taken out of a mailbox, under another number if that one stays in use
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 12518bf584f489bac79ab555611245d5
 
 function pgflow.take_pools_(batch jsonb) returns text[], owner pgflow_owner
   -- Locks the pools that the runs of a batch draw on, all in one order
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 5301b1b8d233e09a7166f88b82effb5c
 
 function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb) returns bigint[], owner pgflow_owner
   -- Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 40378ba57a98deb3c566c56253112479
 
 function pgflow.take_turns_(queue text, ids bigint[], worker_id integer, tokens bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- In a line -> lease, for runs whose ready rows are locked
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 044d7c5d4de84b794035b08180949cbc
 
 function pgflow.take_update(names text[], passed_over bigint[] DEFAULT '{}'::bigint[]) returns TABLE(mail_id bigint, name text, key text, update text, args text, expect bigint, sent_by text, idempotency_key text), owner pgflow_owner
   -- Takes the oldest update of an entity whose code is at hand, save those passed over, to be made in this transaction
   sql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 001a995fc0c2bcc9cc52538b6a14c7e1
   grant execute to pgflow_worker
 
 function pgflow.take_verdicts_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Takes the verdicts on effects and obligations of runs of a batch: of each position the last seq then, and its units
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 d265f81ec8eab34cdca2713b961c7bca
 
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Takes the verdicts of people and webhooks on the effects and obligations of a run, and records them
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 397aec5b32503e18c225665aa0dfff80
 
 function pgflow.taken_rows_(list jsonb) returns TABLE(run_id bigint, chain_id bigint, name text, signal_id bigint, kind "char"), owner pgflow_owner
   -- Rows of the protocol as columns: messages to delete from mailboxes; a unit of the batch records each
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.tell_askers_(chains bigint[], update_ids text[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Sends the answers of updates to the runs that wait for them; answers the chains of these, to be woken
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 c28ce662bcb53a116ee8c6772dd3c7b6
 
 function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts the outcome of finished children to their parents that are still open; answers the parents' chains
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 999ec43dea61068d9a8c6ca059edd96e
 
 function pgflow.tell_soft_(names text[], runs bigint[]) returns bigint[], owner pgflow_owner
   -- Sends the signal budget to those of these runs of whose pools one has passed its soft threshold, once a period; answers their chains
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 0802410a78a9b6b83c72ead7af09c142
 
 function pgflow.tell_waiter_(waiter pgflow.lock_wait, said json, at timestamp with time zone) returns bigint, owner pgflow_owner
   -- Posts the outcome of its wait for a lock to a run; returns its chain
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 c86adbd741e44577612dc59a460ba233
 
 function pgflow.tell_workers_(lanes integer[], mail bigint[]) returns void, owner pgflow_owner
   -- Notifies workers of lanes with ready runs and of leased runs with mail, once the transaction is committed: `r1,2` or `m7,8`
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 0ed51872d1ee55908eb03f1221ccab94
 
 function pgflow.tend_lines_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Clears away what lines need no more, and takes runs out of those that are over; answers their lanes
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 30b6f92350b96d9814573deab9ee83cc
 
 function pgflow.terms_(rule pgflow.policy_rule) returns jsonb, owner pgflow_owner
   -- Terms of the gate that a rule asks; null = anybody may answer, and it waits for good
   sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 3a126079f3e2dca1336be7d3d58a2bec
 
 function pgflow.test_run(workflow text, input json DEFAULT '{}'::json, signals jsonb DEFAULT '{}'::jsonb, children jsonb DEFAULT '{}'::jsonb, keep boolean DEFAULT false) returns jsonb, owner pgflow_owner
   -- Plays a run of a workflow in SQL to its end and rolls it back: {status, output, error, steps, waits}. signals: {name: payload, or a list of them}; a time-out is over as soon as nothing else can go on. children: {workflow: result} of those that are not in SQL. keep: nothing is rolled back, so that you can look at what the steps have written; the transaction must be rolled back
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6847d1fb319b47be392ffbd9f9d5b8df
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
 function pgflow.time_out_locks_(questions jsonb, positions integer[], t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Takes runs of a batch out of queues in which they have waited for as long as they wanted; answers the positions of those that have mail of it now
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 aa509deaff7b87b996bb9c0f52e44563
 
 function pgflow.timer_rows_(list jsonb) returns TABLE(call integer, seq integer, kind "char"), owner pgflow_owner
   -- Rows of the protocol as columns: sleeps, and time-outs of waits; of reasons to wake, only the first two slots
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.told_(why text, most integer) returns text, owner pgflow_owner
   -- A given reason, with the passwords in it masked, cut to so many characters
   plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 5c21792b1b88dd3902013279572c3aa4
 
 function pgflow.told_heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Facts for a replay on a run that begins with the journal of another
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 cfc1fb43e3ac271b4860a8d98ac0ce66
 
 function pgflow.transaction_status(xid text) returns text, owner pgflow_owner
   -- committed, aborted or in progress: an ambiguous COMMIT in progress must be waited out; aborted for a number that this server never gave out
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 5e3fdd69d2dc2b5367569cabc2e569db
   grant execute to pgflow_worker
 
 function pgflow.transfer_obligation(obligation_key text, holder text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Transfers an obligation to a person or party outside: it stays owed, but its run no longer waits for it. PF001 if no open obligation has the key
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 96f5d98ca324f4946ba32e4d93bcaee1
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -8292,9 +6809,7 @@ function pgflow.transfer_obligation(obligation_key text, holder text, why text D
 function pgflow.trial_balance() returns TABLE(ledger text, opened bigint, confirmed bigint, failed bigint, unknown bigint, accepted bigint, open bigint), owner pgflow_owner
   -- The trial balance of the ledgers: what was opened is the sum of the rest. It reads the whole journal
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ac5054730566bac0623885f172cc233d
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
@@ -8303,29 +6818,21 @@ function pgflow.trial_balance() returns TABLE(ledger text, opened bigint, confir
 function pgflow.trigger_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text, slot_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
   -- Starts a run of a schedule now, paused or not, whatever runs of it are open. slot_at: the slot that it is of, under which it is started once; the present time if none is given. PF027 if there is no such schedule
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ae3436b9fc5acbae6903d8b78e41c943
   grant execute to pgflow_operator
 
 function pgflow.try_circles_() returns boolean, owner pgflow_owner
   -- Takes the right to look for circles of runs that wait for each other, until this transaction ends; false if it cannot
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 715d44a2502fb617067fa7a52757e068
 
 function pgflow.try_key_(key text) returns boolean, owner pgflow_owner
   -- Takes a key to decide about it, until this transaction ends; false if it cannot
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 f489455fe11365d34b3f58cd9b3e1630
 
 function pgflow.try_policy(name text, risk text, request jsonb DEFAULT '{}'::jsonb, by_model boolean DEFAULT false, role text DEFAULT NULL::text) returns TABLE(version integer, rule integer, needs text, fits boolean, counts boolean, terms jsonb, says jsonb), owner pgflow_owner
   -- Says of each rule of the policy in force whether it would fit an effect with these arguments, and which one would count: the first. Of what a model has chosen, and of another role than yours, if you say so. Nothing is done
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 5080f8bd3f8c5810ea68edf828352903
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
@@ -8335,21 +6842,15 @@ function pgflow.try_policy(name text, risk text, request jsonb DEFAULT '{}'::jso
 function pgflow.unasked_(run_id bigint) returns SETOF pgflow.carried, owner pgflow_owner
   -- Effects that a run was given with their results and has not asked for
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 9d23505eca7151218c2300f8bf95fd60
 
 function pgflow.unbegun_(queue text, upto bigint) returns TABLE(run_id bigint, chain_id bigint), owner pgflow_owner
   -- Runs of a queue that wait, and have not been claimed, paused or cancelled, up to a number
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 a2d25c116c8748d432cb09af5afbed6b
 
 function pgflow.undeclared(declared jsonb) returns text[], owner pgflow_owner
   -- Names in an app's declarations that are not set yet, in the form that declare_app takes
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3ab448b2f0da68baa9352ddae501d5b6
   grant execute to pgflow_client
   grant execute to pgflow_declarer
   grant execute to pgflow_operator
@@ -8358,55 +6859,41 @@ function pgflow.undeclared(declared jsonb) returns text[], owner pgflow_owner
 function pgflow.undone_from_(run_id bigint, cut integer) returns TABLE(key text, is_done boolean), owner pgflow_owner
   -- Keys of effects that a run took back after a cut, or a later generation of its chain did, or began to, each with whether it is done
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 d700fb5f7ced69d844e0b60a6feda96b
 
 function pgflow.unit_json_(seq integer, call integer, kind "char", name text, payload json) returns jsonb, owner pgflow_owner
   -- A unit as it travels in an answer, its payload as exact text
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.unit_rows_(list jsonb) returns TABLE(run_id bigint, seq integer, call integer, kind "char", name text, payload json, starts json, at timestamp with time zone, delay interval, token bigint, key text, apart integer), owner pgflow_owner
   -- Rows of the protocol as columns: units to append to journals
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.unit_text_(seq integer, call integer, kind "char", name text, key text, args_hash bigint, payload json, starts json, token bigint, at timestamp with time zone, recorded_at timestamp with time zone, due_at timestamp with time zone) returns text, owner pgflow_owner
   -- All of a unit as one text, with the hash of its payload: what its own hash is of
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.unname_blobs_(runs bigint[]) returns void, owner pgflow_owner
   -- Forgets what these runs named in values that were redacted, and removes blobs that no run names now
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 b387017ffa0c5c63a4e4be394f707817
 
 function pgflow.unnoted_(kinds text[], me bigint DEFAULT NULL::bigint) returns TABLE(finding text, detail text), owner pgflow_owner
   -- Rows of these kinds, or those of a run, of which nothing was noted: no function of ours has written them
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 ac69af6db0d75b28a6ab5cfe1a0b10ba
 
 function pgflow.unshare_session(worker integer) returns void, owner pgflow_owner
   -- Gives that latch back
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 bda3bfe0d0e8b6e4cab322a8ef544eb2
   grant execute to pgflow_worker
 
 function pgflow.unwrapped_(body text) returns text, owner pgflow_owner
   -- Text of a value without the wraps in its envelopes (sql/ops/rewrap.sql): the same after a rotation of keys
   sql immutable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.update_entity(name text, key text, from_version bigint, update text, args json, verdict json, state json DEFAULT NULL::json, run_id bigint DEFAULT NULL::bigint, call integer DEFAULT NULL::integer, idempotency_key text DEFAULT NULL::text, said_by text DEFAULT NULL::text, mail_id bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
   -- Writes what an update has made of an entity that open_entity has locked, and a row of its history; a state of null leaves it as it is. Answers the version then. PF021 if a run or mail is named by a role that is no worker's
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f10dd0794e216654afad732c97123f8a
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -8414,9 +6901,7 @@ function pgflow.update_entity(name text, key text, from_version bigint, update t
 function pgflow.update_reply(key text, update_id text, tenant text DEFAULT ''::text, OUT status text, OUT value json, OUT error json) returns record, owner pgflow_owner
   -- State of an update: waiting; done, with the value of its handler; failed, with the error that this raised; rejected, with that of its validator; refused, since the run ended before it was answered. PF001 if the run has none of this id
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b777e56d088cda096e02354129a3403c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -8425,9 +6910,7 @@ function pgflow.update_reply(key text, update_id text, tenant text DEFAULT ''::t
 function pgflow.update_verdict(mail_id bigint, OUT state text, OUT verdict json, OUT error json) returns record, owner pgflow_owner
   -- State of an update that was asked for by post_update: waiting; done, with its verdict; or refused, with the error. PF001 if there is none of this number
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 703019e8c4efb8da803e43b1ad757ad6
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -8435,38 +6918,28 @@ function pgflow.update_verdict(mail_id bigint, OUT state text, OUT verdict json,
 function pgflow.uuid7_() returns uuid, owner pgflow_owner
   -- A UUID version 7 (RFC 9562, 5.7): milliseconds since 1970, then random bits
   sql volatile
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.uuids7_(count integer) returns uuid[], owner pgflow_owner
   -- So many UUIDs of version 7 of one millisecond, for a batch
   sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 3ed9bf7359b92b9c4bf68d1fd82867f0
 
 function pgflow.value_hash_(body text) returns bytea, owner pgflow_owner
   -- Hash of a value's text; of one that was redacted, the hash that it had
   sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.values_with_blobs_(runs bigint[]) returns TABLE(run_id bigint, body text), owner pgflow_owner
   -- Values of these runs that may name blobs; messages are of the first run of their chain
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 87193587b4c0b8f6b60166c891593b03
 
 function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is_locked boolean, held_token bigint) returns text, owner pgflow_owner
   -- Verdict on one run of a batch: ok, already, busy or lost
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 c01b8c74fb5170d5e3d679f62c9c560d
 
 function pgflow.verify_anchor(anchor jsonb) returns jsonb, owner pgflow_owner
   -- Compares an anchor that was kept elsewhere with the roots that are here: {days, rounds: the last one that it covers, findings: [[place, finding, detail], ...]}. PF003 if it is none
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d995ab8f1de4ca21efe10d1d2ea4685c
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
@@ -8475,9 +6948,7 @@ function pgflow.verify_anchor(anchor jsonb) returns jsonb, owner pgflow_owner
 function pgflow.verify_days() returns jsonb, owner pgflow_owner
   -- Compares the roots and heads of days with their rounds: {days, findings: [[day, finding, detail], ...]}
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ca32cca9aa7e2f716d72a77a7bd96975
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
@@ -8486,9 +6957,7 @@ function pgflow.verify_days() returns jsonb, owner pgflow_owner
 function pgflow.verify_evidence(after bigint DEFAULT 0, max integer DEFAULT 1000) returns jsonb, owner pgflow_owner
   -- Compares a page of what operators did with what was noted of it: broken locks, changes of policy, queues, pools, schedules and relays, removals of history, losses. {rows: how many, findings: [[finding, detail], ...], next: where the next page begins, null at the end, where it also finds what was put in}. Of runs verify_runs does so
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 09271df2dd28b0b8a1595dd0d6a560de
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
@@ -8497,10 +6966,8 @@ function pgflow.verify_evidence(after bigint DEFAULT 0, max integer DEFAULT 1000
 function pgflow.verify_rounds(after bigint DEFAULT 0, max integer DEFAULT 1000) returns jsonb, owner pgflow_owner
   -- Compares a page of rounds with their seals: {rounds, findings: [[round, finding, detail], ...], next}
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 aaba470806cd1a6903757e08bc48fbc2
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
@@ -8509,17 +6976,13 @@ function pgflow.verify_rounds(after bigint DEFAULT 0, max integer DEFAULT 1000) 
 function pgflow.verify_run_(me bigint) returns TABLE(finding text, detail text), owner pgflow_owner
   -- Compares a run with its seals; answers what is not as it was
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 b3aab2169a5658668d2f9d1bc8e626c6
 
 function pgflow.verify_runs(after bigint DEFAULT '-9223372036854775808'::bigint, max integer DEFAULT 1000, key text DEFAULT NULL::text, tenant text DEFAULT ''::text) returns jsonb, owner pgflow_owner
   -- Compares a page of runs, or the one with a key, with their seals: {runs: how many, findings: [[run_id, key, generation, finding, detail], ...], next: where the next page begins, null at the end}
   plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 36e72030c38d1a1da06b394c599eb9e3
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
@@ -8528,34 +6991,24 @@ function pgflow.verify_runs(after bigint DEFAULT '-9223372036854775808'::bigint,
 function pgflow.verify_said_(me bigint) returns TABLE(finding text, detail text), owner pgflow_owner
   -- Compares the answers at the gates of a run, and the author of its import, with their noted hashes; returns the differences
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 ba456f1bfedae806ad7087e00164e02b
 
 function pgflow.wait_for_latch_(name text, is_shared boolean, what text) returns void, owner pgflow_owner
   -- Takes a latch until the end of the transaction, waiting for ten seconds at most; then it says who has it (PF006)
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 75e180e3e0a60c6d433db4d1c3794819
 
 function pgflow.wait_question_(INOUT f pgflow.flow_frame, node pgflow.flow_node, value jsonb, OUT units jsonb, OUT question jsonb) returns record, owner pgflow_owner
   -- The question to the database of a wait, and the unit that begins it
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 12be27b42fcb235e1df85bc1611f5490
 
 function pgflow.waits_of_(ids bigint[]) returns TABLE(run_id bigint, alternative text, waits_for bigint), owner pgflow_owner
   -- For each of these runs that only other runs let go on: those, by alternative. It goes on with any alternative, and an alternative needs all of its own; null = what may come from outside
   sql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 896b05ccb787ae58258ac9b90e0f1376
 
 function pgflow.waive_obligation(obligation_key text, why text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Closes an obligation that need not be done, with who says so and why. PF001 if no open obligation has the key
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 a2132e738fdf9e9c8ab98ba798f8035a
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -8563,11 +7016,9 @@ function pgflow.waive_obligation(obligation_key text, why text, sent_by text DEF
 function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT 1000, tell boolean DEFAULT true) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer), owner pgflow_owner
   -- Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and notifies workers unless tell is false; returns lanes made ready, leased runs with mail, and runs ended
   plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 0a14a71d42e2119e9d039aed39fe3d59
   grant execute to pgflow_approver
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -8578,36 +7029,26 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
 function pgflow.wake_due_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs with a timer that is due
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 b02f52a11dd51f80635c867c3ff3191f
 
 function pgflow.wake_parked_(ids bigint[], t timestamp with time zone) returns TABLE(run_id bigint, lane_id integer), owner pgflow_owner
   -- Parked -> ready, for runs whose parked rows are locked
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 6b9cfb648ffe4a6b99373c8d676bc933
 
 function pgflow.wal_(OUT timeline integer, OUT flushed bigint, OUT recovered_to bigint, OUT waits boolean) returns record, owner pgflow_owner
   -- Timeline and position of the server's log, how far it had replayed another's when it was promoted, and whether commits wait for a standby
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 2dddb1e61dc37a61ccb37eec35666e7e
 
 function pgflow.whole_mark_(f pgflow.flow_frame) returns jsonb, owner pgflow_owner
   -- The mark of the next unit, with all that it may have
   plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 85ce5e0186454be3f0b16e8a3b2c37b5
 
 function pgflow.why_unclaimed(lane_id integer, OUT code text, OUT why text) returns record, owner pgflow_owner
   -- Reason why no worker takes queued runs of a lane, in words and as a code; null = one does
   sql stable security definer
-  set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 894fb4699ccdf058310cea6f11362007
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -8619,37 +7060,27 @@ function pgflow.why_unclaimed(lane_id integer, OUT code text, OUT why text) retu
 function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Tells others that these runs have ended, and cancels children; answers the chains to wake
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 de45e4d2fec1868a0f1293cab272986b
 
 function pgflow.withdraw_(f pgflow.flow_frame, token bigint) returns pgflow.flow_frame, owner pgflow_owner
   -- Withdraws the gate or the wait that is open
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 88ab871483e6ac31ec0de3e6d1f199e7
 
 function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owner
   -- Takes the result of a child back from its parent's mailbox; refuses (PF006) if the parent has taken it, or ever had its effects
   plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 8e0b5d3022ce47d097adc69a35b70dc1
 
 function pgflow.without_runs_(batch jsonb, bad jsonb) returns jsonb, owner pgflow_owner
   -- A batch without these runs: every list of it, so that no kind of row is forgotten
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 7553d6da7001fb0632d2ac6edbd265e4
 
 function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05, IN steps integer DEFAULT NULL::integer) returns nothing, owner pgflow_owner
   -- Works on runs of workflows in SQL for so many seconds, until none can go on, or for so many steps; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction
   plpgsql volatile
-  md5 fa450a8f6df902104a04c5c0e30d6d1b
   grant execute to pgflow_worker
 
 function pgflow.work_until(INOUT step jsonb, IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05, IN steps integer DEFAULT NULL::integer) returns nothing, owner pgflow_owner
   -- Does what work() does, for a driver that can set statement_timeout: with {} it ends before each step that has a timeout, and answers what run_timed() takes; null = all is done. CALL it again with what that answers
   plpgsql volatile
-  md5 dce978e91e4f8ced33b5e9e61e261fd4
   grant execute to pgflow_worker
 
 type pgflow.amounts as jsonb CHECK (((jsonb_typeof(VALUE) = 'object'::text) AND (octet_length((VALUE)::text) <= 4096))) -- Amounts by unit, such as {"usd": 0.04, "tokens": 12000}: an object of at most 4 KiB

@@ -21,9 +21,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-import psycopg
-
 from pgflow._db.calls import locks
+from pgflow._db.failures import DATABASE_ERRORS
 from pgflow._db.query import Query
 from pgflow._flow.locks import check_key
 from pgflow._model.durations import SHORTEST, Duration, duration
@@ -36,7 +35,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 0.5
 RENEWALS = 3
 """A lock is renewed so often in the time for which it is held."""
 
-_TROUBLE = (psycopg.Error, OSError, TimeoutError, PgflowError)
+_TROUBLE = (*DATABASE_ERRORS, PgflowError)
 
 
 class _Held:

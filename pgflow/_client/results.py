@@ -13,10 +13,9 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-import psycopg
-
 from pgflow._db.calls import result as calls
 from pgflow._db.connect import ConnectOptions
+from pgflow._db.failures import DATABASE_ERRORS
 from pgflow._model.kinds import ENDED
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.listener import DONE_CHANNEL, Listener, ListenerCallbacks, parse_done
@@ -192,7 +191,7 @@ class ResultWaiter:
             self._look.clear()
             try:
                 found = await self._control.ask(calls.results(list(self._waits)))
-            except (psycopg.Error, OSError, TimeoutError) as error:
+            except DATABASE_ERRORS as error:
                 log.debug("cannot poll for results: %s", redacted(error))
                 found = {}
             for chain_id, ended in found.items():

@@ -74,13 +74,16 @@ def _class_without_code(error: BaseException) -> type[psycopg.Error]:
     return psycopg.DatabaseError if names[0] == "DatabaseError" else psycopg.ProgrammingError
 
 
-def is_raised_on(error: BaseException, connection: Any) -> bool:
-    """Return True if an error comes from this connection of a driver, or from a part of it such as
-    a cursor.
+def is_raised_in(transaction: Any, error: BaseException) -> bool:
+    """Return True if an error comes from the connection of a transaction, or from a part of it such
+    as a cursor; always if the library does not expose its connection.
 
     The frames of its traceback show it: an error does not reference its connection, and the state
     of the connection is of no use after the rollback of a savepoint.
     """
+    connection = getattr(transaction, "driver_connection", None)
+    if connection is None:
+        return True
     for one in causes(error):
         trace = one.__traceback__
         while trace is not None:

@@ -27,6 +27,10 @@ from pgflow.errors import (
 # ---------------------------------------------------------------- what an error means
 
 
+DATABASE_ERRORS = (psycopg.Error, OSError)
+"""Errors of the database and of the connection to it; a TimeoutError is an OSError."""
+
+
 def database_error(error: BaseException | None) -> psycopg.Error | None:
     """The driver's error inside an exception of psycopg, SQLAlchemy or Django, as psycopg's; None
     if there is none.

@@ -390,13 +390,9 @@ class Bodies:
         elif isinstance(error, LeaseLost):
             self._runs.discard(execution, str(error))
         elif isinstance(error, CodecError):  # not the body's fault, so not an outcome
-            execution.hold_for(
-                UNREADABLE, {"message": str(error), "step": call.name, "call": call.number}
-            )
+            execution.hold_for(UNREADABLE, _detail(call, str(error)))
         elif isinstance(error, StepCommitted):
-            execution.hold_for(
-                "committed_outside", {"message": str(error), "step": call.name, "call": call.number}
-            )
+            execution.hold_for("committed_outside", _detail(call, str(error)))
         else:
             self.returned(execution, _failed_result(call, error))
 
@@ -414,12 +410,8 @@ class Bodies:
         if self._runs.has(execution) and not execution.over:
             text = f": {redacted(error)}" if self._records_errors else ""
             message = f"cannot process the result of step {call.name}: {type(error).__name__}{text}"
-            self._runs.guard(
-                execution,
-                execution.hold_for,
-                "engine",
-                {"message": clean(message), "step": call.name, "call": call.number},
-            )
+            detail = _detail(call, clean(message))
+            self._runs.guard(execution, execution.hold_for, "engine", detail)
 
     def _is_stopped(self, execution: Execution, call: StepCall, error: BaseException) -> bool:
         """Return True if the body was cancelled because its run or worker no longer needs it."""
@@ -477,13 +469,13 @@ def _failed_result(call: StepCall, error: BaseException) -> StepResult:
     return StepResult(call, None, encode_error(error), delay)
 
 
+def _detail(call: StepCall, message: str) -> dict[str, Any]:
+    """Return the detail of a hold for a step."""
+    return {"message": message, "step": call.name, "call": call.number}
+
+
 def _hold_refused(execution: Execution, call: StepCall, error: BaseException) -> None:
-    detail = {
-        "message": clean(str(error)),
-        "sqlstate": sqlstate_of(error),
-        "step": call.name,
-        "call": call.number,
-    }
+    detail = {**_detail(call, clean(str(error))), "sqlstate": sqlstate_of(error)}
     claim = execution.claim
     log.error(
         "run %s is held: the server kept refusing step %s: %s",

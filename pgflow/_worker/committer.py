@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from typing import Any, Self
 
 import psycopg
 
 from pgflow._db.connect import ConnectOptions, cut_if_left, server_of
 from pgflow._db.failures import (
+    DATABASE_ERRORS,
     REFUSED_AFTER_SECONDS,
     is_answer,
     is_conflict_on_unit,
@@ -170,7 +170,7 @@ IDLE_SECONDS = 30.0
 TRIES_TOGETHER = 3
 """Attempts at a refused batch as a whole, before it is sent run by run."""
 
-_TROUBLE = (psycopg.Error, TimeoutError, OSError, PgflowError)
+_TROUBLE = (*DATABASE_ERRORS, PgflowError)
 
 
 class Committer(Part):
@@ -339,7 +339,7 @@ class Committer(Part):
         execution, flush = item
         self._count_failure()
         flush.tries += 1
-        delay = min(5.0, 0.02 * 2 ** min(flush.tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
+        delay = back_off_seconds(flush.tries, 0.02)
         log.log(
             logging.WARNING if flush.tries % 8 == 1 else logging.DEBUG,
             "run %s: a commit failed (%s); sending it again in %.2f s",
@@ -438,7 +438,7 @@ class _CommitLine:
         return self._wire
 
     async def back_off(self, error: Exception, tries: int) -> None:
-        delay = min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
+        delay = back_off_seconds(tries, 0.02)
         log.warning("a commit failed (%s); sending it again in %.2f s", redacted(error), delay)
         if is_of_a_pooler(error):
             self._options.preparing.end(error)

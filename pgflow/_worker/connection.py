@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from typing import TypeVar
 
 import psycopg
 
 from pgflow._db.connect import ConnectOptions, cut_if_left, is_left, left_servers
-from pgflow._db.failures import is_infrastructure, is_of_a_pooler, is_of_the_data, sqlstate_of
+from pgflow._db.failures import (
+    DATABASE_ERRORS,
+    is_infrastructure,
+    is_of_a_pooler,
+    is_of_the_data,
+    sqlstate_of,
+)
 from pgflow._db.query import Query
 from pgflow._db.wire import OwnWire, open_wire
+from pgflow._worker.parts import back_off_seconds
 from pgflow.errors import PgflowError
 from pgflow.logs import redacted
 
@@ -87,7 +93,7 @@ class WorkerConnection:
         while True:
             try:
                 return await self.ask(query)
-            except (psycopg.Error, OSError, TimeoutError) as error:
+            except DATABASE_ERRORS as error:
                 is_missing = (sqlstate_of(error) or "").startswith("42") and not is_infrastructure(
                     error
                 )
@@ -96,7 +102,7 @@ class WorkerConnection:
                 tries += 1
                 level = logging.WARNING if tries == 3 or tries % 16 == 0 else logging.DEBUG
                 log.log(level, "%s: %s; retrying", self._name, redacted(error))
-                await asyncio.sleep(min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1))  # noqa: S311 - spreads the load
+                await asyncio.sleep(back_off_seconds(tries, 0.02))
 
     @property
     def backend_pid(self) -> int | None:

@@ -27,8 +27,8 @@ import psycopg
 from pgflow._db.calls import outbox as calls
 from pgflow._db.calls import start
 from pgflow._db.calls.outbox import TakenEvent
-from pgflow._db.drivers import is_raised_on
-from pgflow._db.failures import is_infrastructure
+from pgflow._db.drivers import is_raised_in
+from pgflow._db.failures import DATABASE_ERRORS, is_infrastructure
 from pgflow._db.query import Query, run_by, run_through
 from pgflow._engine.loop import is_interrupt
 from pgflow._flow.relays import Relay, Sink, Statement, TryLater, Undeliverable
@@ -81,7 +81,11 @@ def judged(transaction: Any = None) -> Iterator[None]:
     except BaseException as error:
         if is_interrupt(error):
             raise
-        if transaction is not None and is_infrastructure(error) and _is_of(error, transaction):
+        if (
+            transaction is not None
+            and is_infrastructure(error)
+            and is_raised_in(transaction, error)
+        ):
             raise
         raise TargetFailed(error) from error
 
@@ -92,11 +96,6 @@ def _is_being_cancelled() -> bool:
     except RuntimeError:  # a thread has no loop and cannot be cancelled
         return False
     return task is not None and task.cancelling() > 0
-
-
-def _is_of(error: BaseException, transaction: Any) -> bool:
-    connection = getattr(transaction, "driver_connection", None)
-    return connection is None or is_raised_on(error, connection)
 
 
 BATCH = 100
@@ -326,7 +325,7 @@ class OutsideCourier(Courier):
                 if await self.control.ask(query):
                     lease.prolonged = asked
                     continue
-            except (psycopg.Error, OSError, TimeoutError) as error:
+            except DATABASE_ERRORS as error:
                 log.warning("relay %s: %s", self.relay.name, redacted(error))
                 if lease.is_sure:
                     continue

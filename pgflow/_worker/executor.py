@@ -12,11 +12,10 @@ import time
 from functools import partial
 from typing import Any
 
-import psycopg
-
 from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import commit as commit_calls
 from pgflow._db.calls.claim import ClaimRequest
+from pgflow._db.failures import DATABASE_ERRORS
 from pgflow._db.query import Query
 from pgflow._db.wire import OwnWire
 from pgflow._engine.execution import Execution, Program
@@ -147,7 +146,7 @@ class Executor(Loop):
                         break
                 except LeaseLost:
                     break
-                except (psycopg.Error, OSError, TimeoutError) as error:
+                except DATABASE_ERRORS as error:
                     log.warning("cannot claim: %s", redacted(error))
                     break
 

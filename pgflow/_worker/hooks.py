@@ -9,17 +9,13 @@ import inspect
 import json
 import logging
 import math
-import random
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
-import psycopg
-
-from pgflow._db.calls import page as page_calls
 from pgflow._flow.scope import log_fields
 from pgflow._model.claims import Claim
 from pgflow._model.durations import Duration, duration
@@ -27,12 +23,10 @@ from pgflow._model.effects import Ref
 from pgflow._model.failures import FailedRun
 from pgflow._model.kinds import Kind
 from pgflow._model.options import Retries
-from pgflow._model.pages import Page, PageKind
-from pgflow._model.reasons import debt_in_words, in_words, reason_of
+from pgflow._model.pages import Page
 from pgflow._model.units import Unit
-from pgflow._worker.connection import WorkerConnection
-from pgflow._worker.parts import Loop, Part, Tasks, quietly, wait_for
-from pgflow._worker.threads import AppCalls, DaemonThreads, is_its_own
+from pgflow._worker.parts import Part, Tasks, is_its_own
+from pgflow._worker.threads import AppCalls, DaemonThreads
 from pgflow.errors import DefinitionError, WorkerFailed
 from pgflow.logs import redacted
 
@@ -143,14 +137,6 @@ async def _call(hook: Hook, decorator: str) -> None:
         ) from error
 
 
-PAGES_EVERY_SECONDS = 5.0
-PAGES_AT_ONCE = 20
-PAGER_THREADS = 8
-# A page is leased for the hook's time-out and this margin, so that no other worker sends it during
-# the call.
-LEASE_MARGIN_SECONDS = 30.0
-
-
 @dataclass(frozen=True)
 class PagerHook:
     """The app's function to call when a person is needed.
@@ -180,95 +166,6 @@ def make_pager_hook(fn: Any, again_after: Duration | None, timeout: Duration) ->
     if patience <= timedelta(0) or (pause is not None and pause <= timedelta(0)):
         raise DefinitionError("app.pager: timeout and again_after must be greater than zero")
     return PagerHook(fn, patience.total_seconds(), None if pause is None else pause.total_seconds())
-
-
-class Pager(Loop):
-    """The pager of one worker. It owns the threads for its hook.
-
-    Args:
-        wanted: Set when there may be a problem without a page.
-    """
-
-    name = "the pager"
-
-    def __init__(
-        self, tasks: Tasks, control: WorkerConnection, hook: PagerHook, wanted: asyncio.Event
-    ) -> None:
-        super().__init__(tasks)
-        self._hook = hook
-        self._control = control
-        self._calls = AppCalls(PAGER_THREADS, "pgflow-pager")
-        self._wanted = wanted
-
-    async def loop(self) -> None:
-        """Look for problems when asked, and every few seconds."""
-        while True:
-            try:
-                await self.look()
-            except (psycopg.Error, OSError, TimeoutError) as error:
-                log.warning("cannot look for due pages: %s", redacted(error))
-            await wait_for(self._wanted, PAGES_EVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the load
-            self._wanted.clear()
-
-    async def look(self) -> None:
-        """Send every page that is due."""
-        while True:
-            claimed = await self._control.ask(
-                page_calls.claim_pages(
-                    PAGES_AT_ONCE, self._hook.timeout_seconds + LEASE_MARGIN_SECONDS
-                )
-            )
-            await asyncio.gather(*map(self._send, claimed))
-            if len(claimed) < PAGES_AT_ONCE:
-                return
-
-    async def _send(self, claimed: page_calls.ClaimedPage) -> None:
-        page, task = page_of(claimed), asyncio.current_task()
-        try:
-            async with asyncio.timeout(self._hook.timeout_seconds):
-                await self._calls.call(self._hook.fn, page, page.id)
-        except BaseException as error:  # on any error, the page was not delivered
-            if not is_its_own(error, task):
-                raise
-            log.warning(
-                "the pager failed for %s, run %s: %s; retrying",
-                page.id,
-                page.run,
-                redacted(error),
-            )
-            await self._control.ask(page_calls.page_failed(claimed, type(error).__name__))
-        else:
-            await self._control.ask(page_calls.page_sent(claimed, self._hook.again_seconds))
-
-    async def look_once_more(self, within_seconds: float) -> None:
-        """Send due pages at the end of the worker. One that drains its queues and leaves would not
-        look again after its last run.
-        """
-        await quietly(asyncio.wait_for(self.look(), within_seconds))
-
-    async def stop(self) -> None:
-        """Stop calling the hook, without waiting for a call that hangs in its thread."""
-        self._calls.close()
-
-
-def page_of(claimed: page_calls.ClaimedPage) -> Page:
-    """Return the page for the hook."""
-    detail = claimed.detail or {}
-    words = debt_in_words(detail) if claimed.kind == "obligation" else in_words(detail)
-    return Page(
-        id=claimed.page_id,
-        kind=cast("PageKind", claimed.kind),
-        run=claimed.key,
-        workflow=claimed.workflow,
-        name=claimed.name,
-        why=claimed.why or words,
-        since=claimed.opened_at,
-        attempt=claimed.tries,
-        effect=claimed.effect,
-        tenant=claimed.tenant,
-        generation=claimed.generation,
-        reason=claimed.reason or reason_of(detail),
-    )
 
 
 FAILURE_TIMEOUT_SECONDS = 30.0

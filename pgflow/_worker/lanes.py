@@ -17,15 +17,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-import psycopg
-
 from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import lines as line_calls
 from pgflow._db.calls.claim import Lane
 from pgflow._db.query import Query
 from pgflow._worker.context import WorkerContext
-from pgflow._worker.parts import Loop, wait_for
-from pgflow.logs import redacted
+from pgflow._worker.rounds import Rounds
 
 log = logging.getLogger("pgflow")
 
@@ -33,7 +30,7 @@ log = logging.getLogger("pgflow")
 LANES_EVERY_SECONDS = 5.0
 
 
-class Lanes(Loop):
+class Lanes(Rounds):
     """Keeps the lanes that this worker serves. It requests claims when one of them has work.
 
     Attributes:
@@ -41,15 +38,16 @@ class Lanes(Loop):
     """
 
     name = "the loop of lanes"
+    work = "look for lanes"
 
     def __init__(self, context: WorkerContext) -> None:
-        super().__init__(context.tasks)
+        super().__init__(
+            context, retry_seconds=LANES_EVERY_SECONDS, first_seconds=LANES_EVERY_SECONDS
+        )
         self.served: dict[int, Lane] = {}
-        self._control = context.control
         self._workflows = context.definitions.workflows
         self._queues = context.options.queues
         self._want_claims = context.wanted.claims.set
-        self._wanted = asyncio.Event()
         self._newest = 0
         self._foreign: set[int] = set()
 
@@ -66,16 +64,10 @@ class Lanes(Loop):
         if is_new:
             self._want_claims()
 
-    async def loop(self) -> None:
-        """Read the lanes when a new one is reported, and periodically."""
-        while True:
-            await wait_for(self._wanted, LANES_EVERY_SECONDS)
-            # Before the look: a lane reported during it is looked for in the next round.
-            self._wanted.clear()
-            try:
-                await self.look(self._control.ask)
-            except (psycopg.Error, OSError, TimeoutError) as error:
-                log.warning("cannot look for lanes: %s", redacted(error))
+    async def round(self) -> float:
+        """Read the lanes, when a new one is reported and periodically."""
+        await self.look(self._control.ask)
+        return LANES_EVERY_SECONDS
 
     def have_work(self, lanes: Iterable[int]) -> None:
         """Claim if a served lane has ready runs. Read the lanes again if one is unknown: it may be
@@ -99,7 +91,7 @@ RATES_EVERY_SECONDS = 15.0
 """Interval between checks for new rules of queues. Until then, polls find the runs."""
 
 
-class QueueRates(Loop):
+class QueueRates(Rounds):
     """Claims when a rate lets a run start. It keeps whether a queue has a rate, and whether a claim
     came short.
 
@@ -108,36 +100,27 @@ class QueueRates(Loop):
     """
 
     name = "the loop of rates"
+    work = "look for rates"
 
     def __init__(self, context: WorkerContext) -> None:
-        super().__init__(context.tasks)
-        self._control = context.control
+        super().__init__(context, retry_seconds=RATES_EVERY_SECONDS)
         self._queues = context.options.queues
         self._want_claims = context.wanted.claims.set
-        self._was_short = asyncio.Event()
         self._has_rate = False
         self.is_limited = False
 
     def claim_was_short(self) -> None:
         """Note that a claim found less than it asked for."""
         if self._has_rate:
-            self._was_short.set()
+            self._wanted.set()
 
-    async def loop(self) -> None:
+    async def round(self) -> float:
         """Ask when the next run may start, and claim then."""
-        while True:
-            try:
-                await self._look()
-            except (psycopg.Error, OSError, TimeoutError) as error:
-                log.warning("cannot look for rates: %s", redacted(error))
-            await wait_for(self._was_short, RATES_EVERY_SECONDS)
-
-    async def _look(self) -> None:
-        self._was_short.clear()
         turns = await self._control.ask(line_calls.next_turn(self._queues))
         seconds, self.is_limited = turns.seconds, turns.is_limited
         self._has_rate = seconds is not None
         if seconds is not None and seconds < RATES_EVERY_SECONDS:
             await asyncio.sleep(seconds)
-            self._was_short.clear()
+            self._wanted.clear()
             self._want_claims()
+        return RATES_EVERY_SECONDS

@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-
-import psycopg
+import time
 
 from pgflow._db.calls import cluster as calls
 from pgflow._db.connect import ConnectOptions
+from pgflow._db.failures import DATABASE_ERRORS
 from pgflow._db.nodes import dsn_of_node
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.context import WorkerContext
-from pgflow._worker.parts import Loop
+from pgflow._worker.rounds import Rounds
 from pgflow.errors import PgflowError
 from pgflow.logs import redacted
 
@@ -35,46 +35,36 @@ LOOK_SECONDS = 0.1
 """Between looks for letters: nothing is notified, because NOTIFY would hold up the senders."""
 SWEEP_SECONDS = 3600.0
 CONNECT_SECONDS = 3
-TROUBLE = (psycopg.Error, OSError, TimeoutError, PgflowError)
+TROUBLE = (*DATABASE_ERRORS, PgflowError)
 
 
-class Letters(Loop):
+class Letters(Rounds):
     """Brings letters. It keeps a connection to each node that had some, and the tasks at work."""
 
     name = "the courier of the node"
+    work = "look for letters to other nodes"
 
     def __init__(self, context: WorkerContext) -> None:
-        super().__init__(context.tasks)
-        self._control = context.control
+        super().__init__(context, retry_seconds=1)
         self._connect = context.connect
         self._look_seconds = min(LOOK_SECONDS, context.options.poll_seconds)
         self._links: dict[int, WorkerConnection] = {}
         self._working: dict[int, asyncio.Task[None]] = {}
         self._silent: set[int] = set()
         self._own: int | None = None
+        self._sweep_at = time.monotonic() + SWEEP_SECONDS
 
-    async def loop(self) -> None:
-        """Look for due letters, and now and then for keys to free."""
-        now = asyncio.get_running_loop().time
-        sweep_at = now() + SWEEP_SECONDS
-        while True:
-            try:
-                await self._look()
-                if now() >= sweep_at:
-                    sweep_at = now() + SWEEP_SECONDS
-                    await self._control.ask(calls.sweep())
-            except (psycopg.Error, OSError, TimeoutError) as error:
-                log.warning("cannot look for letters to other nodes: %s", redacted(error))
-                await asyncio.sleep(1)
-            await asyncio.sleep(self._look_seconds)
-
-    async def _look(self) -> None:
-        """Start a task for each node that has due letters."""
+    async def round(self) -> float:
+        """Start a task for each node that has due letters, and free keys now and then."""
         if self._own is None:
             self._own = await self._control.ask(calls.this_node())
         for node in await self._control.ask(calls.due()):
             if node not in self._working:
                 self._working[node] = self._tasks.spawn(self._work(node, self._own))
+        if (now := time.monotonic()) >= self._sweep_at:
+            self._sweep_at = now + SWEEP_SECONDS
+            await self._control.ask(calls.sweep())
+        return self._look_seconds
 
     async def _work(self, node: int, own: int) -> None:
         """Bring letters to a node until none is due."""

@@ -14,11 +14,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import psycopg
 from psycopg import sql
 
 from pgflow._db.connect import AsyncConnection, ConnectOptions, connect_async, cut_if_left, deadline
 from pgflow._db.deadlines import BEGIN_SECONDS
+from pgflow._db.failures import DATABASE_ERRORS
 from pgflow._worker.parts import Part, cancel, keep_going
 from pgflow.logs import redacted
 
@@ -121,7 +121,7 @@ class Listener(Part):
                         if notification.pid != self._own_pid():
                             self._callbacks.received(notification.payload)
                     await self._execute(connection, sql.SQL("select 1"))
-            except (psycopg.Error, OSError) as error:
+            except DATABASE_ERRORS as error:
                 log.log(
                     logging.WARNING if tries == 0 else logging.DEBUG,
                     "not listening (%s); polling continues",

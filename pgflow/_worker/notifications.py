@@ -10,10 +10,9 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
-import psycopg
-
 from pgflow._db.calls import wake as wake_calls
 from pgflow._db.calls import worker as worker_calls
+from pgflow._db.failures import DATABASE_ERRORS
 from pgflow._model.claims import Offer
 from pgflow._worker.context import WorkerContext
 from pgflow._worker.lanes import Lanes
@@ -135,7 +134,7 @@ class Notifications(Part):
             chains, self._chains_to_wake = self._chains_to_wake, set()
             try:
                 woken = await self._control.ask(wake_calls.wake(sorted(chains), tell=False))
-            except (psycopg.Error, OSError, TimeoutError) as error:
+            except DATABASE_ERRORS as error:
                 log.debug("cannot wake; the next poll will: %s", redacted(error))
                 return
             self.ready(woken.lanes, woken.mail)
@@ -175,7 +174,7 @@ class Notifications(Part):
         for channel, text in messages:
             try:
                 await self._control.ask(worker_calls.notify(channel, text))
-            except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
+            except (*DATABASE_ERRORS, PgflowError) as error:
                 log.debug("cannot notify: %s", redacted(error))
 
     async def stop(self) -> None:

@@ -21,8 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, ClassVar
 
-import psycopg
-
+from pgflow._db.failures import DATABASE_ERRORS
 from pgflow._engine.loop import is_interrupt
 from pgflow.errors import PgflowError, WorkerFailed
 from pgflow.logs import redacted
@@ -104,9 +103,9 @@ CANCEL_AGAIN_SECONDS = 1.0
 """Seconds to wait for a cancelled task before cancelling it again."""
 
 
-def back_off_seconds(failures: int) -> float:
-    """Return the seconds to wait after this many failures in a row."""
-    return float(min(5.0, 0.05 * 2 ** min(failures, 10))) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
+def back_off_seconds(failures: int, first_seconds: float = 0.05) -> float:
+    """Return the seconds to wait after this many failures in a row: twice as long each time."""
+    return float(min(5.0, first_seconds * 2 ** min(failures, 10))) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
 
 
 class FailureCount:
@@ -147,6 +146,13 @@ def is_own_end(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
     if isinstance(error, GeneratorExit):  # a coroutine that is being closed has no task
         return asyncio._get_running_loop() is None or asyncio.current_task() is not task
     return is_the_end(error)
+
+
+def is_its_own(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Return True if an error from a function of the app is the function's own, rather than the end
+    of the calling task, or of the process by a Ctrl-C. SystemExit is the function's own.
+    """
+    return isinstance(error, SystemExit) or not is_own_end(error, task)
 
 
 async def keep_going(
@@ -200,7 +206,7 @@ async def quietly(awaitable: Awaitable[Any]) -> None:
     """
     try:
         await awaitable
-    except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
+    except (*DATABASE_ERRORS, PgflowError) as error:
         log.debug("at the end of the worker: %s", redacted(error))
 
 

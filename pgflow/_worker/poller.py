@@ -7,9 +7,8 @@ import logging
 import math
 import random
 
-import psycopg
-
 from pgflow._db.calls import wake as wake_calls
+from pgflow._db.failures import DATABASE_ERRORS
 from pgflow._worker.context import WorkerContext
 from pgflow._worker.lanes import Lanes
 from pgflow._worker.notifications import Notifications
@@ -77,7 +76,7 @@ class Poller(Loop):
                     wait = min(wait, 0.02)
                 self._wanted.claims.set()
                 wait = min(wait, self._poke_waiting())
-            except (psycopg.Error, OSError, TimeoutError) as error:
+            except DATABASE_ERRORS as error:
                 # The heartbeat logs how long an outage lasts.
                 level = logging.DEBUG if is_logged else logging.WARNING
                 log.log(level, "cannot poll: %s", redacted(error))

@@ -10,9 +10,8 @@ import asyncio
 import logging
 import time
 
-import psycopg
-
 from pgflow._db.calls import rates as calls
+from pgflow._db.failures import DATABASE_ERRORS
 from pgflow._worker.context import WorkerContext
 from pgflow._worker.parts import Loop
 from pgflow.errors import PgflowError
@@ -79,7 +78,7 @@ class Rates(Loop):
         self._ended, self._took = {}, [0] * MOST_BUCKETS
         try:
             await self._control.ask(calls.add_rates(rows, took))
-        except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
+        except (*DATABASE_ERRORS, PgflowError) as error:
             log.debug("rates: %s", redacted(error))
             self._took = [old + new for old, new in zip(took, self._took, strict=True)]
             for lane, *counts in rows:

@@ -12,20 +12,19 @@ import contextlib
 import logging
 import secrets
 
-import psycopg
-
 from pgflow._db.calls import outbox as calls
+from pgflow._db.failures import DATABASE_ERRORS
 from pgflow._worker.context import WorkerContext
 from pgflow._worker.couriers import Courier, make_courier
 from pgflow._worker.notifications import Notifications
-from pgflow._worker.parts import Loop
+from pgflow._worker.rounds import Rounds
 from pgflow.errors import PgflowError
 from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
 
-class Relays(Loop):
+class Relays(Rounds):
     """Runs couriers. It keeps the task of each relay that is being delivered.
 
     Args:
@@ -33,10 +32,11 @@ class Relays(Loop):
     """
 
     name = "the loop of relays"
+    work = "look for events of relays"
 
     def __init__(self, context: WorkerContext, notifications: Notifications) -> None:
-        super().__init__(context.tasks)
-        self._control = context.control
+        self._poll_seconds = context.options.poll_seconds
+        super().__init__(context, retry_seconds=self._poll_seconds)
         relays = context.definitions.relays
         self._token = secrets.randbits(62) + 1
         self._couriers = {
@@ -44,20 +44,9 @@ class Relays(Loop):
             for relay in relays.values()
         }
         self._undeclared = dict(relays)
-        self._poll_seconds = context.options.poll_seconds
         self._working: dict[str, asyncio.Task[None]] = {}
 
-    async def loop(self) -> None:
-        """Look for events every `poll_seconds`, and start couriers."""
-        while True:
-            wait = self._poll_seconds
-            try:
-                wait = await self._look()
-            except (psycopg.Error, OSError, TimeoutError) as error:
-                log.warning("cannot look for events of relays: %s", redacted(error))
-            await asyncio.sleep(wait)
-
-    async def _look(self) -> float:
+    async def round(self) -> float:
         """Start couriers, and return the seconds until the next look."""
         for relay in list(self._undeclared.values()):
             query = calls.declare_relay(relay.name, relay.topics, relay.target, relay.start)
@@ -79,7 +68,7 @@ class Relays(Loop):
         try:
             while await courier.bring():
                 pass
-        except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
+        except (*DATABASE_ERRORS, PgflowError) as error:
             log.warning("relay %s: %s", name, redacted(error))
         finally:
             del self._working[name]
@@ -87,6 +76,6 @@ class Relays(Loop):
     async def stop(self) -> None:
         """Release the relays, so that other workers need not wait for the leases to expire."""
         for name, courier in self._couriers.items():
-            with contextlib.suppress(psycopg.Error, OSError, TimeoutError, PgflowError):
+            with contextlib.suppress(*DATABASE_ERRORS, PgflowError):
                 await self._control.ask(calls.release_relay(name, self._token))
             await courier.close()

@@ -16,10 +16,9 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import psycopg
-
 from pgflow._db.calls import schedules as calls
 from pgflow._db.calls.schedules import Kept, ToRefill
+from pgflow._db.failures import DATABASE_ERRORS
 from pgflow._flow.schedules import declarations_of
 from pgflow._model.schedules import Refill, read_spec, refill
 from pgflow._worker.context import WorkerContext
@@ -89,7 +88,7 @@ class Scheduler(Loop):
                 kept = await self._round(at_once=False)
                 wait = 0.0 if kept.refills else kept.wait_seconds or 0.0
                 wait = max(wait, LEAST_SECONDS)
-            except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
+            except (*DATABASE_ERRORS, PgflowError) as error:
                 wait = TROUBLE_SECONDS
                 log.warning("cannot keep the schedules: %s", redacted(error))
 

@@ -24,14 +24,15 @@ import psycopg
 from pgflow._db.calls import entities as entity_calls
 from pgflow._db.calls import flows as flow_calls
 from pgflow._db.connect import connect_async, cut_if_left
-from pgflow._db.failures import is_infrastructure
+from pgflow._db.failures import DATABASE_ERRORS, is_infrastructure
 from pgflow._db.query import Query, drive_async, run_async, run_by
 from pgflow._flow.entities import known
 from pgflow._model.exceptions import encode_error
 from pgflow._transactions.provider import AsyncTransaction, AsyncTransactionProvider
 from pgflow._worker.context import WorkerContext
 from pgflow._worker.couriers import TargetFailed, judged
-from pgflow._worker.parts import Loop, quietly
+from pgflow._worker.parts import quietly
+from pgflow._worker.rounds import Rounds
 from pgflow.errors import CodecError, Redacted, WrongState
 from pgflow.logs import redacted
 
@@ -45,37 +46,27 @@ IDLE_TIMEOUT_MS = 10_000
 """Milliseconds after which the server disconnects a worker that is frozen in an update."""
 
 
-class EntityMail(Loop):
+class EntityMail(Rounds):
     """Executes the updates of entities."""
 
     name = "the mailbox of entities"
+    work = "look for updates of entities"
 
     def __init__(self, context: WorkerContext) -> None:
-        super().__init__(context.tasks)
-        self._control = context.control
+        self._poll_seconds = context.options.poll_seconds
+        super().__init__(context, retry_seconds=self._poll_seconds)
         self._providers = context.definitions.providers
         self._envelopes = context.definitions.envelopes
-        self._poll_seconds = context.options.poll_seconds
 
-    async def loop(self) -> None:
-        """Look every `poll_seconds`, and make all updates there are."""
-        while True:
-            await self._look()
-            await asyncio.sleep(self._poll_seconds)
-
-    async def _look(self) -> None:
-        if known and await self._has_mail():
-            await self._make_all()
-
-    async def _has_mail(self) -> bool:
-        """Return True if an update is requested. Only then does the loop take a connection from the
+    async def round(self) -> float:
+        """Make all updates there are. Only if there is one, the loop takes a connection from the
         pool.
         """
-        try:
-            return await self._control.ask(entity_calls.has_updates(sorted(known)))
-        except (psycopg.Error, OSError, TimeoutError) as error:
-            log.warning("cannot look for updates of entities: %s", redacted(error))
-            return False
+        if known:
+            has_mail = await self._control.ask(entity_calls.has_updates(sorted(known)))
+            if has_mail:
+                await self._make_all()
+        return self._poll_seconds
 
     async def _make_all(self) -> None:
         """Make one update after the other. An update that cannot be made now does not block other
@@ -97,7 +88,7 @@ class EntityMail(Loop):
                 if asked is not None and _is_its_own(raised, error):
                     await self._refuse(asked, error)
                     continue
-                if not isinstance(error, (psycopg.Error, OSError, TimeoutError, CodecError)):
+                if not isinstance(error, (*DATABASE_ERRORS, CodecError)):
                     raise
                 log.warning("cannot execute updates of entities: %s", redacted(error))
                 if asked is None:
@@ -175,35 +166,28 @@ def _is_its_own(raised: Exception, error: BaseException) -> bool:
     return error is not raised or not is_infrastructure(error)
 
 
-class SqlFlows(Loop):
+class SqlFlows(Rounds):
     """Calls `pgflow.work_until`. It keeps the connection of the call under way."""
 
     name = "the loop of workflows in SQL"
+    work = "work on workflows in SQL"
 
     def __init__(self, context: WorkerContext) -> None:
-        super().__init__(context.tasks)
-        self._connect = context.connect
-        self._control = context.control
-        self._queues = list(context.options.queues)
         self._poll_seconds = context.options.poll_seconds
+        super().__init__(context, retry_seconds=self._poll_seconds)
+        self._connect = context.connect
+        self._queues = list(context.options.queues)
         self._connection: psycopg.AsyncConnection[Any] | None = None
 
     def leave(self) -> None:
         """Cut a call on the old primary."""
         cut_if_left(self._connection)
 
-    async def loop(self) -> None:
-        """Look for ready runs, and work until none is left."""
-        while True:
-            try:
-                while await self._look():
-                    await self._work()
-            except (psycopg.Error, OSError, TimeoutError) as error:
-                log.warning("cannot work on workflows in SQL: %s", redacted(error))
-            await asyncio.sleep(self._poll_seconds)
-
-    async def _look(self) -> bool:
-        return await self._control.ask(flow_calls.has_ready_flows(self._queues))
+    async def round(self) -> float:
+        """Work until no run is ready."""
+        while await self._control.ask(flow_calls.has_ready_flows(self._queues)):
+            await self._work()
+        return self._poll_seconds
 
     async def _work(self) -> None:
         connection = await connect_async(self._connect, "pgflow sql")

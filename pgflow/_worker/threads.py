@@ -18,8 +18,6 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from pgflow._engine.loop import is_interrupt
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -382,23 +380,6 @@ class AppCalls:
     def close(self) -> None:
         """Start no more calls, and wait for none."""
         self._threads.shutdown(cancel_futures=True)
-
-
-def is_its_own(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Return True if an error from a function of the app is the function's own, rather than the end
-    of the process or of the awaiting task.
-
-    Args:
-        error: The error.
-        task: The task that awaits the function. It is not the current one if an abandoned coroutine
-            is being closed.
-    """
-    if isinstance(error, asyncio.CancelledError):
-        # It may have awaited something that was cancelled.
-        return task is not None and not task.cancelling()
-    if isinstance(error, GeneratorExit):
-        return asyncio.current_task() is task
-    return not is_interrupt(error)
 
 
 def start_daemon(job: Callable[[], None], name: str) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from pgflow._db.connect import server_of
-from pgflow._db.drivers import is_raised_on
+from pgflow._db.drivers import is_raised_in
 from pgflow._db.failures import database_error
 from pgflow._db.query import Query
 from pgflow._engine.calls import StepCall
@@ -360,24 +360,12 @@ class TransactionBodies:
             call,
             encode,
             together=hasattr(transaction, "execute_and_commit"),
-            is_ours=_is_of(transaction),
+            is_ours=partial(is_raised_in, transaction),
             has_closed=partial(_has_closed, transaction),
             has_hooks=getattr(transaction, "has_hooks", True),
             durable_seq=execution.flushing.durable_seq,
             idle_ms=self._idle_ms,
         )
-
-
-def _is_of(transaction: Any) -> Callable[[BaseException], bool]:
-    """Return a test for errors of a transaction's connection. It is always true if the library does
-    not expose its connection.
-    """
-
-    def is_ours(error: BaseException) -> bool:
-        connection = getattr(transaction, "driver_connection", None)
-        return connection is None or is_raised_on(error, connection)
-
-    return is_ours
 
 
 def _has_closed(transaction: Any) -> bool:

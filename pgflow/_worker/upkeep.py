@@ -9,22 +9,20 @@ import logging
 import math
 import random
 import time
-from abc import ABC, abstractmethod
 from datetime import datetime
-from typing import ClassVar
-
-import psycopg
 
 from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import outbox as outbox_calls
 from pgflow._db.calls import retention as retention_calls
 from pgflow._db.calls import seals as seal_calls
 from pgflow._db.calls import worker as worker_calls
+from pgflow._db.failures import DATABASE_ERRORS
 from pgflow._worker.claims import Claims
 from pgflow._worker.committer import Committer
 from pgflow._worker.context import WorkerContext
 from pgflow._worker.heartbeat import Heartbeat
 from pgflow._worker.parts import Loop
+from pgflow._worker.rounds import Rounds
 from pgflow.errors import WorkerFailed
 from pgflow.logs import redacted
 from pgflow.schema import Standing, compare_stamp, own_assets
@@ -38,43 +36,6 @@ FIRST_SEAL_SECONDS = 1.0
 """Delay of the first round of a worker, whose start has more urgent work."""
 SEALING_OFF_SECONDS = 60.0
 """Interval between checks whether sealing was turned on."""
-
-
-class Rounds(Loop, ABC):
-    """A loop that does round after round, and rests between them.
-
-    Attributes:
-        work: Name of the work, for the log if a round fails.
-
-    Args:
-        first_seconds: Delay of the first round.
-        retry_seconds: Delay after a round that failed.
-    """
-
-    work: ClassVar[str]
-
-    def __init__(
-        self, context: WorkerContext, *, first_seconds: float, retry_seconds: float
-    ) -> None:
-        super().__init__(context.tasks)
-        self._control = context.control
-        self._first_seconds = first_seconds
-        self._retry_seconds = retry_seconds
-
-    async def loop(self) -> None:
-        """Do round after round."""
-        wait = self._first_seconds
-        while True:
-            await asyncio.sleep(wait)
-            try:
-                wait = await self.round()
-            except (psycopg.Error, OSError, TimeoutError) as error:
-                wait = self._retry_seconds
-                log.warning("cannot %s: %s", self.work, redacted(error))
-
-    @abstractmethod
-    async def round(self) -> float:
-        """Do one round, and return the seconds until the next."""
 
 
 class Sealer(Rounds):
@@ -193,7 +154,7 @@ class Upkeep(Loop):
                 if await self._control.ask(worker_calls.release_outdated(self._life.worker_id)):
                     self._want_claims()
                 await self._release_strays()
-            except (psycopg.Error, OSError, TimeoutError) as error:
+            except DATABASE_ERRORS as error:
                 log.debug("upkeep: %s", redacted(error))
             await asyncio.sleep(STRAYS_EVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the load
 

@@ -43,13 +43,13 @@ from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.context import WorkerContext
 from pgflow._worker.executor import CommitResults, Executor, RunStarter
 from pgflow._worker.heartbeat import Heartbeat, HeartbeatCallbacks, Watchdog
-from pgflow._worker.hooks import Pager
 from pgflow._worker.host import RunHost
 from pgflow._worker.lanes import Lanes, QueueRates
 from pgflow._worker.letters import Letters
 from pgflow._worker.listener import WORK_CHANNEL, Listener, ListenerCallbacks
 from pgflow._worker.notifications import Notifications
 from pgflow._worker.options import Definitions, WorkerOptions
+from pgflow._worker.pager import Pager
 from pgflow._worker.parts import Life, Part, Tasks, Wanted, is_own_end
 from pgflow._worker.poller import Poller
 from pgflow._worker.progress import Progress
@@ -121,11 +121,7 @@ class Worker:
         self._poller = Poller(context, runs, lanes, notifications)
         self._scheduler = Scheduler(context, notifications)
         self._registration = Registration(context, lanes)
-        self._pager = (
-            None
-            if definitions.pager is None
-            else Pager(context.tasks, context.control, definitions.pager, context.wanted.pages)
-        )
+        self._pager = None if definitions.pager is None else Pager(context, definitions.pager)
         self.parts: list[Part] = [*self._run_parts(), *self._other_parts()]
 
     def _run_parts(self) -> list[Part]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, once
+from pgflow.inspect.question import Question, once, only_row
 
 
 def database_now() -> Question[datetime]:
@@ -21,4 +21,4 @@ def has_passed(at: datetime) -> Question[bool]:
     Args:
         at: The time.
     """
-    return once(Query("select pgflow.has_passed(%s)", (at,), lambda rows: bool(rows[0][0])))
+    return only_row(bool, "select pgflow.has_passed(%s)", at)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
 
-from pgflow._db.query import Query
 from pgflow.inspect.listing import After, Listing, Order, page
-from pgflow.inspect.question import Question, first_row, once, select, statement
+from pgflow.inspect.question import Question, all_rows, first_row, select, statement
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ from pgflow.entity_updates where name = %s and key = %s
 
 def list_entity_names() -> Question[list[str]]:
     """Ask for the names of the kinds of entity that the database has."""
-    return once(Query(_NAMES, (), lambda rows: [str(row[0]) for row in rows]))
+    return all_rows(str, _NAMES)
 
 
 def list_entities(

@@ -203,7 +203,7 @@ def list_gate_names(key: str, *, tenant: str = "") -> Question[list[str]]:
         "select distinct name from pgflow.timeline where event = 'gate_asked'"
         " and run_id = any(array(select run_id from family)) order by name",
     )
-    return once(Query(sql, (key, tenant), lambda rows: [name for (name,) in rows]))
+    return all_rows(str, sql, key, tenant)
 
 
 def find_gate(gate: str, *, tenant: str | None = None) -> Question[GateRow | None]:

@@ -202,8 +202,7 @@ def list_unserved_lanes(
         seconds: Time for which the oldest of them must have been ready.
         limit: Most rows; None for all.
     """
-    params = (seconds, limit)
-    return all_rows(UnservedLane, _UNSERVED_LANES, *params)
+    return all_rows(UnservedLane, _UNSERVED_LANES, seconds, limit)
 
 
 def count_stuck() -> Question[list[StuckRuns]]:

@@ -24,7 +24,17 @@ from pgflow.inspect.listing import (
     page,
     parse_place,
 )
-from pgflow.inspect.question import Question, Steps, once, question, select, statement
+from pgflow.inspect.question import (
+    Question,
+    Steps,
+    all_rows,
+    first_row,
+    once,
+    only_row,
+    question,
+    select,
+    statement,
+)
 from pgflow.inspect.runs import RunDetail, find_detail
 
 DebtState = Literal[
@@ -224,10 +234,6 @@ _AND_RUN: LiteralString = "left join pgflow.runs r on r.run_id = o.run_id"
 _OBLIGATIONS: LiteralString = statement(_OBLIGATION, "pgflow.obligations o", _AND_RUN)
 
 
-def _read_obligations(rows: list[Row]) -> list[ObligationRow]:
-    return [ObligationRow(*row) for row in rows]
-
-
 def list_obligations(
     *,
     state: str | None = None,
@@ -273,7 +279,9 @@ def list_obligations(
         order,
     )
     read = lambda rows: cut(  # noqa: E731
-        _read_obligations(rows), limit, lambda debt: (debt.opened_at, debt.run_id, debt.call)
+        [ObligationRow(*row) for row in rows],
+        limit,
+        lambda debt: (debt.opened_at, debt.run_id, debt.call),
     )
     return once(Query(sql, (tenant, *given, *place, one_more(limit)), read))
 
@@ -288,8 +296,7 @@ def find_obligation(key: str, *, tenant: str = "") -> Question[ObligationRow | N
     sql = statement(
         _OBLIGATIONS, "where o.effect = %s and o.tenant = %s order by o.run_id desc limit 1"
     )
-    read = lambda rows: next(iter(_read_obligations(rows)), None)  # noqa: E731
-    return once(Query(sql, (key, tenant), read))
+    return first_row(ObligationRow, sql, key, tenant)
 
 
 @dataclass(frozen=True)
@@ -386,13 +393,8 @@ def list_debts(run_id: int) -> Question[list[ObligationRow]]:
     Args:
         run_id: The number of the run.
     """
-    return once(
-        Query(
-            statement(_OBLIGATIONS, "where o.run_id = %s order by o.call"),
-            (run_id,),
-            _read_obligations,
-        )
-    )
+    sql = statement(_OBLIGATIONS, "where o.run_id = %s order by o.call")
+    return all_rows(ObligationRow, sql, run_id)
 
 
 def count_left(keys: Sequence[str], *, tenant: str = "") -> Question[int]:
@@ -406,7 +408,7 @@ def count_left(keys: Sequence[str], *, tenant: str = "") -> Question[int]:
         "select count(*) as debts from pgflow.obligations where key = any(%s::text[])"
         " and tenant = %s and reason is not null and kind = 'effect'"
     )
-    return once(Query(sql, (list(keys), tenant), lambda rows: int(rows[0][0])))
+    return only_row(int, sql, list(keys), tenant)
 
 
 # ---------------------------------------------------------------- the audit

@@ -9,7 +9,7 @@ from typing import LiteralString
 from pgflow._db.calls import cluster
 from pgflow._db.nodes import dsn_of_node as dsn_of_node  # noqa: PLC0414 - offered here
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, Steps, once, question
+from pgflow.inspect.question import Question, Steps, all_rows, once, only_row, question
 
 _LETTERS: LiteralString = """
 select pgflow_cluster.me() as node, (l->>'waiting')::bigint, (l->>'oldest_at')::timestamptz,
@@ -82,8 +82,7 @@ def this_node() -> Steps[int | None]:
 
 def list_nodes() -> Question[list[NodeRow]]:
     """Ask for the nodes of the cluster that the database is a node of, by number."""
-    known = cluster.list_nodes()
-    return once(Query(known.sql, (), lambda rows: [NodeRow(*row) for row in rows]))
+    return all_rows(NodeRow, cluster.list_nodes().sql)
 
 
 def node_of(key: str) -> Question[int | None]:
@@ -97,4 +96,4 @@ def node_of(key: str) -> Question[int | None]:
 
 def read_standing() -> Question[NodeStanding]:
     """Ask a node for its letters and its open runs."""
-    return once(Query(_LETTERS, (), lambda rows: NodeStanding(*rows[0])))
+    return only_row(NodeStanding, _LETTERS)

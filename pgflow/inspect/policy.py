@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgflow._model.effects import Risk
-from pgflow.inspect.question import Question, all_rows, select
+from pgflow.inspect.question import Question, listed
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,5 @@ def judge_act(
         by_model: True if a model has chosen it.
         role: Database role as which its worker acts; None for that of the question.
     """
-    sql = select(
-        JudgedRule,
-        "from pgflow.try_policy(%s::text, %s::text, %s::jsonb, %s::boolean, %s::text)",
-    )
-    text = json.dumps(request or {})
-    return all_rows(JudgedRule, sql, name, risk, text, by_model, role)
+    rest = "from pgflow.try_policy(%s::text, %s::text, %s::jsonb, %s::boolean, %s::text)"
+    return listed(JudgedRule, rest, name, risk, json.dumps(request or {}), by_model, role)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from pgflow._db.query import Query
-from pgflow.inspect.question import Question, once
+from pgflow.inspect.question import Question, only_row
 
 _PULSE: LiteralString = """
 select coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint as pulse
@@ -22,4 +21,4 @@ def read_pulse() -> Question[int]:
     """Ask for the number of rows that were ever written, but for the signs of life of workers.
     Compare it with an earlier one: another number means that something is new.
     """
-    return once(Query(_PULSE, (), lambda rows: int(rows[0][0])))
+    return only_row(int, _PULSE)

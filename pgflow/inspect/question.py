@@ -106,6 +106,11 @@ def first_row(row: Callable[..., T], sql: LiteralString, *values: object) -> Que
     return once(Query(sql, values, lambda rows: row(*rows[0]) if rows else None))
 
 
+def only_row(row: Callable[..., T], sql: LiteralString, *values: object) -> Question[T]:
+    """Return a question for the row of a statement that always has one."""
+    return once(Query(sql, values, lambda rows: row(*rows[0])))
+
+
 def listed(row: Callable[..., T], rest: LiteralString, *values: object) -> Question[list[T]]:
     """Return a question for all rows of a :func:`select` with these values."""
     return all_rows(row, select(row, rest), *values)  # type: ignore[arg-type]

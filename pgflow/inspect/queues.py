@@ -8,7 +8,16 @@ from datetime import datetime
 from typing import Any, LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, Steps, all_rows, once, question, select
+from pgflow.inspect.question import (
+    Question,
+    Steps,
+    all_rows,
+    first_row,
+    listed,
+    once,
+    question,
+    select,
+)
 
 
 @dataclass(frozen=True)
@@ -126,26 +135,19 @@ def list_queue_changes(
         queue: Name of the only queue to ask for; None for all.
         limit: Most rows; None for all.
     """
-    sql = select(
+    return listed(
         QueueChangeRow,
-        (
-            "from pgflow.queue_changes where %s::text is null or queue = %s order by "
-            "changed_at desc limit %s"
-        ),
+        "from pgflow.queue_changes where %s::text is null or queue = %s order by "
+        "changed_at desc limit %s",
+        queue,
+        queue,
+        limit,
     )
-    params = (queue, queue, limit)
-    return all_rows(QueueChangeRow, sql, *params)
 
 
 def list_queue_names() -> Question[list[str]]:
     """Ask for the names of all queues, in their order."""
-    return once(
-        Query(
-            "select queue from pgflow.queues order by queue",
-            (),
-            lambda rows: [row[0] for row in rows],
-        )
-    )
+    return all_rows(str, "select queue from pgflow.queues order by queue")
 
 
 def unknown_queues(names: Sequence[str]) -> Question[list[str]]:
@@ -154,7 +156,7 @@ def unknown_queues(names: Sequence[str]) -> Question[list[str]]:
         "select f.word from unnest(%s::text[]) f (word) "
         "where not exists (select from pgflow.queues q where q.queue = f.word)"
     )
-    return once(Query(sql, (list(names),), lambda rows: [row[0] for row in rows]))
+    return all_rows(str, sql, list(names))
 
 
 _LANES: LiteralString = select(
@@ -188,8 +190,7 @@ def list_queued_lanes(
         queue: Name of the only queue to ask for; None for all.
         limit: Most rows; None for all.
     """
-    params = (queue, queue, limit)
-    return all_rows(LaneRow, _QUEUED_LANES, *params)
+    return all_rows(LaneRow, _QUEUED_LANES, queue, queue, limit)
 
 
 def is_served(queue: str) -> Question[bool]:
@@ -206,8 +207,7 @@ def why_unserved(queue: str, workflow: str, version: str = "") -> Question[str |
         "select why from pgflow.lane_reasons "
         "where queue = %s and workflow = %s and version = %s and why is not null"
     )
-    names = (queue, workflow, version)
-    return once(Query(sql, names, lambda rows: str(rows[0][0]) if rows else None))
+    return first_row(str, sql, queue, workflow, version)
 
 
 _MAY_READ_LANES: LiteralString = (

@@ -28,7 +28,17 @@ from pgflow.inspect.listing import (
     page,
     parse_place,
 )
-from pgflow.inspect.question import Question, Steps, first_row, once, question, select, statement
+from pgflow.inspect.question import (
+    Question,
+    Steps,
+    all_rows,
+    first_row,
+    once,
+    only_row,
+    question,
+    select,
+    statement,
+)
 
 STATUSES: tuple[str, ...] = get_args(Status)
 """Each status that a run may have, in the order of its life."""
@@ -157,14 +167,6 @@ _DETAILS: LiteralString = (
 
 def _read_runs(rows: list[Row]) -> list[RunRow]:
     return [RunRow(*row) for row in rows]
-
-
-def _read_texts(rows: list[Row]) -> list[str]:
-    return [str(row[0]) for row in rows]
-
-
-def _read_numbers(rows: list[Row]) -> list[int]:
-    return [int(row[0]) for row in rows]
 
 
 # ---------------------------------------------------------------- filters
@@ -438,13 +440,7 @@ def _read_groups(rows: list[Row]) -> list[RunGroup]:
 
 def count_ended(before: datetime) -> Question[int]:
     """Ask for the number of runs that ended before a time."""
-    return once(
-        Query(
-            "select count(*) as runs from pgflow.runs where finished_at < %s",
-            (before,),
-            lambda rows: int(rows[0][0]),
-        )
-    )
+    return only_row(int, "select count(*) from pgflow.runs where finished_at < %s", before)
 
 
 def list_chains(where: RunFilter = EVERY_RUN) -> Question[list[int]]:
@@ -453,7 +449,7 @@ def list_chains(where: RunFilter = EVERY_RUN) -> Question[list[int]]:
     """
     condition, params = condition_of(where)
     sql = statement("select chain_id from pgflow.runs where", condition, "order by chain_id")
-    return once(Query(sql, params, _read_numbers))
+    return all_rows(int, sql, *params)
 
 
 def sample_chains(workflows: Sequence[str], where: RunFilter, limit: int) -> Question[list[int]]:
@@ -473,7 +469,7 @@ def sample_chains(workflows: Sequence[str], where: RunFilter, limit: int) -> Que
         "order by finished_at is not null, run_id desc limit %s",
         ") c order by w.name, c.chain_id",
     )
-    return once(Query(sql, (list(workflows), *params, limit), _read_numbers))
+    return all_rows(int, sql, list(workflows), *params, limit)
 
 
 def list_outcomes(
@@ -495,7 +491,7 @@ def list_outcomes(
         "or (status = 'stuck' and since >= %s and queue = any(%s::text[]) and workflow = "
         "any(%s::text[])) order by run_id",
     )
-    return once(Query(sql, (list(chains), stuck_since, list(queues), list(workflows)), _read_runs))
+    return all_rows(RunRow, sql, list(chains), stuck_since, list(queues), list(workflows))
 
 
 def has_queued(queues: Sequence[str], workflows: Sequence[str]) -> Question[bool]:
@@ -509,7 +505,7 @@ def has_queued(queues: Sequence[str], workflows: Sequence[str]) -> Question[bool
           and q.paused_at is null
       )
     """
-    return once(Query(sql, (list(queues), list(workflows)), lambda rows: bool(rows[0][0])))
+    return only_row(bool, sql, list(queues), list(workflows))
 
 
 def find_keys(beginning: str, limit: int = 30) -> Question[list[str]]:
@@ -524,7 +520,7 @@ def find_keys(beginning: str, limit: int = 30) -> Question[list[str]]:
       select key from (select key, run_id from pgflow.runs order by run_id desc limit 20000) recent
       where key like %s order by run_id desc limit %s
     """
-    return once(Query(sql, (_like(beginning) + "%", limit), _read_texts))
+    return all_rows(str, sql, _like(beginning) + "%", limit)
 
 
 # ---------------------------------------------------------------- one
@@ -659,7 +655,7 @@ def list_child_chains(parents: Sequence[int], *, only_open: bool = False) -> Que
         condition,
         "order by chain_id",
     )
-    return once(Query(sql, (list(parents),), _read_numbers))
+    return all_rows(int, sql, list(parents))
 
 
 def read_statuses(keys: Sequence[str]) -> Question[dict[str, Status]]:

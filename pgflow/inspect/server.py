@@ -14,7 +14,7 @@ from typing import LiteralString
 import psycopg
 
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, Steps, all_rows, once, question
+from pgflow.inspect.question import Question, Steps, all_rows, only_row, question
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ order by s.total_exec_time desc limit %s
 
 def read_server() -> Question[ServerState]:
     """Ask how the server is set up, and how full it is."""
-    return once(Query(_SERVER, (), lambda rows: ServerState(*rows[0])))
+    return only_row(ServerState, _SERVER)
 
 
 def list_tables(limit: int | None = 50) -> Question[list[TableRow]]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, all_rows, once, select
+from pgflow.inspect.question import Question, all_rows, once, only_row, select
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def draw_sql_flow(workflow: str, version: int | None = None) -> Question[str]:
         version: Number of a version; None for the current one.
     """
     sql = "select pgflow.draw_workflow(%s::text, %s::int)"
-    return once(Query(sql, (workflow, version), lambda rows: str(rows[0][0])))
+    return only_row(str, sql, workflow, version)
 
 
 def check_sql_flow(workflow: str, version: int | None = None) -> Question[list[SqlFlowError]]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
 
-from pgflow._db.query import Query
-from pgflow.inspect.question import Question, all_rows, columns, once, statement
+from pgflow.inspect.question import Question, all_rows, columns, only_row, statement
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def count_workers() -> Question[WorkerCount]:
         extract(epoch from clock_timestamp() - min(beat_at))::float8 as silence
       from pgflow.workers
     """
-    return once(Query(sql, (), lambda rows: WorkerCount(*rows[0])))
+    return only_row(WorkerCount, sql)
 
 
 def list_holders(

@@ -11,10 +11,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
-
 from pgflow._client.handles import STREAM_PAGE
 from pgflow._db.calls import result
+from pgflow._db.failures import DATABASE_ERRORS
 from pgflow._model.codecs import ANYTHING
 from pgflow._model.envelopes import open_text
 from pgflow._worker.listener import STREAM_CHANNEL, Listener, ListenerCallbacks, parse_done
@@ -358,7 +357,7 @@ class _Tail:
                 return await ask()
             except PgflowError:
                 raise
-            except (psycopg.Error, OSError, TimeoutError) as error:
+            except DATABASE_ERRORS as error:
                 log.debug("cannot look at a stream: %s", redacted(error))
             await asyncio.sleep(delay)
             delay = min(LONGEST_LOOK_SECONDS, delay * 2)

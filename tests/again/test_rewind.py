@@ -1202,26 +1202,15 @@ def test_a_rewind_and_a_claim_at_the_same_moment_are_one_or_the_other(conn: Conn
         sound(conn)
 
 
-def test_a_rewind_waits_for_a_wake_and_finds_the_run_where_it_is_then(conn: Conn, dsn: str) -> None:
+@pytest.mark.parametrize("has_ended", [False, True], ids=["parked", "ended"])
+def test_a_rewind_waits_for_a_wake_and_finds_the_run_and_its_mail_where_they_are_then(
+    conn: Conn, dsn: str, has_ended: bool
+) -> None:
     run = begin(conn, key="k")
-    commit(conn, wait_for(run, "go"))
-    send(conn, "k", "go")
-    with Actor(dsn) as waker, Actor(dsn) as operator:
-        waker.conn.execute("begin")
-        wake(waker.conn, run.chain_id)
-        rewound = operator.do(
-            lambda its: one(its, "select generation from pgflow.rewind_run('k', 0)")
-        )
-        operator.until_waiting(conn)
-        waker.conn.execute("commit")
-        assert rewound.result() == 2
-    assert mailbox(conn, run.chain_id) == [("s", "go")]
-    finish(conn, claim_one(conn))
-
-
-def test_mail_that_is_just_put_aside_is_not_lost(conn: Conn, dsn: str) -> None:
-    run = begin(conn, key="k")
-    finish(conn, run)
+    if has_ended:
+        finish(conn, run)
+    else:
+        commit(conn, wait_for(run, "go"))
     send(conn, "k", "go")
     with Actor(dsn) as waker, Actor(dsn) as operator:
         waker.conn.execute("begin")

@@ -327,15 +327,15 @@ def test_one_node_alone_is_a_cluster(server_dsn: str, template: str) -> None:
 def test_the_courier_goes_on_after_an_error(
     nodes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sound, failed = Letters._look, []
+    sound, failed = Letters.round, []
 
-    async def once(self: Letters) -> None:
+    async def once(self: Letters) -> float:
         if not failed:
             failed.append(True)
             raise LookupError("once")
-        await sound(self)
+        return await sound(self)
 
-    monkeypatch.setattr(Letters, "_look", once)
+    monkeypatch.setattr(Letters, "round", once)
 
     async def main() -> None:
         async with Nodes(nodes[:2]) as cluster:

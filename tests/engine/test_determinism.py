@@ -82,8 +82,7 @@ def course(seed: int) -> tuple[Any, ...]:
     store = Store(using_everything)
     run = store.start(using_everything)
     worker = Worker(store, seed=seed)
-    for _ in worker.play_at_random():
-        pass
+    worker.finish_at_random()
     assert run.status == "completed", run
     assert replay(run).history.divergence is None
     return (

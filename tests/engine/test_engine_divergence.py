@@ -252,9 +252,7 @@ def some_lengths(run: StoredRun, one_of: int) -> list[int]:
 def recorded(example: Example, seed: int = 0) -> tuple[Store, StoredRun]:
     """A first run; continued runs are judged by their first generation."""
     store, run = example.start()
-    worker = Worker(store, seed=seed)
-    for _ in worker.play_at_random():
-        pass
+    Worker(store, seed=seed).finish_at_random()
     return store, run
 
 

@@ -15,11 +15,6 @@ from enginekit import Worker, divergence, replay
 from exampleflows import Example, each_example
 
 
-def play_to_the_end(worker: Worker) -> None:
-    for _ in worker.play_at_random():
-        pass
-
-
 def assert_ended_well(example: Example, worker: Worker) -> None:
     """The run came to the end that was expected, and the journals of all runs replay to theirs."""
     store = worker.store
@@ -40,7 +35,7 @@ def assert_goes_on_alike(example: Example, worker: Worker) -> None:
     """
     journals = {run.run_id: list(run.units) for run in worker.store.runs.values()}
     successor = worker.fork_as_crashed()
-    play_to_the_end(successor)
+    successor.finish_at_random()
     assert_ended_well(example, successor)
     for run_id, journal in journals.items():
         assert successor.store.runs[run_id].units[: len(journal)] == journal
@@ -56,7 +51,7 @@ def test_a_run_comes_to_the_same_end_in_any_order_of_events(example, seeds):
     for seed in seeds:
         store, _ = example.start()
         worker = Worker(store, seed=seed)
-        play_to_the_end(worker)
+        worker.finish_at_random()
         assert_ended_well(example, worker)
 
 
@@ -93,7 +88,7 @@ def test_a_replay_sees_every_value_and_error_as_the_first_run_did(example, seeds
     for seed in seeds:
         store, _ = example.start()
         worker = Worker(store, seed=seed)
-        play_to_the_end(worker)
+        worker.finish_at_random()
         for run in store.runs.values():
             last = [execution for execution in worker.attempts if execution.run_id == run.run_id][
                 -1:

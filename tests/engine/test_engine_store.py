@@ -22,14 +22,7 @@ def play(conn: psycopg.Connection[Any], example: Example, seed: Any) -> Twin:
     store = Twin(conn, example.workflow, *example.children)
     store.coming = list(example.events)
     store.start(example.workflow, example.n)
-    worker, rng = Worker(store, seed=seed), random.Random(seed)
-    dying = True
-    while dying:
-        dying = False
-        for _ in worker.play_at_random():
-            if rng.random() < 0.01:
-                worker, dying = worker.crash(), True
-                break
+    Worker(store, seed=seed).finish_dying(0.01, random.Random(seed))
     return store
 
 

@@ -56,14 +56,7 @@ def test_a_run_at_gates_ends_in_any_order_of_answers_time_and_deaths(seed: int) 
     store = Store(asking)
     store.coming = list(EVENTS)
     run = store.start(asking, 3)
-    worker = Worker(store, seed=seed)
-    dying = True
-    while dying:
-        dying = False
-        for _ in worker.play_at_random():
-            if worker.random.random() < 0.03:
-                worker, dying = worker.crash(), True
-                break
+    worker = Worker(store, seed=seed).finish_dying(0.03)
     assert run.place == "ended", worker.played
     assert divergence(run) is None
     answered = [unit.call for unit in run.units if unit.kind == Kind.GATE_ANSWERED]

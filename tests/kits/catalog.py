@@ -1,7 +1,9 @@
 """The whole schema as text, read from the catalogs: what reviews and the snapshot test compare.
 
-The text is the same on every server version. What servers print or can do differently (bodies of
-views, compression) comes only ``with_server_details``, for comparing two databases of one server;
+The text is the same on every server version. Two kinds of lines come only ``with_server_details``,
+for comparing two databases of one server: what servers print or can do differently (bodies of
+views, compression), and what a review reads elsewhere (sums of the bodies of functions, the pinned
+search_path, which every function has, and the constraints that a partition has of its table).
 NOT NULL as a constraint and the privilege MAINTAIN, which newer servers have, are left out. So are
 the owner's own rights.
 """
@@ -52,11 +54,11 @@ select format('%s pgflow.%s, owner %s', k.what, c.relname, pg_get_userbyid(c.rel
   ), '')
   || coalesce((
     select string_agg(format(E'\\n  constraint %s %s', t.conname, pg_get_constraintdef(t.oid)), '' order by t.conname)
-    from pg_constraint t where t.conrelid = c.oid and t.contype <> 'n'
+    from pg_constraint t where t.conrelid = c.oid and t.contype <> 'n' and ({details} or not c.relispartition)
   ), '')
   || coalesce((
     select string_agg(E'\\n  ' || pg_get_indexdef(i.indexrelid), '' order by i.indexrelid::regclass::text)
-    from pg_index i where i.indrelid = c.oid and not exists (select from pg_constraint t where t.conindid = i.indexrelid)
+    from pg_index i where i.indrelid = c.oid and ({details} or not c.relispartition) and not exists (select from pg_constraint t where t.conindid = i.indexrelid)
   ), '')
   || coalesce((
     select string_agg(E'\\n  ' || pg_get_triggerdef(g.oid), '' order by g.tgname)
@@ -83,8 +85,12 @@ select format('function pgflow.%s(%s) returns %s, owner %s',
     case p.provolatile when 'i' then 'immutable' when 's' then 'stable' else 'volatile' end,
     case when p.proisstrict then ' strict' else '' end,
     case when p.prosecdef then ' security definer' else '' end)
-  || coalesce(E'\\n  set ' || array_to_string(p.proconfig, E'\\n  set '), '')
-  || E'\\n  md5 ' || md5(p.prosrc)
+  || coalesce((
+    select string_agg(format(E'\\n  set %s', s.setting), '' order by s.place)
+    from unnest(p.proconfig) with ordinality as s (setting, place)
+    where {details} or s.setting <> 'search_path=pg_catalog, pg_temp'
+  ), '')
+  || case when {details} then E'\\n  md5 ' || md5(coalesce(pg_get_function_sqlbody(p.oid), p.prosrc)) else '' end
   || {grants}
 from pg_proc p join pg_language l on l.oid = p.prolang
 where p.pronamespace = 'pgflow'::regnamespace and p.proname !~ '^former_\\d+$'
@@ -119,8 +125,13 @@ def touched(assets: Assets) -> Assets:
 
 def dump_catalog(conn: psycopg.Connection[Any], *, with_server_details: bool = False) -> str:
     """Everything in the schema `pgflow`, a paragraph an object."""
-    relations = RELATIONS.replace("{details}", str(with_server_details).lower())
+    details = str(with_server_details).lower()
     with conn.transaction():
         conn.execute("set local search_path = pg_catalog, pg_temp")
-        queries = (SCHEMA, relations, FUNCTIONS, TYPES, UNIT_KINDS)
-        return "\n\n".join(text for query in queries for (text,) in conn.execute(query)) + "\n"
+        queries = (SCHEMA, RELATIONS, FUNCTIONS, TYPES, UNIT_KINDS)
+        paragraphs = [
+            text
+            for query in queries
+            for (text,) in conn.execute(query.replace("{details}", details))
+        ]
+        return "\n\n".join(paragraphs) + "\n"

@@ -23,7 +23,7 @@ from typing import Any
 from enginestore import SECOND, Store, StoredRun
 from servers import HANG_SECONDS
 
-from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, TimerCall
+from pgflow._engine.calls import ChildCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.children import Children
 from pgflow._engine.drivers import CoroutineDriver, Driver, ThreadDriver
 from pgflow._engine.execution import Execution, Program
@@ -670,6 +670,20 @@ class Worker:
                 return
         raise AssertionError(f"no end after {MAX_MOVES} moves: {self.played[-40:]}")
 
+    def finish_at_random(self) -> None:
+        """Plays to the end in an order left to chance."""
+        for _ in self.play_at_random():
+            pass
+
+    def finish_dying(self, chance: float, seeded: random.Random | None = None) -> Worker:
+        """Plays to the end in an order left to chance, and dies after a move with this chance.
+        Returns the last worker.
+        """
+        worker = self
+        while any((seeded or worker.random).random() < chance for _ in worker.play_at_random()):
+            worker = worker.crash()
+        return worker
+
     def pass_time(self) -> bool:
         """Moves the clock to the next thing that is due, or sweeps; False if nothing is due at all.
 
@@ -829,8 +843,3 @@ def run_to_end(
     run = store.start(workflow, *args, **kwargs)
     Worker(store, errors=errors).finish()
     return store, run
-
-
-def calls_of(execution: Execution) -> dict[int, Call]:
-    """The calls that its code waits for."""
-    return dict(execution.agenda.open)

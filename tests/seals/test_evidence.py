@@ -45,9 +45,6 @@ TABLES = {
 }
 """Kinds of evidence by their tables."""
 
-SAID_OF = {"document": {"collection"}}
-"""Columns that say whether a row is evidence at all: changed, it is gone."""
-
 
 def fill(conn: Conn, flow: Harness) -> None:
     """Write some of every kind."""

@@ -85,14 +85,7 @@ def test_a_run_that_serves_ends_in_any_order_of_updates_time_and_deaths(seed: in
     store = Store(serving)
     store.coming = list(EVENTS)
     run = store.start(serving, 3)
-    worker = Worker(store, seed=seed)
-    dying = True
-    while dying:
-        dying = False
-        for _ in worker.play_at_random():
-            if worker.random.random() < 0.03:
-                worker, dying = worker.crash(), True
-                break
+    worker = Worker(store, seed=seed).finish_dying(0.03)
     assert run.place == "ended", worker.played
     assert divergence(run) is None
     assert store.replies == {

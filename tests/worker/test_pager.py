@@ -16,6 +16,7 @@ from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import Page, step, workflow
+from pgflow._worker.pager import Pager
 from pgflow.effects import effect
 from pgflow.errors import DefinitionError
 
@@ -309,6 +310,10 @@ async def test_a_sync_hook_that_hangs_is_not_called_again_while_it_does(
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
 
 
+def _loop_of(task: asyncio.Task[Any]) -> Any:
+    return task.get_coro().cr_frame.f_locals.get("loop")  # type: ignore[union-attr]
+
+
 async def test_a_worker_whose_pager_is_gone_has_failed(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -319,8 +324,8 @@ async def test_a_worker_whose_pager_is_gone_has_failed(
     (loop,) = [
         task
         for task in worker._context.tasks._tasks
-        if "Pager.loop" in repr(task.get_coro().cr_frame.f_locals.get("loop"))
-    ]  # type: ignore[union-attr]
+        if isinstance(getattr(_loop_of(task), "__self__", None), Pager)
+    ]
     loop.cancel()
     await asyncio.wait_for(worker.failed.wait(), HANG_SECONDS)
 

@@ -40,10 +40,10 @@ from pgflow._transactions.psycopg import PsycopgProvider
 from pgflow._worker.committer import Flusher
 from pgflow._worker.executor import Executor
 from pgflow._worker.heartbeat import Heartbeat, Watchdog
-from pgflow._worker.hooks import Pager
 from pgflow._worker.lanes import Lanes, QueueRates
 from pgflow._worker.listener import Listener, ListenerCallbacks
 from pgflow._worker.options import Rhythm, WorkerOptions
+from pgflow._worker.pager import Pager
 from pgflow._worker.parts import MAX_FAILURES, cancel, keep_going
 from pgflow._worker.poller import Poller
 from pgflow._worker.rates import Rates
@@ -419,7 +419,7 @@ def test_a_run_at_which_the_engine_fails_again_and_again_is_held(
 async def test_a_loop_that_fails_begins_again_and_at_last_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pgflow._worker.parts.back_off_seconds", lambda _: 0.0)
+    monkeypatch.setattr("pgflow._worker.parts.back_off_seconds", lambda *_: 0.0)
     tries: list[int] = []
     given_up: list[tuple[str, str]] = []
 
@@ -453,8 +453,8 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "claims": (Executor, "_claim_once"), "polls": (Poller, "poll"), "flushes": (Flusher, "_flush_old"), "upkeep": (Upkeep, "_compare_schema"),
     "commits": (Executor, "execute"), "results": (ResultWaiter, "_run"), "lanes": (Lanes, "look"),
     "pages": (Pager, "look"), "seals": (Sealer, "round"), "retention": (Retirer, "round"), "beats": (Heartbeat, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_execute"),
-    "the mailbox of entities": (EntityMail, "_look"), "schedules": (Scheduler, "_round"),
-    "relays": (Relays, "_look"), "lines": (QueueRates, "_look"), "workflows in SQL": (SqlFlows, "_look"),
+    "the mailbox of entities": (EntityMail, "round"), "schedules": (Scheduler, "_round"),
+    "relays": (Relays, "round"), "lines": (QueueRates, "round"), "workflows in SQL": (SqlFlows, "round"),
     "rates": (Rates, "_tell"),
 }  # fmt: skip
 """Calls that each loop, task and thread of a worker makes on its way."""
@@ -496,7 +496,7 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
     monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.lanes.LANES_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.lanes.RATES_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr("pgflow._worker.hooks.PAGES_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.pager.PAGES_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.listener.CHECK_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.rates.COUNTS_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.upkeep.SEALING_OFF_SECONDS", 0.05)
@@ -654,8 +654,8 @@ def test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told(
         return sound(self, *args, **options)
 
     monkeypatch.setattr(owner, method, broken)
-    monkeypatch.setattr("pgflow._worker.parts.back_off_seconds", lambda _: 0.01)
-    monkeypatch.setattr("pgflow._worker.committer.back_off_seconds", lambda _: 0.01)
+    monkeypatch.setattr("pgflow._worker.parts.back_off_seconds", lambda *_: 0.01)
+    monkeypatch.setattr("pgflow._worker.committer.back_off_seconds", lambda *_: 0.01)
     monkeypatch.setattr("pgflow._worker.runs.MAX_ENGINE_FAILURES", 1000)
     app = App(dsn, include=[calling, quick])
     with app:
@@ -688,7 +688,7 @@ async def test_a_worker_that_fails_ends_the_context_of_an_async_app(
         return await sound(self)
 
     monkeypatch.setattr(Poller, "poll", broken)
-    monkeypatch.setattr("pgflow._worker.parts.back_off_seconds", lambda _: 0.01)
+    monkeypatch.setattr("pgflow._worker.parts.back_off_seconds", lambda *_: 0.01)
     app = AsyncApp(dsn, include=[quick])
     async with app:
         with pytest.raises(WorkerFailed, match="the loop of polls: LookupError: in polls"):

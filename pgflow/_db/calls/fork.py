@@ -77,7 +77,6 @@ def fork_run(
     edit: str | None,
     input_text: str | None,
     options: ForkOptions,
-    tenant: str = "",
 ) -> Query[Started]:
     """Start a fork; ``edit`` and ``input_text`` are JSON text."""
     sql = (
@@ -85,7 +84,7 @@ def fork_run(
         "at_seq => %s::int, from_step => %s::text, edit => %s::json, input => %s::json, "
         "effects => %s::text, with_mail => %s::boolean, generation => %s::int, "
         "labels => %s::jsonb, attempts => %s::int, timeout_seconds => %s::float8, "
-        "why => %s::text, tenant => %s::text, sent_by => %s::text)"
+        "why => %s::text, sent_by => %s::text)"
     )
     labels = options.get("labels")
     params = (
@@ -99,7 +98,7 @@ def fork_run(
         options.get("with_mail", False),
         options.get("generation"),
         None if labels is None else json.dumps(labels),
-        *_shared(options, "forked", tenant),
+        *_shared(options, "forked"),
     )
     return Query(sql, params, lambda rows: Started(*rows[0]))
 
@@ -110,14 +109,13 @@ def rewind_run(
     from_step: str | None,
     edit: str | None,
     options: PlaceOptions,
-    tenant: str = "",
 ) -> Query[Started]:
     """Rewind a run; ``edit`` is JSON text."""
     sql = (
         "select run_id, lane_id from pgflow.rewind_run(%s::text, to_seq => %s::int, "
         "from_step => %s::text, edit => %s::json, effects => %s::text, children => %s::text, "
         "attempts => %s::int, timeout_seconds => %s::float8, why => %s::text, "
-        "tenant => %s::text, sent_by => %s::text)"
+        "sent_by => %s::text)"
     )
     params = (
         key,
@@ -126,34 +124,32 @@ def rewind_run(
         edit,
         options.get("effects"),
         options.get("children", "refuse"),
-        *_shared(options, "rewound", tenant),
+        *_shared(options, "rewound"),
     )
     return Query(sql, params, lambda rows: _renewed(key, rows))
 
 
-def restart_run(
-    key: str, input_text: str | None, options: PlaceOptions, tenant: str = ""
-) -> Query[Started]:
+def restart_run(key: str, input_text: str | None, options: PlaceOptions) -> Query[Started]:
     """Restart a run; ``input_text`` is JSON text."""
     sql = (
         "select run_id, lane_id from pgflow.restart_run(%s::text, input => %s::json, "
         "effects => %s::text, children => %s::text, attempts => %s::int, "
-        "timeout_seconds => %s::float8, why => %s::text, tenant => %s::text, sent_by => %s::text)"
+        "timeout_seconds => %s::float8, why => %s::text, sent_by => %s::text)"
     )
     params = (
         key,
         input_text,
         options.get("effects"),
         options.get("children", "refuse"),
-        *_shared(options, "restarted", tenant),
+        *_shared(options, "restarted"),
     )
     return Query(sql, params, lambda rows: _renewed(key, rows))
 
 
-def _shared(options: AgainOptions, why: str, tenant: str) -> tuple[object, ...]:
+def _shared(options: AgainOptions, why: str) -> tuple[object, ...]:
     timeout = options.get("timeout")
     seconds = None if timeout is None else timeout.total_seconds()
-    return options.get("attempts"), seconds, options.get("why", why), tenant, options.get("by")
+    return options.get("attempts"), seconds, options.get("why", why), options.get("by")
 
 
 def _renewed(key: str, rows: list[Row]) -> Started:

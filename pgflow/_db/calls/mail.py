@@ -59,44 +59,43 @@ def deliver_signal(
     key: str,
     name: str,
     payload: str,
-    tenant: str = "",
     sent_by: str | None = None,
     *,
     idempotency_key: str | None = None,
 ) -> Query[Sent]:
     """Send a signal, in a transaction of its own."""
     if idempotency_key is not None:
-        return send_signal(key, name, payload, tenant, sent_by, idempotency_key=idempotency_key)
+        return send_signal(key, name, payload, sent_by=sent_by, idempotency_key=idempotency_key)
     sql = (
         "select chain_id, lane_id, message_id, ended_as "
         "from pgflow.deliver_signal("
-        "%s::text, %s::text, %s::json, %s::text, %s::text, tell => false)"
+        "%s::text, %s::text, %s::json, sent_by => %s::text, tell => false)"
     )
-    return Query(sql, (key, name, payload, tenant, sent_by), read_sent)
+    return Query(sql, (key, name, payload, sent_by), read_sent)
 
 
 def cancel_run(
-    key: str, why: str, tenant: str = "", sent_by: str | None = None, *, force: bool = False
+    key: str, why: str, sent_by: str | None = None, *, force: bool = False
 ) -> Query[Sent]:
     """Cancel a run."""
-    sql = "select pgflow.cancel_run(%s::text, %s::text, %s::text, %s::text, %s::boolean)"
-    return Query(sql, (key, why, tenant, sent_by, force), read_sent)
+    sql = "select pgflow.cancel_run(%s::text, %s::text, sent_by => %s::text, force => %s::boolean)"
+    return Query(sql, (key, why, sent_by, force), read_sent)
 
 
-def pause_run(key: str, why: str, tenant: str = "", sent_by: str | None = None) -> Query[Sent]:
+def pause_run(key: str, why: str, sent_by: str | None = None) -> Query[Sent]:
     """Pause a run."""
     return Query(
-        "select pgflow.pause_run(%s::text, %s::text, %s::text, %s::text)",
-        (key, why, tenant, sent_by),
+        "select pgflow.pause_run(%s::text, %s::text, sent_by => %s::text)",
+        (key, why, sent_by),
         read_sent,
     )
 
 
-def resume_run(key: str, why: str, tenant: str = "", sent_by: str | None = None) -> Query[Sent]:
+def resume_run(key: str, why: str, sent_by: str | None = None) -> Query[Sent]:
     """Resume a paused or stuck run."""
     return Query(
-        "select pgflow.resume_run(%s::text, %s::text, %s::text, %s::text)",
-        (key, why, tenant, sent_by),
+        "select pgflow.resume_run(%s::text, %s::text, sent_by => %s::text)",
+        (key, why, sent_by),
         read_sent,
     )
 
@@ -104,19 +103,15 @@ def resume_run(key: str, why: str, tenant: str = "", sent_by: str | None = None)
 def retry_run(
     key: str,
     why: str,
-    tenant: str = "",
     sent_by: str | None = None,
     *,
     from_step: str | None = None,
     attempts: int | None = None,
     effects: str | None = None,
-    children: str = "refuse",
 ) -> Query[Sent]:
     """Give a stuck run a fresh budget, or go back to just before a step."""
     sql = (
-        "select pgflow.retry_run(%s::text, %s::text, %s::text, %s::text, "
-        "%s::text, %s::int, %s::text, %s::text)"
+        "select pgflow.retry_run(%s::text, %s::text, sent_by => %s::text, "
+        "from_step => %s::text, attempts => %s::int, effects => %s::text)"
     )
-    return Query(
-        sql, (key, why, tenant, sent_by, from_step, attempts, effects, children), read_sent
-    )
+    return Query(sql, (key, why, sent_by, from_step, attempts, effects), read_sent)

@@ -35,11 +35,9 @@ def results(chains: Sequence[int]) -> Query[dict[int, Ended]]:
     return Query(sql, (list(chains),), lambda rows: {row[0]: Ended(*row) for row in rows})
 
 
-def run_status(key: str, tenant: str = "") -> Query[Any]:
+def run_status(key: str) -> Query[Any]:
     """Status of a run."""
-    return Query(
-        "select pgflow.run_status(%s::text, %s::text)", (key, tenant), lambda rows: rows[0][0]
-    )
+    return Query("select pgflow.run_status(%s::text)", (key,), lambda rows: rows[0][0])
 
 
 def run_state(key: str, tenant: str = "") -> Query[dict[str, Any]]:
@@ -60,7 +58,7 @@ class Emitted(NamedTuple):
 
 
 def read_stream(
-    key: str, stream: str, after: tuple[int, int], skip: int, count: int, tenant: str = ""
+    key: str, stream: str, after: tuple[int, int], skip: int, count: int
 ) -> Query[list[Emitted]]:
     """The next values of a stream."""
 
@@ -69,14 +67,12 @@ def read_stream(
 
     sql = (
         "select run_id, seq, value, draft from pgflow.read_stream("
-        "%s::text, %s::text, %s::bigint, %s::int, %s::int, %s::int, %s::text)"
+        "%s::text, %s::text, %s::bigint, %s::int, %s::int, %s::int)"
     )
-    return Query(sql, (key, stream, *after, skip, count, tenant), read)
+    return Query(sql, (key, stream, *after, skip, count), read)
 
 
-def read_drafts(key: str, stream: str, tenant: str = "") -> Query[list[tuple[str, str]]]:
+def read_drafts(key: str, stream: str) -> Query[list[tuple[str, str]]]:
     """Return (name, value) of all that running steps have emitted to a stream."""
-    sql = "select draft, value from pgflow.read_drafts(%s::text, %s::text, %s::text)"
-    return Query(
-        sql, (key, stream, tenant), lambda rows: [(str(row[0]), str(row[1])) for row in rows]
-    )
+    sql = "select draft, value from pgflow.read_drafts(%s::text, %s::text)"
+    return Query(sql, (key, stream), lambda rows: [(str(row[0]), str(row[1])) for row in rows])
