@@ -4434,7 +4434,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 43e8d09e0cf8a5da0ca372035cad517d
+  md5 ea55d6a6688a5a568e532f24dae2fdce
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -4449,7 +4449,7 @@ function pgflow.drop_old_code_(before timestamp with time zone) returns void, ow
   -- Forgets code that was last served before a time and before every run that is open
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e85a091db6cc7e9839063a7af0a9f8ab
+  md5 b2df3c2ca835090f888eeff9fb444636
 
 function pgflow.drop_own_pools_(names text[]) returns void, owner pgflow_owner
   -- Removes the pools that runs had of their own among these and those above them, unless another run draws on them, such as a fork
@@ -4570,6 +4570,14 @@ function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 98bcad53042c2c505c3670b03c3dac7f
+
+function pgflow.ended_roots_(ended_before timestamp with time zone, after bigint, max integer, tenants text[] DEFAULT NULL::text[]) returns TABLE(root bigint, newest bigint), owner pgflow_owner
+  -- Heads of families that ended before a time, so many behind a run, of these tenants or of all; and the newest generation of each
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  md5 f20238a0bf8cb2cf3b954231f6d8ee2c
 
 function pgflow.error_of_(node pgflow.flow_node, began timestamp with time zone, sqlstate text, message text, detail text, context text) returns jsonb, owner pgflow_owner
   -- The error of a node, as its journal has it
@@ -4782,6 +4790,13 @@ function pgflow.first_run_(run_id bigint, seq integer) returns bigint, owner pgf
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 684619edc350f596c297da66fbe2e159
+
+function pgflow.first_run_since_(at timestamp with time zone) returns bigint, owner pgflow_owner
+  -- The first run that was made at this time or later, found by some probes: numbers of runs grow with time, but for starts that went on at the same time
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 be71f045ec3557be028f22d59f69285a
 
 function pgflow.fits_(e pgflow.event, w pgflow.event_wait) returns boolean, owner pgflow_owner
   -- True if a run that waits waits for this event
@@ -7308,7 +7323,7 @@ function pgflow.remove_leftovers_(ended_before timestamp with time zone) returns
   -- Removes mail and code of no run, and partitions of the journal without runs; answers the number of these
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 10a3dfe07db964796262cdd1ce8ac318
+  md5 d690c508413c6e82142c8c445b9c1d4a
 
 function pgflow.remove_runs_(gone bigint[], ended_before timestamp with time zone, why text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Removes runs that have ended, with all that is known of them, and records how many; the caller holds the latch
@@ -7478,7 +7493,7 @@ function pgflow.retire_runs(max integer DEFAULT 1000, after bigint DEFAULT 0) re
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 41058c9717277c80e708de152b68ce39
+  md5 bf416d959dda2a557cfc27658d3d7075
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
