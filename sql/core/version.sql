@@ -188,10 +188,14 @@ as $$
 declare
   oldest timestamptz;
 begin
-  select min(r.created_at) into oldest
-  from (select run_id from pgflow.ready union all select run_id from pgflow.lease union all select run_id
-    from pgflow.parked union all select run_id from pgflow.held) p
-  join pgflow.run r on r.run_id = p.run_id;
+  -- Starts at the same time take their numbers in any order, within less than a minute.
+  select r.created_at - interval '1 minute' into oldest
+  from pgflow.run r where r.run_id = (
+    select least(
+      (select min(p.run_id) from pgflow.ready p), (select min(p.run_id) from pgflow.lease p),
+      (select min(p.run_id) from pgflow.parked p), (select min(p.run_id) from pgflow.held p)
+    )
+  );
   with gone as (
     delete from pgflow.code c
     where c.last_at < least(before, coalesce(oldest, before))

@@ -86,14 +86,7 @@ begin
     return;
   end if;
   perform set_config('synchronous_commit', 'off', true);
-  select array_agg(h.root order by h.root), array_agg(h.newest order by h.root) into seen, newest
-  from (
-    select o.run_id as root,
-      case when o.status = 'continued' then pgflow.newest_run_(o.run_id) else o.run_id end as newest
-    from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
-    where o.run_id > after and o.finished_at < soonest and r.parent_run_id is null and r.generation = 1
-    order by o.run_id limit max
-  ) h;
+  select array_agg(h.root), array_agg(h.newest) into seen, newest from pgflow.ended_roots_(soonest, after, max) h;
   last_root := seen[cardinality(seen)];
   for due in
     select g.rule, array_agg(g.root order by g.root) as roots,

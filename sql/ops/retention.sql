@@ -84,6 +84,63 @@ comment on function pgflow.sweep_keys(int, boolean)
      'remove history';
 --! grant sweep_keys to pgflow_worker, pgflow_operator
 
+create or replace function pgflow.first_run_since_(at timestamptz)
+returns bigint
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  low bigint := 0;
+  high bigint := (select max(r.run_id) + 1 from pgflow.run r);
+  step bigint := high / 8 + 1;
+  probed record;
+begin
+  -- From the newest run down, so a clock that was ahead for a while hides no older run that came after.
+  while high - low > 1 loop
+    select r.run_id, r.created_at into probed
+    from pgflow.run r where r.run_id >= greatest(high - step, low + 1) and r.run_id < high order by r.run_id limit 1;
+    if probed.created_at < at then
+      low := probed.run_id;
+      step := (high - low) / 8 + 1;
+    else
+      high := greatest(high - step, low + 1);
+    end if;
+  end loop;
+  return high;
+end
+$$;
+comment on function pgflow.first_run_since_(timestamptz)
+  is 'The first run that was made at this time or later, found by some probes: numbers of runs grow with time, but for '
+     'starts that went on at the same time';
+
+create or replace function pgflow.ended_roots_(
+  ended_before timestamptz, after bigint, max int, tenants text[] default null
+)
+returns table (root bigint, newest bigint)
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  -- A run ends after it was made. So none is read that is too young, and starts at the same time differ by less.
+  upto constant bigint := pgflow.first_run_since_(ended_before + interval '1 minute');
+begin
+  return query
+  select o.run_id, case when o.status = 'continued' then pgflow.newest_run_(o.run_id) else o.run_id end
+  from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
+  where o.run_id > after and o.run_id < upto and o.finished_at < ended_before and r.parent_run_id is null
+    and r.generation = 1 and (tenants is null or r.tenant = any(tenants))
+  order by o.run_id limit max;
+end
+$$;
+comment on function pgflow.ended_roots_(timestamptz, bigint, int, text[])
+  is 'Heads of families that ended before a time, so many behind a run, of these tenants or of all; and the newest '
+     'generation of each';
+
 create or replace function pgflow.families_(roots bigint[])
 returns table (root bigint, run_id bigint)
 language plpgsql
@@ -206,9 +263,16 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  gone bigint[];
 begin
-  delete from pgflow.signal s where not exists (select from pgflow.run r where r.run_id = s.chain_id);
-  delete from pgflow.nudge n where not exists (select from pgflow.run r where r.run_id = n.chain_id);
+  -- What is sent to a run that has ended has a nudge, so no other mail is looked at.
+  with stray as (
+    delete from pgflow.nudge n where not exists (select from pgflow.run r where r.run_id = n.chain_id offset 0)
+    returning n.chain_id
+  )
+  select array_agg(s.chain_id) into gone from stray s;
+  delete from pgflow.signal s where s.chain_id = any(gone);
   perform pgflow.drop_old_code_(ended_before);
   return pgflow.drop_empty_partitions_();
 end
@@ -229,7 +293,6 @@ as $$
 declare
   roots bigint[];
   gone bigint[];
-  own constant text[] := pgflow.own_tenants();
   t timestamptz := pgflow.now_();
 begin
   if ended_before is null or ended_before > t then
@@ -238,12 +301,7 @@ begin
   -- One at a time: two that delete the same rows in different orders would deadlock.
   perform pg_advisory_xact_lock(pgflow.latch_('retention'));
   perform set_config('synchronous_commit', 'off', true);
-  roots := array(
-    select o.run_id from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
-    where o.run_id > after and o.finished_at < drop_history.ended_before and r.parent_run_id is null
-      and r.generation = 1 and (own is null or r.tenant = any(own))
-    order by o.run_id limit max
-  );
+  roots := array(select h.root from pgflow.ended_roots_(ended_before, after, max, pgflow.own_tenants()) h);
   last_root := roots[cardinality(roots)];
   gone := pgflow.removable_(roots, array_fill(ended_before, array[cardinality(roots)]), t);
   runs := cardinality(gone);

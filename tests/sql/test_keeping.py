@@ -228,3 +228,37 @@ def test_a_batch_reads_as_many_pages_whatever_else_is_kept(conn: Conn) -> None:
     # Before version 17, a scan descends its index once for each run, whatever is there.
     assert few < 50 * (40 if conn.info.server_version >= 170000 else 90), few
     assert many < 1.25 * few, (few, many)
+
+
+def test_a_look_reads_as_many_pages_however_much_is_too_young_or_open(conn: Conn) -> None:
+    set_clock(conn, T0)
+    keep(conn, "all", 30)
+    fill(conn, 500, 0)
+    pages_of_a_batch(conn)  # reads the catalog, too
+    few = pages_of_a_batch(conn)
+    fill(conn, 8000, 0)
+    sqlkit.start_many(conn, [(None, "{}")] * 3000)
+    conn.execute(
+        "select pgflow.send_signal(key, 'go', '1') from pgflow.runs where status = 'queued'"
+    )
+    conn.execute("select pgflow.wake(array_agg(run_id)) from pgflow.ready")
+    assert (count(conn, "nudge"), count(conn, "signal"), count(conn, "outcome")) == (0, 3000, 8500)
+    conn.execute("vacuum analyze")
+    pages_of_a_batch(conn)
+    many = pages_of_a_batch(conn)
+    assert many < 1.5 * few, (few, many)
+
+
+def test_runs_of_a_clock_that_was_ahead_hide_none_that_came_after(db: Conn) -> None:
+    keep(db, "all", 30)
+    set_clock(db, T0 + 400 * DAY)
+    for number in range(20):
+        ended(db, f"ahead-{number}")
+    set_clock(db, T0)
+    for number in range(20):
+        ended(db, f"after-{number}")
+    set_clock(db, T0 + 31 * DAY)
+    for number in range(20):
+        ended(db, f"young-{number}")
+    assert retire(db, most=7) == 20
+    assert not [key for key in keys(db) if key.startswith("after")]
