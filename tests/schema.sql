@@ -3167,6 +3167,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   -- One transaction's worth of a run in SQL that a worker holds: up to so many steps, and what lies between them; answers its place (leased, parked, held, ended, lost) and chains for wake(); null = so many steps, nothing else. timed: leave = stops before a step that has a timeout and answers its seconds, armed = statement_timeout is set to them. Commit before anything else
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
+  set standard_conforming_strings=on
   set jit=off
   md5 f4d362f6180e8a25eebe7cb6b9707dd8
   grant execute to pgflow_worker
@@ -3300,6 +3301,12 @@ function pgflow.assign_(f pgflow.flow_frame, variable text, value jsonb) returns
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 b724b00834bf7bc0f40e8e6e02b16c40
+
+function pgflow.at_most_(count integer) returns integer, owner pgflow_owner
+  -- The limit of a query that a caller names; PF003 if it is below zero
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 806e2494f8921cf41ce726675f9afc62
 
 function pgflow.attach_schedules(worker_id integer, names text[]) returns integer, owner pgflow_owner
   -- A worker says which schedules its code declares; answers how many of them no living worker had declared
@@ -3703,6 +3710,12 @@ function pgflow.check_flows_() returns TABLE(invariant text, detail text), owner
   set search_path=pg_catalog, pg_temp
   md5 86495dbc97bca40fad05cbb1931ec657
 
+function pgflow.check_form_(form text, wanted text, what text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a value whose json_typeof is not the one that is wanted, array or object
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 ba4010aa91a99b280a73380f1907ad12
+
 function pgflow.check_gates_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Gates asked are answered, expired, given up or open; what is open is owed, and its run waits for it
   plpgsql volatile
@@ -3809,7 +3822,13 @@ function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow
   -- Refuses (PF003) labels or metadata that no run can have
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 2db6e6e75838ddae8e773eef3d2749e1
+  md5 ed7f2812b576e623eb33a49c758b962f
+
+function pgflow.check_objects_(list jsonb, what text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a value that is no array of objects
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 fe91dc9031157548a3dc52ad71d48fa9
 
 function pgflow.check_obligations_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Every obligation that was opened is closed or in owed; a completed run has left none behind
@@ -3882,13 +3901,13 @@ function pgflow.check_spec_(spec jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) what no slots can be made of; the fields of an expression are checked when it is evaluated
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 c7363c85f77d153c011b4d230cf60b82
+  md5 9e45de40688e3f8aaf8b449cbb7222ea
 
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 86dcbaf63a475f69a3694bb3d06a5972
+  md5 85a492588eda398db9a2e0f8428401bd
 
 function pgflow.check_starts_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Keys and deadlines have their runs
@@ -3901,6 +3920,12 @@ function pgflow.check_steps_() returns TABLE(invariant text, detail text), owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 f8ae6d271b27d7516f32f021e6eaa7ee
+
+function pgflow.check_tenant_(tenant text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a tenant that no run can have
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 09025a42e56fcb76e9796f29d542dcff
 
 function pgflow.check_tenants_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Roles of tenants that another role lets act for all, and runs that have another tenant than what they come from
@@ -3939,6 +3964,12 @@ function pgflow.check_workflow(workflow text, version integer DEFAULT NULL::inte
   md5 3a8d2ec991ceb95f7bcca296a6eda4d5
   grant execute to pgflow_client
   grant execute to pgflow_operator
+
+function pgflow.check_zone_(zone text) returns text, owner pgflow_owner
+  -- Refuses (PF003) a name of no time zone, and answers any other
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 0def6e78a06b50822eddee183956a8d9
 
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
@@ -4187,7 +4218,7 @@ function pgflow.create_workflow(signature text, body text, schemas name[] DEFAUL
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set check_function_bodies=on
-  md5 b755b02956199c49460ece3e7355d4ae
+  md5 2f83920971847605d6b2a34a698e1a6c
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -4201,7 +4232,7 @@ function pgflow.cron_has_day_(days integer[], weekdays integer[], is_both boolea
   -- True if the days of an expression have this one
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 42f36f2b4522ba1ce54e5236d23b60fb
+  md5 abae5702a48f8060f31c8ab439a391aa
 
 function pgflow.cron_moments_(wall timestamp without time zone, zone text, is_fixed boolean) returns timestamp with time zone[], owner pgflow_owner
   -- The moments at which a clock on the wall shows a time: none, one or two; of a fixed hour always one
@@ -4213,7 +4244,7 @@ function pgflow.cron_slots_(cron text, zone text, after timestamp with time zone
   -- The next times after one that an expression of cron names in a zone, so many at most
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 b155793ed35427e88bb4311a8c00e1c3
+  md5 df93ec05b6ea36103dc1eb20a7bcdc79
 
 function pgflow.cron_value_(said text, field integer) returns integer, owner pgflow_owner
   -- The number that a value of a field is; refuses (PF003) others
@@ -4261,7 +4292,7 @@ function pgflow.declare_(one jsonb, worker_id integer, t timestamp with time zon
   -- Sets a schedule as code declares it; false if it is like that already
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 30de81d292fec5439c21202981b804fb
+  md5 a7e7b76cf5bd19e412078c7c2a52edf2
 
 function pgflow.declare_app(declared jsonb) returns text[], owner pgflow_owner
   -- Sets the declarations of an app that are not set yet: {pools, queues, relays, schedules, codes}, each a list as declare_pools, declare_queues and declare_schedules take it; returns the names
@@ -4278,7 +4309,7 @@ function pgflow.declare_pools(pools jsonb) returns integer, owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ed402d3cb577eebfc0426f90f1f06670
+  md5 efc78dd957ac707def46165fc71e8b3e
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -4287,7 +4318,7 @@ function pgflow.declare_queues(queues jsonb) returns text[], owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c3984baf38e77aa88f6184c623535bd3
+  md5 7a664b58887b4f54fb84d61e66c8776a
   grant execute to pgflow_declarer
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4306,7 +4337,7 @@ function pgflow.declare_schedules(worker_id integer, declared jsonb) returns tex
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e32c9f9a6c7cbce525dbc520f71683be
+  md5 99a33b7947275ff2327da40b8e0b8edf
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -4324,7 +4355,7 @@ function pgflow.delete_documents(collection text, paths json) returns integer, o
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 294bf88c1de1de22ca9b26ec935de5b6
+  md5 b6b2b7925239c4fdda12b06f89c0b852
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4418,7 +4449,7 @@ function pgflow.drop_events(older_than interval, max integer DEFAULT 10000, OUT 
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c9fba5e782ff3985056bf2f8b4873112
+  md5 007528d04fec9759ce9b457def055379
   grant execute to pgflow_operator
 
 function pgflow.drop_frames_(run_ids bigint[]) returns void, owner pgflow_owner
@@ -4434,7 +4465,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 43e8d09e0cf8a5da0ca372035cad517d
+  md5 b7c34711de490f454d9a29484b2a0e29
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -4654,7 +4685,7 @@ function pgflow.export_units(run_id bigint, after_seq integer DEFAULT 0) returns
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 0059f891fadbead911a6367ba4b92ebc
+  md5 22c19d815a6a2c2412699d7af141d08f
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -5250,7 +5281,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1983a4255d00f7a36b559166269651dc
+  md5 e06d5f6cd97045b7c1fb40c535614e7a
   grant execute to pgflow_operator
 
 function pgflow.free_key_(key text, t timestamp with time zone, OUT to_wake bigint[], OUT is_put_off boolean) returns record, owner pgflow_owner
@@ -5331,7 +5362,7 @@ function pgflow.get_documents(collection text, paths json, refresh boolean DEFAU
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 87aef50c0739e096ec2b186614fe715c
+  md5 83b9f2af12641478f8795ddaf5d7af58
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -5545,7 +5576,7 @@ function pgflow.import_run(history json) returns bigint, owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b468db79e602e468c49a6037ae0471e5
+  md5 608625faaa157c9a24331479c6ac4803
   grant execute to pgflow_operator
 
 function pgflow.inherit_gates_(heir bigint, cut integer) returns void, owner pgflow_owner
@@ -5802,7 +5833,7 @@ function pgflow.keep_schedules(worker_id integer, max integer DEFAULT 100, at_on
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ed0208416184aa6dccca0d416b128ed7
+  md5 79cae20678236a7be9af95c74e4a4ac7
   grant execute to pgflow_worker
 
 function pgflow.key_counts_(chain bigint, key_seconds double precision) returns boolean, owner pgflow_owner
@@ -6038,7 +6069,7 @@ function pgflow.list_documents(collection text, prefix text[] DEFAULT '{}'::text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 71a952407f5c53c84a2b823492bf7a5c
+  md5 ac49ec44b08c616937f409cf9f124dae
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6049,7 +6080,7 @@ function pgflow.list_ended(place jsonb DEFAULT NULL::jsonb, max integer DEFAULT 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 7fc6f219c5fa89fb5c8e51172349ba63
+  md5 8a0f78f315070955652cb87647edaf6f
   grant execute to pgflow_operator
 
 function pgflow.list_folders(collection text) returns TABLE(folder text[]), owner pgflow_owner
@@ -6246,10 +6277,10 @@ function pgflow.name_blobs_() returns trigger, owner pgflow_owner
   md5 f50b152cf5729c23c7597c779617f5fe
 
 function pgflow.names_of_(path json) returns text[], owner pgflow_owner
-  -- Array of the texts of a JSON array
-  sql immutable
+  -- Array of the texts of a JSON array; PF003 if it is none
+  plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 82c67bc4fb5bac498870610723baf91c
+  md5 bafde94ec3a4ddfb66301542666586d5
 
 function pgflow.needs_(name text, risk text, request jsonb, me bigint DEFAULT NULL::bigint, decision text DEFAULT NULL::text, is_planned boolean DEFAULT false, OUT version integer, OUT needs text, OUT terms jsonb) returns record, owner pgflow_owner
   -- Judgement of the policy in force on an effect of a run: its version, gate, nothing or null where no rule fits, and the terms of the gate where the rule says any
@@ -6310,7 +6341,7 @@ function pgflow.next_time(cron text, zone text DEFAULT 'UTC'::text, after timest
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 9c27d261fa4b7403597f62347e395e95
+  md5 e7b3d8c017dc7aeed88aaab5f1599835
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6472,7 +6503,7 @@ function pgflow.open_blob(tenant text DEFAULT ''::text) returns bigint, owner pg
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 50c5b5ac528b20fdfcf94d34fcdf6025
+  md5 5275e3e1a309b88d8ed97f9485812352
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -6861,14 +6892,14 @@ function pgflow.put_code_(codes jsonb) returns void, owner pgflow_owner
   -- Makes rows of code known, as register_code takes them
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b67b9594d35386b9f8a655290017ee64
+  md5 f1d0163bb67fd4b29d74d017f64f700c
 
 function pgflow.put_documents(documents json) returns integer, owner pgflow_owner
   -- Writes documents, given as an array of {collection, path, value, ttl_ms, once}: all of them or none. One with once = true leaves what is there. Answers how many it has written
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 4023b89067d5c3702b641367b2b41357
+  md5 2483ba771eee97c0676349850cf5c732
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6997,7 +7028,7 @@ function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, a
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b74c4b0990c8ac58950d42ff89521441
+  md5 83e83260e84c387c752127ff7f2f49ca
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -7100,7 +7131,7 @@ function pgflow.refill_schedules(slots jsonb) returns integer, owner pgflow_owne
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c1270ccceeb1ff823e409c1618c85c80
+  md5 d8e994f3b0ba43360f8ed7ce65fd50b8
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -7121,7 +7152,7 @@ function pgflow.refuse_flow(program jsonb, node integer, problem text) returns v
   plpgsql immutable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3c412637f1cacf91ff1846324df638b8
+  md5 cdf04f6a4a674662acce8f7561d5ee41
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -7357,7 +7388,7 @@ function pgflow.replace_wraps(name text, first_page bigint, changes jsonb, pages
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 70d331261587e1cef8e84cf101278ef2
+  md5 5703b45e17a386d18f01f83ad8a4865a
   grant execute to pgflow_operator
 
 function pgflow.replay_relay(name text, from_event bigint, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -7478,7 +7509,7 @@ function pgflow.retire_runs(max integer DEFAULT 1000, after bigint DEFAULT 0) re
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 41058c9717277c80e708de152b68ce39
+  md5 e25706ab0c8895160a9c98c7ea0f656e
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -7774,7 +7805,7 @@ function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent tex
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 97e23c943087ed81e141d7330f265dc3
+  md5 7d5555b60fb2702ff561031624ae6e8b
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -7935,7 +7966,7 @@ function pgflow.slots_(spec jsonb, after timestamp with time zone, most integer,
   -- The next slots of a schedule after a time, so many at most
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 4d4b929821f85db6905621d3d4e9a60c
+  md5 cda9f7046026bc0300d0356b07e377be
 
 function pgflow.speaks_for_others() returns boolean, owner pgflow_owner
   -- True if you may answer gates in the names of others: as a member of pgflow_speaker, as the owner of the schema, or as a superuser
@@ -8050,7 +8081,7 @@ function pgflow.sweep_documents(most integer DEFAULT 1000) returns integer, owne
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 56e4d1ecd000980c35d20725858b9ff0
+  md5 694825410fd7129655e50f29cd263369
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -8070,7 +8101,7 @@ function pgflow.sweep_locks(max integer DEFAULT 1000) returns TABLE(lanes intege
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 de762e567e30d6e4f6c83b21b2ce116e
+  md5 4f86a8123a8844cb442ed3cc40e3a7c3
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -8243,7 +8274,7 @@ function pgflow.test_run(workflow text, input json DEFAULT '{}'::json, signals j
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6847d1fb319b47be392ffbd9f9d5b8df
+  md5 698b9d9320321a5a437c2ccb6e76c10b
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -8346,10 +8377,10 @@ function pgflow.unbegun_(queue text, upto bigint) returns TABLE(run_id bigint, c
 
 function pgflow.undeclared(declared jsonb) returns text[], owner pgflow_owner
   -- Names in an app's declarations that are not set yet, in the form that declare_app takes
-  sql stable security definer
+  plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3ab448b2f0da68baa9352ddae501d5b6
+  md5 e331b596be635c4aa32f4518f7bbea28
   grant execute to pgflow_client
   grant execute to pgflow_declarer
   grant execute to pgflow_operator
@@ -8406,7 +8437,7 @@ function pgflow.update_entity(name text, key text, from_version bigint, update t
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f10dd0794e216654afad732c97123f8a
+  md5 69914f0825decd82835eff5015867661
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -8567,7 +8598,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 0a14a71d42e2119e9d039aed39fe3d59
+  md5 d5fc0df2c0ea71c269889d28187b29e1
   grant execute to pgflow_approver
   grant execute to pgflow_client
   grant execute to pgflow_operator

@@ -92,7 +92,7 @@ begin
       case when o.status = 'continued' then pgflow.newest_run_(o.run_id) else o.run_id end as newest
     from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
     where o.run_id > after and o.finished_at < soonest and r.parent_run_id is null and r.generation = 1
-    order by o.run_id limit max
+    order by o.run_id limit pgflow.at_most_(max)
   ) h;
   last_root := seen[cardinality(seen)];
   for due in

@@ -242,7 +242,7 @@ begin
     select o.run_id from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
     where o.run_id > after and o.finished_at < drop_history.ended_before and r.parent_run_id is null
       and r.generation = 1 and (own is null or r.tenant = any(own))
-    order by o.run_id limit max
+    order by o.run_id limit pgflow.at_most_(max)
   );
   last_root := roots[cardinality(roots)];
   gone := pgflow.removable_(roots, array_fill(ended_before, array[cardinality(roots)]), t);
