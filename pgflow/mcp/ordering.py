@@ -107,5 +107,5 @@ class Ordering:
 def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{what}: no JSON: {error}") from None

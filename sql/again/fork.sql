@@ -620,7 +620,8 @@ declare
 begin
   tenant := pgflow.own_tenant_(tenant);
   perform pgflow.check_key_(new_key);
-  perform pgflow.check_start_(0, null, timeout_seconds, labels, null, tenant, null, t);
+  perform pgflow.check_start_(0, null, timeout_seconds, labels, null, tenant, null, t),
+    pgflow.check_json_(edit, 'an edit'), pgflow.check_json_(input, 'the input');
   perform pg_advisory_xact_lock_shared(pgflow.latch_('retention'));
   request := md5(jsonb_build_array(chain, at_seq, from_step, pgflow.as_compared_(edit), pgflow.as_compared_(input),
     effects, with_mail, generation, labels, attempts, timeout_seconds)::text);

@@ -47,14 +47,16 @@ comment on function pgflow.check_collection_(text)
 
 create or replace function pgflow.names_of_(path json)
 returns text[]
-language sql
+language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select coalesce(array_agg(n.value order by n.ordinality), '{}')
-  from json_array_elements_text(path) with ordinality n
+begin
+  perform pgflow.check_form_(json_typeof(path), 'array', 'the path of a document');
+  return array(select n.value from json_array_elements_text(path) with ordinality n order by n.ordinality);
+end
 $$;
-comment on function pgflow.names_of_(json) is 'Array of the texts of a JSON array';
+comment on function pgflow.names_of_(json) is 'Array of the texts of a JSON array; PF003 if it is none';
 
 create or replace function pgflow.put_documents(documents json)
 returns int
@@ -67,34 +69,40 @@ as $$
 declare
   t timestamptz;
   document record;
+  ttl bigint;
   written int := 0;
   changed int;
 begin
+  perform pgflow.check_form_(json_typeof(documents), 'array', 'documents');
   perform pgflow.sweep_documents(10);
   t := pgflow.now_();
   for document in
     select distinct on (collection, path) d.collection, d.path, d.value, d.ttl_ms, d.once
     from (
       select (e.value->>'collection') collate "C" as collection, pgflow.names_of_(e.value->'path') collate "C" as path,
-        e.value->'value' as value, (e.value->>'ttl_ms')::bigint as ttl_ms,
-        coalesce((e.value->>'once')::boolean, false) as once, e.ordinality
+        e.value->'value' as value, e.value->>'ttl_ms' as ttl_ms, coalesce(e.value->>'once', 'false') as once,
+        e.ordinality
       from json_array_elements(documents) with ordinality e
     ) d
     order by d.collection, d.path, d.ordinality desc
   loop
     perform pgflow.check_collection_(document.collection), pgflow.check_path_(document.path),
       pgflow.check_json_(document.value, 'a document');
-    if document.value is null or document.ttl_ms not between 1 and 3155760000000 then
+    if document.value is null or document.once not in ('true', 'false')
+      or (case when document.ttl_ms ~ '^[0-9]{1,13}$' then document.ttl_ms::bigint not between 1 and 3155760000000
+        else document.ttl_ms is not null end)
+    then
       raise exception using errcode = 'PF003',
-        message = 'a document needs a value, and a ttl_ms of 1 ms to 100 years, or none';
+        message = 'a document needs a value, a ttl_ms of 1 ms to 100 years, or none, and once is true or false';
     end if;
+    ttl := document.ttl_ms;
     insert into pgflow.document as o (created_at, updated_at, expires_at, ttl_ms, collection, path, value)
-    values (t, t, t + document.ttl_ms * interval '1 ms', document.ttl_ms, document.collection, document.path,
+    values (t, t, t + ttl * interval '1 ms', ttl, document.collection, document.path,
       document.value)
     on conflict (collection, path) do update set
       created_at = case when o.expires_at <= t then t else o.created_at end, updated_at = greatest(t, o.created_at),
       expires_at = excluded.expires_at, ttl_ms = excluded.ttl_ms, value = excluded.value
-    where not document.once or o.expires_at <= t;
+    where document.once = 'false' or o.expires_at <= t;
     get diagnostics changed = row_count;
     written := written + changed;
   end loop;
@@ -118,6 +126,7 @@ declare
   t timestamptz := pgflow.now_();
   wanted text[];
 begin
+  perform pgflow.check_form_(json_typeof(paths), 'array', 'paths');
   for wanted in select pgflow.names_of_(p.value) from json_array_elements(paths) p loop
     if refresh then
       -- A concurrent writer gives it a time of its own.
@@ -155,8 +164,12 @@ declare
   t constant timestamptz := pgflow.now_();
   n constant int := cardinality(prefix);
   low text[] := prefix;
-  high text[] := case when n > 0 then prefix[1:n - 1] || (prefix[n] || chr(1)) else array[]::text[] end;
+  high text[];
 begin
+  if array_ndims(prefix) > 1 or array_ndims(after) > 1 then
+    raise exception using errcode = 'PF003', message = 'the path of a document is an array of names';
+  end if;
+  high := case when n > 0 then prefix[1:n - 1] || (prefix[n] || chr(1)) else '{}' end;
   if after is not null and descending then
     high := after;
   elsif after is not null then
@@ -171,14 +184,14 @@ begin
     from pgflow.document d
     where d.collection = list_documents.collection and d.path >= low and d.path < high
       and (d.expires_at is null or d.expires_at > t)
-    order by d.path desc limit most;
+    order by d.path desc limit pgflow.at_most_(most);
   else
     return query
     select d.path, d.value::text, pgflow.micros_(d.created_at), pgflow.micros_(d.updated_at)
     from pgflow.document d
     where d.collection = list_documents.collection and d.path >= low and d.path < high
       and (d.expires_at is null or d.expires_at > t)
-    order by d.path limit most;
+    order by d.path limit pgflow.at_most_(most);
   end if;
 end
 $$;
@@ -212,7 +225,7 @@ as $$
 declare
   deleted int;
 begin
-  perform pgflow.check_collection_(collection);
+  perform pgflow.check_collection_(collection), pgflow.check_form_(json_typeof(paths), 'array', 'paths');
   perform from pgflow.document d
   where d.collection = delete_documents.collection
     and d.path in (select pgflow.names_of_(p.value) collate "C" from json_array_elements(paths) p)
@@ -268,7 +281,7 @@ declare
 begin
   delete from pgflow.document d where (d.collection, d.path) in (
     select o.collection, o.path from pgflow.document o where o.expires_at <= pgflow.now_()
-    order by o.expires_at limit most for update skip locked
+    order by o.expires_at limit pgflow.at_most_(most) for update skip locked
   );
   get diagnostics deleted = row_count;
   return deleted;

@@ -76,7 +76,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_variable
 declare
-  after bigint := from_version + (state is not null)::int;
+  after bigint;
   who text;
   t timestamptz;
 begin
@@ -90,12 +90,13 @@ begin
     pgflow.check_json_(verdict, 'the verdict of an update'), pgflow.check_json_(state, 'the state of an entity');
   t := pgflow.now_();
   if state is not null then
-    update pgflow.entity e set version = after, state = state, updated_at = t
-    where e.name = name and e.key = key and e.version = from_version;
+    update pgflow.entity e set version = e.version + 1, state = state, updated_at = t
+    where e.name = name and e.key = key and e.version = from_version returning e.version into after;
   else
-    perform from pgflow.entity e where e.name = name and e.key = key and e.version = from_version for no key update;
+    select e.version into after from pgflow.entity e
+    where e.name = name and e.key = key and e.version = from_version for no key update;
   end if;
-  if not found then
+  if after is null then
     raise exception using errcode = 'PF024',
       message = format('entity %s %s does not have version %s any more', quote_literal(name), quote_literal(key),
         from_version),

@@ -711,7 +711,7 @@ as $$
 declare
   durably text;
 begin
-  perform pgflow.sweep_locks_(max, pgflow.now_());
+  perform pgflow.sweep_locks_(pgflow.at_most_(max), pgflow.now_());
   durably := current_setting('synchronous_commit');
   return query select w.lanes, w.mail, w.ended, w.busy from pgflow.wake(null, max) w;
   perform set_config('synchronous_commit', durably, true);

@@ -111,3 +111,67 @@ begin
 end
 $$;
 comment on function pgflow.check_name_(text, text, int) is 'Refuses (PF003) a name that is missing, empty or too long';
+
+create or replace function pgflow.check_form_(form text, wanted text, what text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if form <> wanted then
+    raise exception using errcode = 'PF003', message = format('%s must be an %s, not %s', what, wanted, form);
+  end if;
+end
+$$;
+comment on function pgflow.check_form_(text, text, text)
+  is 'Refuses (PF003) a value whose json_typeof is not the one that is wanted, array or object';
+
+create or replace function pgflow.at_most_(count int)
+returns int
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if count < 0 then
+    raise exception using errcode = 'PF003', message = format('a number of rows must be 0 or more, not %s', count);
+  end if;
+  return count;
+end
+$$;
+comment on function pgflow.at_most_(int) is 'The limit of a query that a caller names; PF003 if it is below zero';
+
+create or replace function pgflow.check_zone_(zone text)
+returns text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  begin
+    if timestamp '2000-01-01' at time zone zone is not null then
+      return zone;
+    end if;
+  exception when invalid_parameter_value then
+    null; -- it has no other test
+  end;
+  raise exception using errcode = 'PF003', message = format('unknown time zone %s', quote_nullable(zone)),
+    hint = 'Names of zones are those of the IANA database, such as Europe/London.';
+end
+$$;
+comment on function pgflow.check_zone_(text) is 'Refuses (PF003) a name of no time zone, and answers any other';
+
+create or replace function pgflow.check_objects_(list jsonb, what text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if jsonb_typeof(list) <> 'array' or list @? '$[*] ? (@.type() != "object")' then
+    raise exception using errcode = 'PF003', message = format('%s must be an array of objects', what);
+  end if;
+end
+$$;
+comment on function pgflow.check_objects_(jsonb, text) is 'Refuses (PF003) a value that is no array of objects';

@@ -72,6 +72,22 @@ $$;
 comment on function pgflow.own_tenant_(text)
   is 'The tenant that a caller names, or PF021 if it is not one of the session; empty = the only one of the session';
 
+create or replace function pgflow.check_tenant_(tenant text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if tenant is null or octet_length(tenant) > 255 then
+    raise exception using errcode = 'PF003',
+      message = case when tenant is null then 'the tenant must not be null'
+        else format('a tenant must be at most 255 bytes long, not %s', octet_length(tenant)) end;
+  end if;
+end
+$$;
+comment on function pgflow.check_tenant_(text) is 'Refuses (PF003) a tenant that no run can have';
+
 create or replace function pgflow.own_runs_(ids bigint[])
 returns bigint[]
 language plpgsql

@@ -53,6 +53,8 @@ begin
   cross join lateral jsonb_each(coalesce(e.signals, '{}')) p
   order by p.key, c.code_id
   on conflict do nothing;
+exception when data_exception or not_null_violation then
+  raise exception using errcode = 'PF003', message = format('the code cannot be stored: %s', sqlerrm);
 end
 $$;
 comment on function pgflow.put_code_(jsonb) is 'Makes rows of code known, as register_code takes them';

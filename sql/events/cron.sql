@@ -110,7 +110,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select case when is_both then k.of_month and k.of_week else k.of_month or k.of_week end
   from (select extract(day from day)::int as n, extract(isodow from day)::int as dow,
-    extract(day from (date_trunc('month', day) + interval '1 month - 1 day'))::int as last) d
+    extract(day from (date_trunc('month', day::timestamp) + interval '1 month - 1 day'))::int as last) d
   cross join lateral (select d.n = any(days)
       or -1000 = any(days) and d.n = d.last
       or -1001 = any(days) and d.dow <= 5 and (d.n = d.last or d.dow = 5 and d.n + 2 >= d.last) as of_month,
@@ -170,9 +170,12 @@ begin
       quote_literal(cron));
   end if;
 
+  if after not between '0001-01-01Z' and '9999-01-01Z' then
+    return found;
+  end if;
   while day <= last_day and cardinality(found) < most and day - 1 <= (upto at time zone zone)::date loop
     if extract(month from day)::int <> all(months) then
-      day := (date_trunc('month', day) + interval '1 month')::date;
+      day := (date_trunc('month', day::timestamp) + interval '1 month')::date;
       continue;
     end if;
     if pgflow.cron_has_day_(days, weekdays, is_both, day) then
@@ -192,7 +195,7 @@ begin
           exit when cardinality(found) >= most;
           found := found || array(
             select m.at from unnest(minutes) i cross join unnest(seconds) s
-            cross join lateral (select (day + make_time(hour, i, s) at time zone 'UTC') - shift as at) m
+            cross join lateral (select ((day + make_time(hour, i, s)) at time zone 'UTC') - shift as at) m
             where m.at > after and m.at <= upto order by m.at);
         end loop;
       end if;
@@ -212,7 +215,7 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select (pgflow.cron_slots_(cron, zone, after, 1))[1]
+  select (pgflow.cron_slots_(cron, pgflow.check_zone_(zone), after, 1))[1]
 $$;
 comment on function pgflow.next_time(text, text, timestamptz)
   is 'The next time after one that an expression of cron names in a time zone; null if there is none. Where clocks change '
@@ -231,6 +234,7 @@ declare
   raw timestamptz[];
   slot timestamptz;
   day date;
+  iso text;
   is_at_end boolean;
   found timestamptz[] := '{}';
 begin
@@ -252,7 +256,8 @@ begin
     is_at_end := cardinality(raw) < most;
     foreach slot in array raw loop
       day := (slot at time zone zone)::date;
-      if spec->'not_on' ? day::text or spec ? 'only_on' and not spec->'only_on' ? day::text then
+      iso := to_char(day, 'YYYY-MM-DD'); -- whatever the style of the session
+      if spec->'not_on' ? iso or spec ? 'only_on' and not spec->'only_on' ? iso then
         day := case when spec ? 'only_on' then (select min(d::date) from jsonb_array_elements_text(spec->'only_on') d
           where d::date > day) else day + 1 end;
         is_at_end := day is null;

@@ -153,7 +153,7 @@ begin
     raise exception using errcode = 'PF003', message = 'older_than must be an interval that is not negative';
   end if;
   perform pg_advisory_xact_lock(pgflow.latch_('drop_events'));
-  before := pgflow.now_() - older_than;
+  before := pgflow.now_() - least(older_than, interval '1000 years');
   select case when s.is_called then s.last_value else 0 end into newest from pgflow.event_id_seq s;
   events := 0;
   partitions := 0;
@@ -191,7 +191,7 @@ begin
           select from pgflow.event_wait w where w.topic = e.topic and e.event_id > w.event_id
             and (not w.is_current or e.event_id > (select c.event_id from pgflow.event_cursor c))
         )
-        order by e.event_id limit max - events
+        order by e.event_id limit pgflow.at_most_(max) - events
       ), went as (
         delete from pgflow.event e
         where e.event_id = any(array(select o.event_id from old o))

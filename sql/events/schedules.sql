@@ -432,10 +432,10 @@ begin
   if at_once then
     open looked for select c.* from pgflow.schedule c
     where c.look_at <= t or c.look_at is not null and cardinality(c.buffered) > 0
-    order by c.look_at limit max for update skip locked;
+    order by c.look_at limit pgflow.at_most_(max) for update skip locked;
   else
     open looked for select c.* from pgflow.schedule c
-    where c.look_at <= t order by c.look_at limit max for update skip locked;
+    where c.look_at <= t order by c.look_at limit pgflow.at_most_(max) for update skip locked;
   end if;
   loop
     fetch looked into s;
@@ -506,6 +506,7 @@ declare
   new timestamptz[];
   taken int := 0;
 begin
+  perform pgflow.check_objects_(slots, 'slots');
   for one in select e from jsonb_array_elements(slots) e order by e->>'name' loop
     select c.* into s from pgflow.schedule c
     where c.name = one->>'name' and c.version = (one->>'version')::int and c.after_at = (one->>'after')::timestamptz
@@ -542,6 +543,7 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  iso constant text := '^[0-9]{4}-[0-9]{2}-[0-9]{2}';
   unknown text;
 begin
   if jsonb_typeof(spec) is distinct from 'object' then
@@ -567,16 +569,29 @@ begin
     raise exception using errcode = 'PF003',
       message = format('cron must be an array of expressions of five or six fields, not %s', left(spec->>'cron', 255));
   end if;
+  begin
+    perform (spec->>'every')::float8, (spec->>'offset')::float8 * interval '1 second';
+    perform (spec->>k)::timestamptz from unnest('{start_at,end_at}'::text[]) k;
+    perform d::date from unnest('{not_on,only_on}'::text[]) k cross join jsonb_array_elements_text(spec->k) d;
+  exception when data_exception then
+    raise exception using errcode = 'PF003',
+      message = format('the spec of a schedule cannot be read: %s', left(sqlerrm, 255));
+  end;
+  -- What a session would read by its style or zone is another time for another session.
+  if exists (
+      select from unnest('{start_at,end_at}'::text[]) k where spec->>k !~ (iso || '[T ][0-9:.]+(Z|[+-][0-9:]+)$'))
+    or exists (
+      select from unnest('{not_on,only_on}'::text[]) k cross join jsonb_array_elements_text(spec->k) d
+      where (d !~ (iso || '$')) is not false)
+  then
+    raise exception using errcode = 'PF003',
+      message = 'the spec of a schedule has times as 2030-01-31T09:00:00Z, and days as 2030-01-31';
+  end if;
   if spec ? 'every' and (jsonb_typeof(spec->'every') <> 'number' or (spec->>'every')::float8 not between 1 and 3.2e9)
   then
     raise exception using errcode = 'PF003', message = 'every must be a number of seconds, at least 1';
   end if;
-  begin
-    perform timestamp '2000-01-01' at time zone coalesce(spec->>'tz', 'UTC');
-  exception when invalid_parameter_value then
-    raise exception using errcode = 'PF003', message = format('unknown time zone %s', quote_literal(spec->>'tz')),
-      hint = 'Names of zones are those of the IANA database, such as Europe/London.';
-  end;
+  perform pgflow.check_zone_(coalesce(spec->>'tz', 'UTC'));
 end
 $$;
 comment on function pgflow.check_spec_(jsonb)
@@ -748,10 +763,15 @@ as $$
 declare
   is_changed boolean;
 begin
-  is_changed := pgflow.put_schedule_(one->>'name', one->>'workflow', one->'spec', one->>'queue', '{}',
-    one->>'slot_parameter', one->>'overlap', one->>'catch_up', (one->>'max_catch_up')::int,
-    (one->>'jitter_seconds')::float8, (one->>'priority')::int, (one->>'timeout_seconds')::float8, null,
-    one->>'run_version', t);
+  begin
+    is_changed := pgflow.put_schedule_(one->>'name', one->>'workflow', one->'spec', one->>'queue', '{}',
+      one->>'slot_parameter', one->>'overlap', one->>'catch_up', (one->>'max_catch_up')::int,
+      (one->>'jitter_seconds')::float8, (one->>'priority')::int, (one->>'timeout_seconds')::float8, null,
+      one->>'run_version', t);
+  exception when data_exception or not_null_violation then
+    raise exception using errcode = 'PF003',
+      message = format('schedule %s cannot be declared: %s', quote_literal(one->>'name'), sqlerrm);
+  end;
   update pgflow.schedule c set declared = one where c.name = one->>'name';
   if is_changed then
     perform pgflow.note_schedule_(one->>'name', 'declared', null,
@@ -821,10 +841,13 @@ as $$
 #variable_conflict use_variable
 declare
   t timestamptz := pgflow.now_();
-  names constant text[] := array(select e->>'name' from jsonb_array_elements(declared) e);
+  names text[];
   one record;
   changed text[] := '{}';
 begin
+  perform pgflow.check_objects_(declared, 'schedules');
+  names := array(select e->>'name' from jsonb_array_elements(declared) e);
+  perform pgflow.check_name_(n, 'the name of a schedule', 90) from unnest(names) n;
   -- Declarations take turns, so each sees the earlier ones.
   perform pg_advisory_xact_lock(pgflow.latch_('schedules'));
   insert into pgflow.schedule_declaration as d (declared_at, worker_id, schedule, declared)

@@ -125,7 +125,8 @@ declare
   queue constant text := 'test ' || gen_random_uuid();
   result jsonb;
 begin
-  perform pgflow.require_flow_(workflow);
+  perform pgflow.require_flow_(workflow), pgflow.check_form_(jsonb_typeof(signals), 'object', 'signals'),
+    pgflow.check_form_(jsonb_typeof(children), 'object', 'children');
   if keep then
     insert into pgflow.flow_test (queue) values (queue);
     return pgflow.play_test_(workflow, input, signals, children, queue);

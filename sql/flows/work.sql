@@ -580,6 +580,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on -- whatever the session reads texts by
 as $$
 #variable_conflict use_variable
 declare

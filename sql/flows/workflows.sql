@@ -151,7 +151,8 @@ begin
   path := (select string_agg(quote_ident(s), ', ') from unnest(schemas || name 'pg_temp') s);
   head := format('create function %I.%I(_node int, _in jsonb, run jsonb) returns jsonb language plpgsql '
     'security definer '
-    'set search_path = %s', schemas[1], workflow || '@' || next, path);
+    'set standard_conforming_strings = on set extra_float_digits = 1 set search_path = %s', schemas[1],
+    workflow || '@' || next, path);
   begin
     execute format('%s as %L', head, pgflow.flow_source(program));
   exception when insufficient_privilege then
@@ -214,7 +215,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   body text := program->>'body';
-  line int := coalesce((program->'nodes'->(node - 1)->>'line')::int, 1);
+  line int := coalesce((program->'nodes'->(greatest(node, 1) - 1)->>'line')::int, 1);
   word text := substring(problem from '"(.*)"');
 begin
   perform pgflow.flow_fail_(body, x.place, problem)

@@ -606,15 +606,7 @@ begin
     raise exception using errcode = 'PF003',
       message = format('a pool is per hour, day, week, month, quarter or year, not %s', quote_literal(per));
   end if;
-  begin
-    period := pgflow.period_of_('day', tz, pgflow.now_());
-  exception when invalid_parameter_value then
-    period := null;
-  end;
-  if period is null then
-    raise exception using errcode = 'PF003', message = format('no time zone is named %s', quote_nullable(tz)),
-      hint = 'For example: Europe/Berlin';
-  end if;
+  perform pgflow.check_zone_(tz);
   if soft is not null and not (soft > 0 and soft <= 1) then
     raise exception using errcode = 'PF003',
       message = format('soft must be a part of the limit, above 0 and up to 1, not %s', soft);
@@ -677,6 +669,11 @@ declare
   one jsonb;
   changed int := 0;
 begin
+  perform pgflow.check_objects_(pools, 'pools');
+  if pools @? '$[*] ? (@.soft.type() != "number" && @.soft != null || @.hard.type() != "boolean" && @.hard != null)'
+  then
+    raise exception using errcode = 'PF003', message = 'of a pool soft is a number, and hard true or false';
+  end if;
   -- All at once and in the order of their names, as everybody locks them.
   perform pgflow.lock_pools_(array(
     select p.name from jsonb_array_elements(pools) e join pgflow.pool p on p.name = e->>'name'

@@ -19,6 +19,7 @@ declare
   was jsonb;
   changed text[] := '{}';
 begin
+  perform pgflow.check_objects_(queues, 'queues');
   for one in select e->>'queue' as queue, e->'rules' as rules from jsonb_array_elements(queues) e order by 1 loop
     continue when exists (select from pgflow.queue q where q.queue = one.queue and q.declared = one.rules);
     perform pgflow.check_name_(one.queue, 'the name of a queue');
@@ -41,12 +42,16 @@ comment on function pgflow.declare_queues(jsonb)
 
 create or replace function pgflow.undeclared(declared jsonb)
 returns text[]
-language sql
+language plpgsql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select array(
+begin
+  perform pgflow.check_form_(jsonb_typeof(declared), 'object', 'what an app declares'),
+    pgflow.check_form_(jsonb_typeof(declared->'codes'), 'array', 'codes');
+  perform pgflow.check_objects_(declared->part, part) from unnest(array['pools', 'queues', 'relays', 'schedules']) part;
+  return array(
     select format('pool %s', e->>'name') from jsonb_array_elements(declared->'pools') e
     where not exists (select from pgflow.pool p where p.name = e->>'name' and p.declared = e)
     union all
@@ -62,7 +67,8 @@ as $$
     union all
     select format('the signals of workflow %s', e.workflow) from pgflow.code_rows_(declared->'codes') e
     where not exists (select from pgflow.code c where c.workflow = e.workflow)
-  )
+  );
+end
 $$;
 comment on function pgflow.undeclared(jsonb)
   is 'Names in an app''s declarations that are not set yet, in the form that declare_app takes';

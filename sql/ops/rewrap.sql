@@ -91,6 +91,7 @@ declare
   replaced int;
 begin
   -- Only a wrap, so that no other text of a value can be changed by this.
+  perform pgflow.check_form_(jsonb_typeof(changes), 'object', 'changes');
   if exists (
     select from jsonb_each_text(changes) c where c.key || ' ' || c.value !~ ('^' || wrap || ' ' || wrap || '$')
   ) then

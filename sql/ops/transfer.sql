@@ -90,7 +90,7 @@ as $$
       select * from pgflow.unit where run_id = export_units.run_id and seq > after_seq order by seq limit 2000
     ) p
   ) u
-  where u.upto <= 1048576 or u.seq = after_seq + 1
+  where u.upto <= 1048576 or u.seq - 1 = after_seq
 $$;
 comment on function pgflow.export_units(bigint, int)
   is 'A page of a journal as JSON: [[seq, call, kind, name, payload as text, starts, at, due_at, recorded_at, token, '
@@ -156,7 +156,7 @@ begin
     found := array(
       select r.run_id from pgflow.run r
       where r.run_id > passed and r.run_id <= upto and r.generation = 1 and (own is null or r.tenant = any(own))
-      order by r.run_id limit max
+      order by r.run_id limit pgflow.at_most_(max)
     );
   end if;
   has_more := cardinality(found) >= max;
@@ -360,7 +360,7 @@ begin
     me := pgflow.insert_history_(history, header - 'units', pgflow.now_());
   exception when data_exception or integrity_constraint_violation or program_limit_exceeded then
     raise exception using errcode = 'PF003',
-      message = format('the history of run %s cannot be stored: %s', quote_nullable(history->>'key'), sqlerrm);
+      message = format('the history of run %s cannot be stored: %s', quote_nullable(header->>'key'), sqlerrm);
   end;
   if me % 100000 = 0 then
     perform pgflow.add_unit_partitions();

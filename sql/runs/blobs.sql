@@ -27,6 +27,7 @@ as $$
 declare
   made bigint;
 begin
+  perform pgflow.check_tenant_(tenant);
   insert into pgflow.blob (tenant, stored_at, writer)
   values (pgflow.own_tenant_(tenant), pgflow.now_(), pg_current_xact_id()) returning blob_id into made;
   return made;

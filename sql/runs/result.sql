@@ -150,11 +150,12 @@ as $$
       select * from pgflow.unit e
       where e.run_id = g.run_id and e.kind = 'e' and e.name = stream and e.seq > g.known
         and e.seq <= coalesce(g.upto, 2147483647) and (e.run_id, e.seq) > (after_run, after_seq)
-      order by e.seq limit read_stream.max + read_stream.skip + 1 -- a generation closes a stream once at most
+      -- A generation closes a stream once at most.
+      order by e.seq limit read_stream.max::bigint + pgflow.at_most_(skip) + 1
     ) u
   ) v
   where v.value is null or v.n > skip
-  order by v.run_id, v.seq limit max
+  order by v.run_id, v.seq limit pgflow.at_most_(max)
 $$;
 comment on function pgflow.read_stream(text, text, bigint, int, int, int, text)
   is 'Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; '

@@ -171,10 +171,7 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if jsonb_typeof(value) <> 'object' then
-    raise exception using errcode = 'PF003',
-      message = format('%s must be an object, not %s', what, jsonb_typeof(value));
-  end if;
+  perform pgflow.check_form_(jsonb_typeof(value), 'object', what);
   if octet_length(value::text) > 16384 then
     raise exception using errcode = 'PF003',
       message = format('%s are %s bytes long; the limit is 16 KiB', what, octet_length(value::text));
@@ -263,11 +260,7 @@ begin
   if metadata is not null then
     perform pgflow.check_object_(metadata, 'metadata');
   end if;
-  if tenant is null or octet_length(tenant) > 255 then
-    raise exception using errcode = 'PF003',
-      message = case when tenant is null then 'the tenant must not be null'
-        else format('a tenant must be at most 255 bytes long, not %s', octet_length(tenant)) end;
-  end if;
+  perform pgflow.check_tenant_(tenant);
   if key_retention_seconds < 0 then
     raise exception using errcode = 'PF003',
       message = 'key_retention_seconds must not be negative; null keeps the key as long as the history';

@@ -288,12 +288,15 @@ begin
   mail := '{}';
   ended := '{}';
   busy := 0;
-  chains := array_remove(pgflow.own_runs_(chains), null);
+  if chains is not null then
+    chains := array(select c from unnest(pgflow.own_runs_(chains)) c where c is not null);
+  end if;
   perform set_config('synchronous_commit', 'off', true);
   -- Only nudges seen before looking may be deleted after it: a later one speaks of a later message.
   if chains is null then
     select array_agg(k.chain_id), array_agg(k.nudge_id) into nudged, nudges from (
-      select n.chain_id, n.nudge_id from pgflow.nudge n order by n.chain_id, n.nudge_id limit max for update skip locked
+      select n.chain_id, n.nudge_id from pgflow.nudge n order by n.chain_id, n.nudge_id
+      limit pgflow.at_most_(max) for update skip locked
     ) k;
   else
     select array_agg(k.chain_id), array_agg(k.nudge_id) into nudged, nudges from (

@@ -192,7 +192,7 @@ def test_the_command_line_sets_grants_and_revokes(dsn: str, conn: psycopg.Connec
         (["set", "ada", "usd"], "usd"),
         (["set", "ada", "per=1"], "per is an option of a pool and cannot be a unit"),
         (["set", "ada", "US-D=1"], "a unit is a name in lower case"),
-        (["set", "ada", "usd=1", "--tz", "Mars/Olympus"], "no time zone is named 'Mars/Olympus'"),
+        (["set", "ada", "usd=1", "--tz", "Mars/Olympus"], "unknown time zone 'Mars/Olympus'"),
         (["set", "ada", "usd=1", "--parent", "nobody"], "no pool is named 'nobody'"),
         (["set", "run/1", "usd=1"], "a name for the pool that a run has of its own"),
         (["grant", "nobody", "usd=1"], "no pool is named 'nobody'"),

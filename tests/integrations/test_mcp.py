@@ -82,7 +82,8 @@ async def test_orders_are_given_where_they_are_allowed_and_recorded_with_a_name(
         await aflow.until_idle()
         assert (await call(client, "run", key=run.key))["run"]["status"] == "paused"
         await call(client, "resume", key=run.key, why="it is not")
-        assert "no JSON" in await call(client, "signal", key=run.key, name="go", payload="{")
+        for text in ("{", "[" * 50_000):
+            assert "no JSON" in await call(client, "signal", key=run.key, name="go", payload=text)
         await call(client, "signal", key=run.key, name="go", payload="7")
         await call(client, "cancel", key=other.key, why="not needed")
         await aflow.until_idle()

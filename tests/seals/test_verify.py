@@ -474,10 +474,9 @@ def test_the_command_line_switches_seals_and_answers_mistakes(
     assert "the journal is sealed" in pgflow(dsn, "doctor", tty=True, width=200).out
     assert pgflow(dsn, "audit", "off").code == 0
     assert one(conn, "select is_on from pgflow.seal_lag") is False
-    (tmp_path / "x.json").write_text("{}")
-    assert (
-        "is not an anchor"
-        in pgflow(dsn, "audit", "verify", "--anchor", str(tmp_path / "x.json")).err
-    )
+    for text in ("{}", "[" * 50_000):
+        (tmp_path / "x.json").write_text(text)
+        refused = pgflow(dsn, "audit", "verify", "--anchor", str(tmp_path / "x.json"))
+        assert "is not an anchor" in refused.err
     assert pgflow(dsn, "audit", run.key, tty=True).out.startswith(run.key)
     assert "verify" in pgflow(dsn, "audit", "--help").out

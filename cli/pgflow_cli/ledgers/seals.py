@@ -196,7 +196,7 @@ def _read(path: Path, what: str) -> dict[str, Any]:
         text = sys.stdin.read() if str(path) == "-" else path.read_text()
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Mistake(f"{path} is not {what}: {error}") from error
     if not isinstance(found, dict) or f"pgflow_{what.split()[1]}" not in found:
         raise Mistake(f"{path} is not {what}: `pgflow audit {what.split()[1]}` writes one")

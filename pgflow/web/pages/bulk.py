@@ -120,7 +120,7 @@ def _keys(text: str) -> list[str]:
     """
     try:
         keys: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         keys = None
     if (
         not isinstance(keys, list)
