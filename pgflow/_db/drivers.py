@@ -33,7 +33,11 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         if error is None:
             return
         yield error
-        error = getattr(error, "orig", None) or error.__cause__
+        try:
+            wrapped = getattr(error, "orig", None)
+        except Exception:  # noqa: BLE001 - an error of the application's may have such code of its own
+            wrapped = None
+        error = wrapped if isinstance(wrapped, BaseException) else error.__cause__
 
 
 def as_psycopg(error: BaseException) -> psycopg.Error | None:

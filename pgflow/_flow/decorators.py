@@ -33,7 +33,7 @@ from pgflow._model.durations import Duration, duration
 from pgflow._model.effects import Risk
 from pgflow._model.gates import GateRequest
 from pgflow._model.kinds import StepKind
-from pgflow._model.options import Retries
+from pgflow._model.options import Retries, retries_of
 from pgflow.errors import DefinitionError
 
 P = ParamSpec("P")
@@ -330,7 +330,7 @@ def effect(
     keyed: bool = True,
     timeout: Duration | None = None,
     name: str | None = None,
-    settle_retries: Retries = DEFAULT_SETTLING,
+    settle_retries: Retries | int = DEFAULT_SETTLING,
     aliases: Sequence[str] = (),
     readable: Sequence[str] = (),
     notify: Step[[GateRequest], Any] | None = None,
@@ -373,7 +373,7 @@ def effect(
         keyed=keyed,
         dedup_window=duration(dedup_window, "dedup_window of an effect"),
         settle_after=duration(settle_after, "settle_after of an effect"),
-        settle_retries=settle_retries,
+        settle_retries=retries_of(settle_retries, "settle_retries of an effect"),
         readable=(readable,) if isinstance(readable, str) else tuple(readable),
     )
     return _Effect(terms, name, timeout, raises, aliases, notify)

@@ -98,7 +98,7 @@ def make(
     raises: Sequence[type[Exception]] = (),
 ) -> Step[..., Any]:
     """A step for one call."""
-    if not isinstance(name, str) or not is_name(name):
+    if not is_name(name):
         raise InvalidArgument(
             f"the name of a call must be a text of 1 to 255 bytes without NUL, not {name!r}"
         )

@@ -213,7 +213,7 @@ def _wanted(
     after: Event | int | None,
 ) -> Wanted:
     for what, text in (("topic", topic), ("key", topic if key is None else key)):
-        if not isinstance(text, str) or not is_name(text):
+        if not is_name(text):
             raise InvalidArgument(
                 f"the {what} of an event must be a text of 1 to 255 bytes without NUL, not {text!r}"
             )

@@ -24,7 +24,7 @@ from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import SHORTEST, Duration, duration
 from pgflow._model.events import Event
 from pgflow._model.names import is_name
-from pgflow._model.options import Retries
+from pgflow._model.options import Retries, retries_of
 from pgflow.errors import DefinitionError
 
 MAX_NAME_BYTES = 100
@@ -130,7 +130,7 @@ class Relay:
         to: Workflow[..., Any] | Sink | Statement | Handler,
         start: Literal["oldest", "newest"] = "oldest",
         parallel: int = 8,
-        retries: Retries = RETRIES,
+        retries: Retries | int = RETRIES,
         timeout: Duration = timedelta(seconds=30),
         circuit: int = 5,
         cooldown: Duration = timedelta(seconds=30),
@@ -154,7 +154,7 @@ class Relay:
         self.to = to
         self.start = start
         self.parallel = parallel
-        self.retries = retries
+        self.retries = retries_of(retries, f"retries of relay {name!r}")
         self.timeout_seconds = _seconds(timeout, f"timeout of relay {name!r}")
         self.circuit = circuit
         self.cooldown_seconds = _seconds(cooldown, f"cooldown of relay {name!r}")

@@ -96,7 +96,18 @@ def check_callable(fn: Any, what: str) -> None:
             f"{what} is declared below @{type(fn).__name__}: write @{type(fn).__name__} first, and "
             f"{what} under it"
         )
-    if isinstance(fn, functools.partial) or not hasattr(fn, "__name__") or isinstance(fn, type):
+    if type(fn).__module__.partition(".")[0] == "pgflow":
+        raise DefinitionError(
+            f"{what} is declared above {fn!r}: declare a function once, and write one that calls "
+            "it for the other"
+        )
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise DefinitionError(
+            f"{what} takes a function that returns its result, and {fn.__qualname__} is a "
+            "generator: return a list"
+        )
+    is_function = callable(fn) and not isinstance(fn, (functools.partial, type))
+    if not is_function or not hasattr(fn, "__name__") or not hasattr(fn, "__qualname__"):
         raise DefinitionError(
             f"{what} takes a function, not {fn!r}: write a def that calls it, with annotations by "
             "which its result is stored; or call it with pgflow.call(name, fn, ...)"
@@ -158,7 +169,7 @@ class Step(Generic[P, R_co]):
         self.effect = effect
         self.retries = retries_of(retries, f"retries of step {self.name}")
         self.timeout = duration(timeout, f"timeout of step {self.name}", least_seconds=SHORTEST)
-        self.raises = tuple(raises)
+        self.raises = check_errors(raises, f"raises of step {self.name}")
         self.aliases = check_aliases(aliases, f"step {self.name}")
         self.is_async = inspect.iscoroutinefunction(fn)
         self.origin: Step[Any, Any] = self
@@ -428,13 +439,26 @@ def check_aliases(aliases: Sequence[str], whose: str) -> tuple[str, ...]:
     Raises:
         DefinitionError: One of them can never have been a name.
     """
-    if isinstance(aliases, str) or not all(
-        isinstance(alias, str) and is_name(alias) for alias in aliases
-    ):
+    if isinstance(aliases, str) or not all(map(is_name, aliases)):
         raise DefinitionError(
             f"the aliases of {whose} must be a sequence of names of 1 to 255 bytes, not {aliases!r}"
         )
     return tuple(aliases)
+
+
+def check_errors(errors: Sequence[type[Exception]], what: str) -> tuple[type[Exception], ...]:
+    """Return classes of exceptions, as they were declared.
+
+    Raises:
+        DefinitionError: One of them is none.
+    """
+    if isinstance(errors, type) or not all(
+        isinstance(cls, type) and issubclass(cls, Exception) for cls in errors
+    ):
+        raise DefinitionError(
+            f"{what} must be a sequence of classes of Exception, as in [ValueError], not {errors!r}"
+        )
+    return tuple(errors)
 
 
 def resolve_hints(fn: Callable[..., Any]) -> dict[str, Any]:
@@ -442,7 +466,8 @@ def resolve_hints(fn: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(fn, include_extras=True)
     except (NameError, TypeError, AttributeError) as error:
+        code = getattr(inspect.unwrap(fn), "__code__", None)
+        place = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
         raise DefinitionError(
-            f"the annotations of {fn.__qualname__} "
-            f"({fn.__code__.co_filename}:{fn.__code__.co_firstlineno}) cannot be read: {error}"
+            f"the annotations of {fn.__qualname__}{place} cannot be read: {error}"
         ) from error

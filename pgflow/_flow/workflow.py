@@ -31,6 +31,7 @@ from pgflow._flow.signals import Signal
 from pgflow._flow.step import (
     check_aliases,
     check_callable,
+    check_errors,
     check_no_method,
     look_like,
     resolve_hints,
@@ -88,7 +89,7 @@ class Workflow(Generic[P, R_co]):
         check_no_method(fn, "a workflow", "a run goes on in workers that have no instance")
         self.fn = fn
         self.name = name or fn.__qualname__.replace(".<locals>.", ".")
-        self.raises = tuple(raises)
+        self.raises = check_errors(raises, f"raises of workflow {self.name}")
         self.start_options = StartOptions(
             queue=queue, timeout=duration(timeout, f"timeout of workflow {self.name}")
         )

@@ -150,6 +150,8 @@ _UNPROVEN = (RecursionError, KeyError, AttributeError)
 _UNWRITABLE = (PydanticSerializationError, TypeError, ValueError)
 SHORT = MAX_DEPTH
 """A text of fewer characters is within every limit."""
+_REPLACED = "\ufffd"
+"""What pydantic writes for a lone surrogate in a key."""
 
 
 def _may_be_nan(part: dict[str, Any]) -> bool:
@@ -232,6 +234,8 @@ def _encode_json(value: Any, what: str) -> str:
     """JSON text of a value of JSON's own types."""
     try:
         text = write_json(value).decode()
+        if _REPLACED in text:
+            text = _encode_loosely(value)
         _check_constants(text)
     except (ValueError, RecursionError) as error:
         _refuse(what, error)
@@ -335,7 +339,7 @@ class Codec(Generic[T]):
         if self._may_be_nan:
             self._check_constants(text, what)
         check_text(text, what)
-        if tags.MARK not in text:
+        if tags.MARK not in text and _REPLACED not in text:
             return text
         return self._encode_carefully(value, what, is_hidden=is_hidden)
 
@@ -406,10 +410,10 @@ class Codec(Generic[T]):
 
     def _text_but_for_given(self, value: T, what: str) -> str | None:
         """Return the text of a value that comes back, if its models say what was left out. None if
-        it holds what would be read as a tag.
+        it holds what would be read as a tag, or may hold a key that is not text.
         """
         text = self._text_of(value, what, is_hidden=False)
-        if tags.MARK in text:
+        if tags.MARK in text or _REPLACED in text:
             return None
         plain = from_json(text)
         tags.mark(value, plain)
@@ -429,7 +433,7 @@ class Codec(Generic[T]):
         if self._writer is None:
             return None
         plain = from_json(text)
-        marks = tags.take_marks(plain)
+        marks = None if type(plain) is str else tags.take_marks(plain)
         if marks is None:
             return None
         value: T = self._read(write_json(plain).decode())

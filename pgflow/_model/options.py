@@ -62,7 +62,7 @@ def retries_of(given: Retries | int, what: str) -> Retries:
     """
     if isinstance(given, Retries):
         return given
-    if given < 1:
+    if type(given) is not int or given < 1:
         raise InvalidArgument(
             f"{what} must be at least 1, not {given!r}: it counts the first try too"
         )

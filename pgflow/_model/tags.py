@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
-from functools import partial
+from functools import cached_property, partial
 from itertools import filterfalse
 from typing import Any, TypeVar
 from uuid import UUID
@@ -127,7 +127,8 @@ def difference(
     if parts is not None:
         others = parts_of(back) or {}
         if list(parts) != list(others):
-            return _changed(place)
+            lost = next((name for name in parts if name not in others), None)
+            return _changed(place if lost is None else f"{place}.{lost}")
         pairs = ((f"{place}.{name}", parts[name], others[name]) for name in parts)
         differs = _first(pairs, is_hidden=is_hidden)
         if (differs is None or differs.is_reading) and given_to(value) != given_to(back):
@@ -283,8 +284,16 @@ def _is_same_zone(zone: Any, other: Any) -> bool:
 
 
 def vars_of(value: Any) -> dict[str, Any]:
-    """Return the attributes that an instance of a subclass may have; none for a list or a tuple."""
-    return getattr(value, "__dict__", {})
+    """Return the attributes that an instance of a subclass may have; none for a list or a tuple,
+    nor what typing and ``cached_property`` have noted.
+    """
+    found: dict[str, Any] = getattr(value, "__dict__", {})
+    kind = type(value)
+    return {
+        name: part
+        for name, part in found.items()
+        if name != "__orig_class__" and type(getattr(kind, name, None)) is not cached_property
+    }
 
 
 def parts_of(value: Any) -> dict[str, Any] | None:
@@ -297,7 +306,7 @@ def parts_of(value: Any) -> dict[str, Any] | None:
         names = (field.name for field in dataclasses.fields(value))
         return {
             **{name: getattr(value, name) for name in names if hasattr(value, name)},
-            **getattr(value, "__dict__", {}),
+            **vars_of(value),
         }
     return None
 
@@ -374,6 +383,8 @@ def put_marks(value: Any, marks: list[tuple[tuple[Any, ...], list[str]]]) -> boo
                 model = (
                     model[key] if isinstance(model, (dict, list, tuple)) else getattr(model, key)
                 )
+            if is_root(type(model)) and names != ["root"]:
+                return False  # it is what the root holds that lacks fields
             given = getattr(model, "__pydantic_fields_set__", None)
             if given is not None:  # its serializer may omit what was given
                 given.update(type(model).__pydantic_fields__, model.__pydantic_extra__ or ())
@@ -649,7 +660,7 @@ def weave_in(schema: Any, codec_of: Codecs) -> Any:
         plain = {"type": "definition-ref", "schema_ref": inner}
         gated: dict[str, Any] = {
             "type": "tagged-union",
-            "discriminator": _is_model_tagged if kind == "model" else _is_tagged,
+            "discriminator": _is_tagged if kind != "model" else _discriminator_of(part["cls"]),
             "choices": {"plain": plain, "tagged": _tagged(part, plain, codec_of)},
         }
         return gated | ({} if ref is None else {"ref": ref})
@@ -664,6 +675,23 @@ def _is_tagged(value: Any) -> str:
 
 def _is_model_tagged(value: Any) -> str:
     return "tagged" if _leaves_out(value) else _is_tagged(value)
+
+
+def _discriminator_of(cls: type) -> Callable[[Any], str]:
+    """Return what tells whether JSON has the tag of a model. A tag there may be that of what its
+    root holds.
+    """
+
+    def is_tagged(value: Any) -> str:
+        if not isinstance(value, dict):
+            return "plain"
+        name = value.get(TAG)
+        is_own = (name == ["root"] and value.keys() == {TAG, "of"}) or any(
+            inner.__qualname__ == name for inner in _subclasses(cls)
+        )
+        return "tagged" if is_own else "plain"
+
+    return is_tagged if is_root(cls) else _is_model_tagged
 
 
 def _leaves_out(value: Any) -> bool:

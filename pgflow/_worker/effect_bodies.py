@@ -195,7 +195,7 @@ def _not_done(
 
 def checked_ref(ref: object) -> str:
     """Return the counterparty's reference, or raise TypeError if it is not a usable text."""
-    if not isinstance(ref, str) or not is_name(ref):
+    if not is_name(ref):
         raise TypeError(
             f"the reference of Accepted must be a text of 1 to 255 bytes without NUL, not {ref!r}"
         )

@@ -22,6 +22,7 @@ from pgflow._db.dsn import resolve_dsn
 from pgflow._flow.elsewhere import ELSEWHERE, elsewhere
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.relays import Relay
+from pgflow._flow.step import check_errors
 from pgflow._flow.workflow import Workflow
 from pgflow._model.budgets import Pool
 from pgflow._model.durations import Duration, seconds
@@ -107,7 +108,7 @@ class AppBase:
             )
         things = [*include, *([elsewhere] if cluster else [])]
         self._interceptors = list(interceptors)
-        self._errors = tuple(errors)
+        self._errors = check_errors(errors, "errors of an app")
         self._envelopes = envelopes_of(codec)
         self._mapping = Mapping()
         self.definitions = Definitions(

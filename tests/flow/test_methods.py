@@ -5,17 +5,21 @@ declared.
 from __future__ import annotations
 
 import functools
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from records import SOON, steps
 
 import pgflow
 from pgflow import read, step, transaction, workflow
+from pgflow._flow.relays import Relay
 from pgflow.decisions import Choice, decision
 from pgflow.effects import effect
-from pgflow.errors import DefinitionError
+from pgflow.errors import DefinitionError, InvalidArgument, StepFailed
 
 if TYPE_CHECKING:
     import psycopg
@@ -140,6 +144,27 @@ async def method(self: Any, n: int) -> int:
 method.__qualname__ = "Till.method"
 
 
+def counting_up() -> Iterator[int]:
+    yield 1
+
+
+async def counting_down() -> AsyncIterator[int]:
+    yield 1
+
+
+async def nothing() -> int:
+    return 1
+
+
+@effect(risk="irreversible")
+async def paying() -> None:
+    """Pay for something."""
+
+
+NOTHING = nothing()
+NOTHING.close()
+
+
 @pytest.mark.parametrize(
     "kind", [step, read, decision, transaction, workflow, effect(risk="reversible")]
 )
@@ -151,14 +176,92 @@ method.__qualname__ = "Till.method"
         (Caller, "takes a function, not <class"),
         (classmethod(add), "write @classmethod first"),
         (staticmethod(add), "write @staticmethod first"),
+        (counting_up, "counting_up is a generator: return a list"),
+        (counting_down, "counting_down is a generator: return a list"),
+        (outside, "declared above <AsyncStep outside>: declare a function once"),
+        (paying, "declared above <AsyncEffect paying>: declare a function once"),
+        (mailing, "declared above <Workflow mailing>: declare a function once"),
+        (NOTHING, "takes a function, not <coroutine"),
+        (functools, "takes a function, not <module"),
+        (mock.AsyncMock(), "takes a function, not <AsyncMock"),
     ],
-    ids=["partial", "callable object", "class", "classmethod below", "staticmethod below"],
+    ids=[
+        *("partial", "callable object", "class", "classmethod below", "staticmethod below"),
+        *("generator", "async generator", "step", "effect", "workflow", "coroutine", "module"),
+        "mock",
+    ],
 )
 def test_what_is_no_function_is_refused_where_it_is_declared(
     kind: Any, thing: Any, says: str
 ) -> None:
     with pytest.raises(DefinitionError, match=says):
         kind(thing)
+
+
+@pytest.mark.parametrize(
+    "raises", [ValueError, ["ValueError"], [BaseException], [1], [ValueError()]]
+)
+@pytest.mark.parametrize("kind", [step, workflow, partial(effect, risk="reversible")])
+def test_what_is_no_class_of_errors_is_refused_where_it_is_declared(kind: Any, raises: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"raises of .* must be a sequence of classes of Exc"):
+        kind(raises=raises)(nothing)
+
+
+def test_the_errors_of_an_app_are_classes_of_errors() -> None:
+    with pytest.raises(DefinitionError, match="errors of an app must be a sequence of classes"):
+        pgflow.App("host=nowhere", errors=ValueError)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("retries", ["3", True, 2.5, 0, None])
+def test_retries_are_a_number_or_retries(retries: Any) -> None:
+    for declare in (
+        lambda: step(retries=retries)(nothing),
+        lambda: effect(risk="reversible", settle_retries=retries)(nothing),
+        lambda: Relay("r", ["t"], to=mailing, retries=retries),
+    ):
+        with pytest.raises(InvalidArgument, match=r"etries of .* must be at least 1"):
+            declare()
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="name of step 5 must be a text"):
+        step(name=5)(nothing)  # type: ignore[call-overload]
+
+
+class Odd(Exception):
+    """Its code for unknown attributes fails, as that of a wrapper without its content does."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["data"][name]
+
+
+class Quoting(Exception):
+    """Its `orig` is a text, and not what a library has wrapped."""
+
+    orig = "what it was before"
+
+
+@workflow
+async def catching(name: str) -> str:
+    try:
+        await failing(name)
+    except StepFailed as error:
+        return error.error_type
+    return "nothing"
+
+
+@step(retries=1)
+async def failing(name: str) -> None:
+    raise {"Odd": Odd, "Quoting": Quoting}[name]("x")
+
+
+@pytest.mark.parametrize("name", ["Odd", "Quoting"])
+async def test_an_error_with_odd_attributes_is_an_outcome_all_the_same(
+    aflow: AsyncHarness, name: str
+) -> None:
+    aflow.include(catching)
+    run = await aflow.start(catching, name)
+    assert await run.result(SOON) == f"test_methods.{name}"
 
 
 @pytest.mark.parametrize("kind", [transaction, workflow, effect(risk="reversible")])

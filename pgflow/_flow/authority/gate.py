@@ -188,7 +188,7 @@ def ask(
     Raises:
         InvalidArgument: It can never be asked like this.
     """
-    if not isinstance(name, str) or not is_name(name):
+    if not is_name(name):
         raise InvalidArgument(
             f"the name of a gate must be a text of 1 to 255 bytes without NUL, not {name!r}"
         )
@@ -234,7 +234,7 @@ def ask(
 
 
 def _people(names: Sequence[str], what: str) -> tuple[str, ...]:
-    if isinstance(names, str) or not all(isinstance(n, str) and is_name(n) for n in names):
+    if isinstance(names, str) or not all(map(is_name, names)):
         raise InvalidArgument(
             f"{what} must be a sequence of names of 1 to 255 bytes without NUL, not {names!r}"
         )
