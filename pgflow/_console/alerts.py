@@ -230,7 +230,7 @@ async def _relays(backend: Backend) -> list[Alert]:
                 f"{many(relay.dead, 'event')} could not be delivered, and will not be tried again."
             )
             level, since = "bad", None
-        elif relay.state == "open":
+        elif relay.is_failing:
             what, level, since = f"Its target fails: {relay.error}", "bad", relay.oldest_at
         elif relay.lag and relay.state == "paused":
             what = f"It is paused, and {many(relay.lag, 'event')} wait."

@@ -86,10 +86,12 @@ def _debt(backend: Backend, group: DebtGroup) -> Alert:
 
 
 async def find_stuck(backend: Backend) -> list[Alert]:
+    """Return the stuck runs, without those that wait for an effect: that is among the debts."""
     groups = await backend.ask(group_runs("stuck", tenant=backend.tenant))
     alerts = [
         _runs(backend, group, "stuck", "bad", "It cannot go on.", "Mend it, then retry")
         for group in groups
+        if group.reason != "effect"
     ]
     return cut(alerts, "runs", status="stuck")
 

@@ -133,7 +133,7 @@ class _Axis:
             round(min(width, 100 - x), 3),
             entry.status == "open",
             entry.status in BAD,
-            tuple(self.place(failure.at) for failure in entry.failures),
+            tuple(self.place(failure.at) for failure in entry.failures if failure.attempt),
             f"{entry.name} {entry.status} {duration(self.took(entry))}",
         )
 

@@ -42,8 +42,13 @@ def duration(seconds: float) -> str:
 
 
 def offset(seconds: float) -> str:
-    """Return the time since a beginning, finer the shorter it is: ``+0.412 s``, ``+3 h``."""
-    return f"+{seconds:.3f} s" if -60 < seconds < 60 else f"+{duration(seconds)}"
+    """Return the time since a beginning, finer the shorter it is: ``+0.412 s``, ``+3 h 5 m``."""
+    if seconds < 60:
+        return f"+{seconds:.3f} s"
+    size, unit, part, of = (86400, "d", 3600, "h")
+    if seconds < 86400:
+        size, unit, part, of = (60, "m", 1, "s") if seconds < 3600 else (3600, "h", 60, "m")
+    return f"+{seconds // size:.0f} {unit} {seconds % size // part:.0f} {of}"
 
 
 def age(moment: datetime, now: datetime) -> str:

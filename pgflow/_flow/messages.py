@@ -52,8 +52,11 @@ def payload_text(
     """Return the payload of a signal as it is stored, checked to be readable by the receiver.
 
     Raises:
+        InvalidArgument: It is the name of a signal, and not the signal.
         NotStorable: It does not fit the signal's type.
     """
+    if not isinstance(signal, Signal):
+        raise InvalidArgument(f"send a pgflow.Signal, such as Signal({signal!r}, int), not a name")
     what = f"the payload of signal {signal.name!r}"
     text = signal.codec.encode(value, what, is_hidden=is_hiding(envelopes))
     signal.codec.decode(text, what)

@@ -28,7 +28,8 @@ class RelayRow:
         delivered: Number of events that it has delivered.
         failures: Deliveries that failed since one last succeeded.
         error: The last failure; None if there was none since the last success.
-        open_until: The circuit is open until then.
+        open_until: The circuit is open until then; None if it has not opened since the last
+            success.
         paused_at: Time at which an operator paused it.
         declared_at: Time at which it was declared first.
     """
@@ -49,6 +50,11 @@ class RelayRow:
     open_until: datetime | None
     paused_at: datetime | None
     declared_at: datetime
+
+    @property
+    def is_failing(self) -> bool:
+        """True if its circuit has opened, and no delivery has succeeded since."""
+        return self.open_until is not None and self.paused_at is None
 
 
 @dataclass(frozen=True)

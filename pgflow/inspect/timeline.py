@@ -8,6 +8,7 @@ entry begins where the one before it in the journal happened; ``is_known`` is fa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -154,15 +155,17 @@ Another lease that begins with anything else has taken over.
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed attempt of a call.
+    """A failed attempt of a call, or an unanswered question about the outcome of an effect.
 
     Attributes:
         at: Time at which it failed.
         error: The error, as it is stored; :func:`describe_error` has words for it.
+        attempt: Number of the attempt, from 1; 0 for a question.
     """
 
     at: datetime
     error: Any
+    attempt: int = 1
 
 
 @dataclass(frozen=True)
@@ -177,8 +180,9 @@ class Entry:
         is_known: True if the journal has the time of its beginning.
         status: Status at its end; ``open`` if it has not ended, empty for a mark.
         ended_at: Time of its end; None if it has not ended.
-        failures: Failed attempts, in their order.
+        failures: Failed attempts, and questions about an effect, in their order.
         cut_off: Attempts without a recorded end, because their lease was lost.
+        acts: Number of times that an effect was allowed to act; 0 for all else.
         due_at: Time at which a timer, or the next attempt, is due; None for none.
         payload: Payload of a mark, as it is stored.
     """
@@ -192,12 +196,15 @@ class Entry:
     ended_at: datetime | None
     failures: tuple[Failure, ...]
     cut_off: int
+    acts: int
     due_at: datetime | None
     payload: Any
 
     @property
     def attempts(self) -> int:
         """Number of tries of a step, as far as is recorded; 0 for all else."""
+        if self.acts:
+            return self.acts
         is_trying = self.status == "open" and self.is_known and self.due_at is None
         return (
             len(self.failures) + self.cut_off + (self.status == "completed" or is_trying)
@@ -224,8 +231,17 @@ class _Draft:
     ended_at: datetime | None = None
     failures: list[Failure] = field(default_factory=list)
     cut_off: int = 0
+    acts: int = 0
     due_at: datetime | None = None
     payload: Any = None
+
+    def fail(self, unit: UnitRow) -> None:
+        """Note a failure: of an effect, only the first after an act is an attempt's."""
+        last = max((failure.attempt for failure in self.failures), default=0)
+        number = self.acts if self.acts > last else 0
+        if not self.acts:
+            number = len(self.failures) + self.cut_off + 1
+        self.failures.append(Failure(unit.at, unit.payload, number))
 
     def finished(self) -> Entry:
         return Entry(**{**vars(self), "failures": tuple(self.failures)})
@@ -253,6 +269,8 @@ class _Folding:
         self._heard_at = created_at
         self._begun_by: dict[int, int | None] = {}
         """Call -> token of the lease under which its body was begun and has not ended."""
+        self._acts: Counter[int] = Counter()
+        """Call -> number of times that its effect was allowed to act."""
 
     def take(self, unit: UnitRow) -> None:
         self._note_lease(unit)
@@ -302,12 +320,16 @@ class _Folding:
             return
         if event in ("step_started", "effect_intended", "effect_attempted"):
             # The column starts says what has begun.
+            if event != "step_started" and "origin" not in (unit.payload or {}):
+                self._acts[call] += 1
+            if known:
+                known.acts = self._acts[call]
             return
         draft = known or self._begin(call, kind, _name(unit, kind), self._last, is_known=False)
         if event in ("step_completed", "entity_updated", "step_failed", "attempt_failed"):
             draft.cut_off += self._begun_by.pop(call, unit.token) != unit.token
         if event in ("attempt_failed", "effect_unknown"):
-            draft.failures.append(Failure(unit.at, unit.payload))
+            draft.fail(unit)
             draft.due_at = unit.due_at
             return
         if kind == SIGNAL and draft.kind != LOCK:
@@ -318,7 +340,9 @@ class _Folding:
             None,
         )
         if event in ("step_failed", "effect_failed", "budget_refused"):
-            draft.failures.append(Failure(unit.at, unit.payload))
+            draft.fail(unit)
+        # The times of commits and of the run come from clocks that differ a little.
+        self._last = max(self._last, draft.ended_at)
         del self._open[call]
 
     def _begin(
@@ -326,7 +350,7 @@ class _Folding:
     ) -> _Draft:
         if call in self._open:
             return self._open[call]
-        draft = _Draft(call, kind, name, at, is_known)
+        draft = _Draft(call, kind, name, at, is_known, acts=self._acts[call])
         self._open[call] = draft
         self.entries.append(draft)
         return draft

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -99,6 +99,24 @@ def understood(words: list[str]) -> None:
             inner,
             [word for word in rest if not word.startswith("-")],
         )
+
+
+def durations() -> set[str]:
+    """Return the options of all commands that take a duration."""
+    found = set()
+    for path in commands():
+        command: Any = get_command(app)
+        for name in path:
+            command = command.commands[name]
+        found |= {opt for one in command.params if one.metavar == "DURATION" for opt in one.opts}
+    return {name for name in found if name.startswith("--")}
+
+
+def test_no_page_passes_a_duration_without_its_unit() -> None:
+    assert {"--dead-after", "--grace", "--transaction-idle"} <= durations()
+    bare = re.compile(rf"(?:{'|'.join(sorted(durations()))})[ =]\d+(?![\w.])")
+    pages = [servers.REPOSITORY / "README.md", *(servers.REPOSITORY / "docs").rglob("*.md")]
+    assert [(page.name, found) for page in pages for found in bare.findall(page.read_text())] == []
 
 
 @pytest.fixture(scope="module")

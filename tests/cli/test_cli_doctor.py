@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shlex
 
 import psycopg
 import pytest
@@ -74,6 +75,19 @@ def test_a_function_planted_beside_ours_is_named_with_the_remedy(dsn, conn):
     assert "is not unique: the search path has another function" in wrong["invariants"][0][1]
 
 
+def test_commands_of_remedies_quote_the_names_in_them(dsn, conn):
+    name = "o'neil's 1"
+    make_stuck(conn, name)
+    conn.execute("select pgflow.start_run('greet', '{}', queue => %s)", [name])
+    conn.execute("select pgflow.pause_queue(%s)", [name])
+    conn.execute("select pgflow.declare_relay(%s, '{orders}', 'https://hook')", [name])
+    conn.execute("select pgflow.pause_relay(%s)", [name])
+    rows, _ = findings(dsn)
+    for check, command in (("stuck runs", "show"), ("queues", "resume"), ("relays", "resume")):
+        remedies = " ".join(remedy or "" for _, _, remedy in rows[check])
+        assert f"{command} {shlex.quote(name)}" in remedies, (check, remedies)
+
+
 @pytest.mark.full
 def test_a_person_sees_what_to_do_under_each_finding(dsn, conn):
     make_stuck(conn, "stuck-1")
@@ -85,7 +99,7 @@ def test_a_person_sees_what_to_do_under_each_finding(dsn, conn):
         answer.out,
         re.MULTILINE,
     )
-    assert re.search(r"\d+ of \d+ findings need attention", answer.err)
+    assert re.search(r"\d+ findings? of \d+ needs? attention", answer.err)
 
 
 def test_without_the_schema_it_says_so_and_looks_no_further(empty_dsn):

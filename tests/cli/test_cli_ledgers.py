@@ -111,6 +111,8 @@ def test_what_is_owed_is_listed_with_its_key(stuck: str, conn: psycopg.Connectio
         re.MULTILINE,
     )
     assert pgflow(stuck, "owed", "--state", "accepted").data == []
+    (found,) = [row for row in pgflow(stuck, "doctor").data if row["check"] == "stuck runs"]
+    assert found["do"].endswith("find out what the other side did, then pgflow settle each")
     assert (
         pgflow(stuck, "owed", "--state", "late").err
         == "pgflow: what is owed is intended, unknown, absent, accepted, uncompensated, open or "

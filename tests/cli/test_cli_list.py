@@ -9,6 +9,7 @@ import re
 import secrets
 import shlex
 import signal
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import clikit
@@ -307,6 +308,41 @@ def test_a_lease_that_goes_on_without_having_been_woken_is_a_recovery():
     assert (entries[1].attempts, entries[1].cut_off) == (2, 1)
     # Where the first lease was last heard of, and not where the second had done the step again.
     assert (entries[2].began_at, entries[2].ended_at) == (NOON, NOON + timedelta(seconds=9))
+
+
+def test_a_question_about_an_effect_is_no_try_of_it():
+    units = [
+        unit(0, "effect_intended", 1, "pay", starts=[[1, "e", "pay", "k", 0]], payload={}),
+        unit(1, "effect_unknown", 1, "pay", payload={"reason": "raised"}),
+        unit(2, "effect_unknown", 1, "pay", payload={"reason": "asking_failed"}),
+        unit(3, "effect_unknown", 1, "pay", payload={"reason": "absent_too_early"}),
+    ]
+    (asked,) = fold(units, NOON)
+    assert (asked.status, asked.attempts) == ("open", 1)
+    assert [failure.attempt for failure in asked.failures] == [1, 0, 0]
+    units += [
+        unit(4, "effect_attempted", 1, "pay", starts=[[1, "e", "pay", "k", 0]], payload={}),
+        unit(5, "effect_confirmed", 1, "pay", payload=7),
+    ]
+    (done,) = fold(units, NOON)
+    assert (done.status, done.attempts) == ("completed", 2)
+
+
+def test_no_call_begins_before_the_end_of_the_one_before_it():
+    """The commit that lets a step start may be later than the time which its run knows."""
+    started = replace(
+        unit(0, "step_started", 1, "reserve"), recorded_at=NOON + timedelta(seconds=3)
+    )
+    units = [
+        replace(started, starts=[[1, "s", "reserve", 1, 0]]),
+        unit(1, "step_completed", 1, "reserve"),
+        unit(2, "decision_recorded", 2, "pick"),
+        unit(4, "step_completed", 3, "book"),
+    ]
+    entries = fold(units, NOON)
+    assert [entry.name for entry in entries] == ["reserve", "pick", "book"]
+    spans = [((e.began_at - NOON).seconds, (e.ended_at - NOON).seconds) for e in entries]
+    assert spans == [(3, 3), (3, 3), (3, 4)]
 
 
 @pytest.mark.parametrize(

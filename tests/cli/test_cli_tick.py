@@ -84,6 +84,16 @@ def test_a_failed_run_is_exit_code_one_and_an_annotation(dsn, conn, tmp_path):
     assert outputs.read_text() == "outcome=idle\ntaken=1\nfailed=1\nstuck=0\nnext_wake_at=\n"
 
 
+def test_queues_are_named_with_commas_or_repeated(dsn, conn):
+    for queue in ("mail", "bills", "other"):
+        conn.execute(
+            "select pgflow.start_run('greet', '{\"name\": \"Ada\"}', %s, %s)", (queue, queue)
+        )
+    assert tick(dsn, "--queue", "mail,bills").data["completed"] == 2
+    assert statuses(conn)["other"] == "queued"
+    assert tick(dsn, "-q", "mail", "-q", "other").data["completed"] == 1
+
+
 @pytest.mark.full
 def test_a_limit_with_work_left_is_exit_code_three(dsn, conn):
     for number in range(5):

@@ -23,7 +23,7 @@ from records import SOON
 from sqlkit import one, rows
 from typing_extensions import TypedDict
 
-from pgflow import InvalidArgument, Signal, upcaster, workflow
+from pgflow import App, InvalidArgument, Signal, upcaster, workflow
 from pgflow._model.codecs import codec_for
 from pgflow.errors import DefinitionError, NotStorable
 
@@ -330,6 +330,11 @@ def test_what_a_key_has_sent_is_answered_though_other_code_came_since(db: Conn) 
     number = one(db, query)
     registered(db, order)
     assert one(db, query) == number
+
+
+def test_a_signal_is_sent_by_itself_and_not_by_its_name(dsn: str) -> None:
+    with App(dsn) as app, pytest.raises(InvalidArgument, match=r"such as Signal\('paid', int\)"):
+        app.send("order-1", "paid", 500)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

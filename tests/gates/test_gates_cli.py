@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -53,6 +54,26 @@ def test_a_person_at_a_terminal_finds_and_answers_a_gate(
     assert "approve by ann" in late.err
     flow.until_idle()
     assert "No gate waits for an answer." in pgflow(pgflow_dsn, "gates", "--table").err
+
+
+@pytest.mark.full
+def test_names_are_whole_on_a_narrow_terminal_and_advice_works_as_printed(
+    flow: Harness, pgflow_dsn: str
+) -> None:
+    flow.include(ship_by)
+    key = "refund/of a customer with a long name/o'neil/17"
+    run = flow.start(ship_by.options(key=key), BOOTS, ["desk of the shop", "ann"])
+    flow.until_idle()
+    said = pgflow(pgflow_dsn, "gates", tty=True, width=80).out
+    assert key in said
+    assert "{" not in said
+    assert key in pgflow(pgflow_dsn, "list", tty=True, width=100).out
+    advice = pgflow(pgflow_dsn, "show", key, tty=True, width=400).out
+    command = advice.split("`")[1]
+    assert shlex.split(command) == ["pgflow", "approve", key, "--as", "desk of the shop"]
+    done = pgflow(pgflow_dsn, *shlex.split(command)[1:])
+    assert done.code == 0, done.err
+    assert run.result(SOON).startswith("Approved")
 
 
 def test_an_answer_to_a_run_that_has_ended_is_pointed_to_its_page(

@@ -174,6 +174,12 @@ async def test_home_names_schedules_that_start_nothing_and_relays_in_trouble(
     page = await Browser(aflow.app, ANN).get("/")
     seen_in(page, "odd", "A slot has been due for 5 m, and no worker fires it.")
     seen_in(page, "mailer 1 event could not be delivered, and will not be tried again.")
+    declare(conn, "hooks")
+    conn.execute(
+        "update pgflow.relay set open_until = %s, failures = 7, error = 'refused' where name = 'hooks'",
+        [at("03-01 10:59")],
+    )
+    seen_in(await Browser(aflow.app, ANN).get("/"), "hooks Its target fails: refused")
 
 
 # ---------------------------------------------------------------- the outbox

@@ -27,6 +27,7 @@ def entry(name: str, began: float, ended: float | None, **more: Any) -> Entry:
         "is_known": True,
         "failures": (),
         "cut_off": 0,
+        "acts": 0,
         "due_at": None,
         "payload": None,
         "status": "open" if ended is None else "completed",
@@ -69,7 +70,9 @@ def test_ages_offsets_and_amounts_are_told() -> None:
     assert words.age(at(-120), NOON) == "2 m ago"
     assert words.age(at(7200), NOON) == "in 2 h"
     assert words.offset(0.4121) == "+0.412 s"
-    assert words.offset(7200) == "+2 h"
+    assert words.offset(126.4) == "+2 m 6 s"
+    assert words.offset(7260) == "+2 h 1 m"
+    assert words.offset(200_000) == "+2 d 7 h"
     assert words.when(at(0.5)) == "2026-01-01 12:00:00.500Z"
     assert words.number(Decimal("1234.500")) == "1,234.5"
     assert words.number(Decimal(20)) == "20"

@@ -79,6 +79,7 @@ class Column:
         right: True if it is aligned to the right.
         most: No wider than this; longer cells end in an ellipsis.
         takes_rest: True if it has all the room that the others leave.
+        is_copied: True if it is cut last, since people copy it into a command.
     """
 
     title: str
@@ -87,6 +88,7 @@ class Column:
     right: bool = False
     most: int = 60
     takes_rest: bool = False
+    is_copied: bool = False
 
     def cell(self, row: Row) -> Text:
         """Return the cell of a row."""
@@ -97,7 +99,7 @@ class Column:
 
 
 _SPEC = re.compile(
-    r"(?:(?P<title>\w+)=)?(?P<name>\w+)(?P<form>[#~>])?(?P<room>[/*]\d+)?(?:@(?P<width>\d+))?"
+    r"(?:(?P<title>\w+)=)?(?P<name>\w+)(?P<form>[#~>!])?(?P<room>[/*]\d+)?(?:@(?P<width>\d+))?"
 )
 
 
@@ -107,8 +109,8 @@ def table(spec: str, now: datetime | None = None, **shows: Callable[[Row], Any])
     A word is the name of a value of a row, as in ``lag``, perhaps with another heading:
     ``OLDEST=oldest_at``. In capitals, it is a heading whose cells a function of `shows` makes. What
     may follow: ``#`` for a count, pale if it is zero; ``~`` for JSON; ``>`` to align to the right,
-    as numbers are; ``/40`` for its greatest width; ``*120`` for that and all the room that is left;
-    ``@100`` to leave it out on narrower terminals.
+    as numbers are; ``!`` for a name to copy, which is cut last; ``/40`` for its greatest width;
+    ``*120`` for that and all the room that is left; ``@100`` to leave it out on narrower terminals.
 
     Args:
         spec: The words.
@@ -131,6 +133,7 @@ def _column(
         form in (">", "#"),
         int(room[1:] or 60),
         room.startswith("*"),
+        form == "!",
     )
 
 
@@ -252,7 +255,7 @@ def column_widths(columns: Sequence[Column], rows: Iterable[Row], width: int) ->
 
 def _widths(columns: Sequence[Column], cells: list[list[Text]], width: int) -> list[int]:
     """Return each column as wide as its cells; what is left, or missing, falls to the one that
-    takes the rest, then to the widest.
+    takes the rest, then to the widest, and last to those that are copied.
     """
     widths = [
         min(column.most, max([len(column.title), *(row[number].cell_len for row in cells)]))
@@ -262,10 +265,11 @@ def _widths(columns: Sequence[Column], cells: list[list[Text]], width: int) -> l
     rest = next((number for number, column in enumerate(columns) if column.takes_rest), None)
     if rest is not None:
         widths[rest] = min(widths[rest], max(LEAST, widths[rest] - max(too_much, 0)))
-    while (too_much := sum(widths) + GAP * (len(widths) - 1) - width) > 0 and max(
-        widths, default=0
-    ) > LEAST:
-        widest = widths.index(max(widths))
+    while (too_much := sum(widths) + GAP * (len(widths) - 1) - width) > 0:
+        wide = [number for number, room in enumerate(widths) if room > LEAST]
+        if not wide:
+            break
+        widest = max(wide, key=lambda number: (not columns[number].is_copied, widths[number]))
         widths[widest] = max(LEAST, widths[widest] - max(1, too_much // 4))
     return widths
 

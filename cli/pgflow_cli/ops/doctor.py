@@ -8,7 +8,7 @@ from typing import Any
 from pgflow_cli.look.database import connect_to_any
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.options import Rows
-from pgflow_cli.look.output import Form, console, note, plain
+from pgflow_cli.look.output import Form, console, many, note, plain
 from pgflow_cli.ops.checks import cluster, schema, server, work
 from pgflow_cli.ops.checks.finding import Check, Finding, Patient, fail, findings_of, warn
 
@@ -132,4 +132,5 @@ def _print(rows: list[dict[str, Any]]) -> None:
         last = row["check"]
     console().print(table)
     wrong = sum(row["level"] != "ok" for row in rows)
-    note(f"\n{wrong} of {len(rows)} findings need attention." if wrong else "\nAll is well.")
+    needs = f"{many(wrong, 'finding')} of {len(rows)} need{'s' * (wrong == 1)} attention."
+    note(f"\n{needs}" if wrong else "\nAll is well.")

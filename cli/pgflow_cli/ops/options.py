@@ -17,7 +17,7 @@ Concurrency = Annotated[int, opt("Runs to work on at once; waiting runs do not c
 QueueNames = Annotated[
     list[str] | None,
     opt(
-        "Queue to serve; may be given again. Else those of the workflows.",
+        "Queues to serve, with commas or repeated; by default those of the workflows.",
         "--queue",
         "-q",
         metavar="QUEUE",

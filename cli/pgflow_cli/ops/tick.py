@@ -16,6 +16,7 @@ from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT
 from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import as_object, duration, many, note, when
 from pgflow_cli.look.parsing import DeadAfter, parse_amounts, seconds_option
+from pgflow_cli.look.selection import split_words
 from pgflow_cli.ops.options import QueueNames, QuietLogs
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _settings(
     from pgflow.app import Tally
 
     return {
-        "queues": sorted(set(queue or ())),
+        "queues": sorted(set(split_words(queue))),
         "concurrency": concurrency,
         "poll_seconds": 0.5,
         "dead_after": dead_after,

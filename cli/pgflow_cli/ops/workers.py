@@ -13,6 +13,7 @@ from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.options import Rows
 from pgflow_cli.look.output import age
 from pgflow_cli.look.parsing import DeadAfter, seconds_option
+from pgflow_cli.look.selection import split_words
 from pgflow_cli.ops.options import (
     PORT,
     Concurrency,
@@ -44,7 +45,7 @@ def _settings(
         transaction_idle_seconds: Time for which a @transaction may be idle before the server ends
             it.
     """
-    return {**locals(), "queues": queues or None}
+    return {**locals(), "queues": split_words(queues) or None}
 
 
 def _endpoints(

@@ -160,7 +160,7 @@ class _Listing:
 def run_columns(rows: Sequence[Any], now: datetime) -> list[Column]:
     """Columns of a table of runs."""
     columns = table(
-        "key/48 status since workflow/24 queue/20@110 TRIES>@130 why*200",
+        "key!/96 status since workflow/24 queue/20@110 TRIES>@130 why*200",
         now=now,
         TRIES=lambda row: value_of(row, "attempt") or "",
     )

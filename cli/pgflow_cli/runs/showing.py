@@ -129,6 +129,7 @@ class WholeRun:
     orders: list[inspect.OrderRow]
     spent: dict[str, Decimal]
     calls: inspect.Calls
+    gates: list[inspect.GateRow]
 
     def as_object(self) -> dict[str, Any]:
         """Return it for machines."""
@@ -165,6 +166,7 @@ def read_whole(db: Database, key: str, limit: int | None = None) -> WholeRun:
         ask(inspect.list_orders(key)),
         {row.unit: row.amount for row in ask(inspect.sum_charges("run", run_id=run.run_id))},
         ask(inspect.read_calls(run.run_id, limit)),
+        ask(inspect.list_gates(key)).items if run.reason_code == "gate" else [],
     )
 
 
@@ -203,7 +205,7 @@ def _facts(whole: WholeRun, now: datetime) -> Iterator[tuple[str, Any]]:
     yield "why", "" if has_failed else run.why
     for order in whole.orders:
         yield "asked", _order(order, now)
-    yield "what to do", _advice(run)
+    yield "what to do", _advice(run, whole.gates)
     yield "queue", run.queue + (f", priority {run.priority}" if run.priority else "")
     if run.worker_id is not None:
         yield "worker", f"{run.worker_id}, claim {run.attempt}"
@@ -284,7 +286,7 @@ def _order(order: inspect.OrderRow, now: datetime) -> str:
     return f"to {order.verb}, {age(order.sent_at, now)} ago{by}{why}"
 
 
-def _advice(run: inspect.RunDetail) -> str:
+def _advice(run: inspect.RunDetail, gates: list[inspect.GateRow]) -> str:
     key, detail = shlex.quote(run.key), run.reason_detail or {}
     if owed := _owed_effects(run):
         return "; ".join(map(_settling, owed))
@@ -297,10 +299,10 @@ def _advice(run: inspect.RunDetail) -> str:
         return f"fix the cause, then `pgflow retry {key}`; or `pgflow cancel {key}`"
     if run.status == "paused":
         return f"`pgflow resume {key}` resumes it"
-    if run.reason_code == "gate":
-        first, *others = detail["gates"]
-        gate = shlex.quote(first) if others else key
-        return f"a person is needed: `pgflow approve {gate}`, or `pgflow reject {gate}`"
+    if gates:
+        gate = shlex.quote(gates[0].gate) if len(gates) > 1 else key
+        role = f" --as {shlex.quote(gates[0].approvers[0])}" if gates[0].approvers else ""
+        return f"answer its gate: `pgflow approve {gate}{role}`, or `pgflow reject {gate}{role}`"
     if run.reason_code == "signal":
         return f"`pgflow signal {key} {shlex.quote(detail['signals'][0])} JSON` answers it"
     return ""

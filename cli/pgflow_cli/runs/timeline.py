@@ -231,7 +231,7 @@ class Bars:
         if entry.kind == MARK:
             return Text(" " * left + self.marks.point, style="bright_black")
         cells = [self._fill(entry)] * (right - left + 1)
-        for failure in entry.failures:
+        for failure in (one for one in entry.failures if one.attempt):
             cells[min(max(self._cell(failure.at, room) - left, 0), len(cells) - 1)] = (
                 self.marks.failure
             )
@@ -256,12 +256,13 @@ class Bars:
 
 
 def _errors(entries: Sequence[inspect.Entry]) -> list[RenderableType]:
-    """Return the failed attempts in words."""
+    """Return the failed attempts in words, and the questions about effects."""
     lines: list[RenderableType] = []
     for entry in entries:
-        for number, failure in enumerate(entry.failures, 1):
+        for failure in entry.failures:
+            which = f"try {failure.attempt}" if failure.attempt else "asked"
             why = inspect.describe_error(failure.error)
-            lines.append(plain(f"call {entry.call} {entry.name}, try {number}: {why}"))
+            lines.append(plain(f"call {entry.call} {entry.name}, {which}: {why}"))
     return ["", *lines] if lines else []
 
 

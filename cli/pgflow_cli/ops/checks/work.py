@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from pgflow import inspect
 from pgflow_cli.look.output import duration, many
 from pgflow_cli.ops.checks.finding import Findings, Patient, each, warn
@@ -51,7 +53,7 @@ def check_queues(patient: Patient) -> Findings:
     for queue in patient.ask(inspect.health.list_waiting_queues()):
         if queue.is_paused:
             text = f"queue {queue.queue} is paused with {many(queue.queued, 'run')} queued"
-            yield warn(text, f"pgflow queues resume {queue.queue}")
+            yield warn(text, f"pgflow queues resume {quote(queue.queue)}")
         elif not queue.is_served and queue.seconds > SILENT_SECONDS:
             held = f"{many(queue.queued, 'run')} queued for up to {duration(queue.seconds)}"
             remedy = "pgflow workers MODULE, or pgflow tick MODULE from cron"
@@ -61,7 +63,7 @@ def check_queues(patient: Patient) -> Findings:
         yield warn(
             f"{lane.why}: {held}",
             "start a worker that has it, or, if the name is wrong, "
-            f"pgflow cancel --status queued --workflow {lane.workflow}",
+            f"pgflow cancel --status queued --workflow {quote(lane.workflow)}",
         )
     return "every queue with work is served"
 
@@ -71,7 +73,12 @@ check_stuck = each(
     "no run is stuck",
     lambda stuck: (
         f"{many(stuck.runs, 'run')} stuck: {stuck.reason}",
-        f"pgflow show {stuck.example}; fix the cause, then pgflow retry --status stuck",
+        f"pgflow show {quote(stuck.example)}; "
+        + (
+            "find out what the other side did, then pgflow settle each"
+            if stuck.reason == "effect"
+            else "fix the cause, then pgflow retry --status stuck"
+        ),
     ),
 )
 
@@ -96,7 +103,8 @@ def check_deadlocks(patient: Patient) -> Findings:
     yield warn(
         f"{many(len({one.key for one in found}), 'run')} wait for each other for ever: "
         + "; ".join(waits[:MOST_NAMED] + rest),
-        f"pgflow cancel {found[0].key}, or another of them; then take locks and turns in one order",
+        f"pgflow cancel {quote(found[0].key)}, or another of them; then take locks and turns in "
+        "one order",
     )
 
 
@@ -108,7 +116,7 @@ _LEFT = {
 
 def _left(left: inspect.health.LeftMessages) -> tuple[str, str]:
     what, verbs = _LEFT[left.state]
-    remedy = f"pgflow messages {left.example}; then {verbs} it"
+    remedy = f"pgflow messages {quote(left.example)}; then {verbs} it"
     return f"{many(left.messages, 'signal')} {what}", remedy
 
 
@@ -195,14 +203,14 @@ def check_schedules(patient: Patient) -> Findings:
             yield warn(
                 f"schedule {one.name} starts nothing: no code of a living worker declares it",
                 "start workers whose code has it; the next `pgflow tick` of that code fires it "
-                f"too. If no code has it any more: `pgflow schedules remove {one.name}`",
+                f"too. If no code has it any more: `pgflow schedules remove {quote(one.name)}`",
             )
         else:
             is_broken = one.state == "broken"
             what = "cannot be evaluated" if is_broken else "could not start its last run"
             yield warn(
                 f"schedule {one.name} {what}: {one.error}",
-                f"`pgflow schedules show {one.name}`; set it anew, or mend its code",
+                f"`pgflow schedules show {quote(one.name)}`; set it anew, or mend its code",
             )
     late = [one for one in found if one.late_seconds > LATE_SECONDS]
     if late:
@@ -231,17 +239,18 @@ def check_relays(patient: Patient) -> Findings:
     relays = patient.ask(inspect.list_relays())
     for relay in relays:
         if relay.dead:
-            remedy = f"`pgflow outbox show {relay.name}` says why; then `pgflow outbox redeliver`"
+            name = quote(relay.name)
+            remedy = f"`pgflow outbox show {name}` says why; then `pgflow outbox redeliver {name}`"
             yield warn(f"relay {relay.name} has {many(relay.dead, 'dead event')}", remedy)
-        if relay.state == "open":
+        if relay.is_failing:
             failures = f"has failed {relay.failures} times in a row: {relay.error}"
-            remedy = f"fix {relay.target}, then `pgflow outbox resume {relay.name}`"
+            remedy = f"fix {relay.target}, then `pgflow outbox resume {quote(relay.name)}`"
             yield warn(f"the target of relay {relay.name} {failures}", remedy)
         elif relay.state == "paused" or (relay.state == "idle" and relay.lag >= 10_000):
             yield warn(
                 f"relay {relay.name} is {relay.state} with {relay.lag} events to take",
-                f"`pgflow outbox resume {relay.name}`, start a worker whose app has it, or "
-                f"`pgflow outbox drop {relay.name}`: it keeps its events meanwhile",
+                f"`pgflow outbox resume {quote(relay.name)}`, start a worker whose app has it, or "
+                f"`pgflow outbox drop {quote(relay.name)}`: it keeps its events meanwhile",
             )
     return f"{many(len(relays), 'relay')}, none in trouble"
 
