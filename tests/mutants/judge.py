@@ -53,7 +53,7 @@ PATIENCE = 20.0
 CPU_SECONDS = 60
 SPINS = "the guard against hangs"
 BEAT_SECONDS = 0.02
-MOST_ROWS = 6
+MOST_ROWS = 4
 """Number of rows that are tried of a table of which nothing is recorded."""
 MOST_FRESH = 30
 """Number of tests tried in a process of its own."""
@@ -147,7 +147,7 @@ class Judge:
         unsound: list[str] = []
         for name in tests:
             self._items[name].add_marker(pytest.mark.timeout(patience_of(seconds[name])))
-        patience = patience_of(sum(seconds.values()))
+        patience = 2 * patience_of(sum(seconds.values()))  # that of a test ends first
         with self._made(number, order.mutant) as error:
             if error:
                 return Answer(INVALID, said=error)

@@ -181,7 +181,7 @@ class _Texts:
 
 
 def _words(text: str) -> set[str]:
-    return set(WORD.findall(text.lower()))
+    return {word.removesuffix("s") for word in WORD.findall(text.lower())}
 
 
 TEXTS = _Texts()
