@@ -786,6 +786,16 @@ def test_the_result_of_a_child_reaches_whoever_waits_for_it_now(
         assert (last[2], json.loads(last[4])["output"]) == ("K", "done")
 
 
+def test_a_child_that_was_handed_on_is_handed_on_again(
+    db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]
+) -> None:
+    finish(db, family[1], output='"done"')
+    for _ in range(3):
+        again = one(db, "select run_id from pgflow.rewind_run('parent', 1, effects => 'reuse')")
+        handed_on = "select name, key from pgflow.carried where run_id = %s and what = 'child'"
+        assert rows(db, handed_on, again) == [("child", "child")]
+
+
 def test_what_a_child_did_counts_and_its_key_is_free_again(
     db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]
 ) -> None:

@@ -15,10 +15,11 @@ import psycopg
 import pytest
 from records import SOON, eventually
 from servers import HANG_SECONDS
+from sqlkit import one
 
 import pgflow
 from pgflow import InvalidArgument, RunNotFound, RunStuck, Signal, step, streams, workflow
-from pgflow._worker import progress
+from pgflow._worker import listener, progress
 from pgflow.streams import Event, Tails
 from pgflow.streams import web as endpoint
 
@@ -259,6 +260,47 @@ async def test_a_commit_is_heard_of_and_not_only_found(
     await run.send(go, 2)
     await asyncio.wait_for(following, HANG_SECONDS)
     assert read == [1, 2]
+
+
+async def test_a_commit_before_it_listens_is_found_once_it_does(
+    aflow: AsyncHarness,
+    tails: Tails,
+    conn: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("FIRST", "UNTOLD", "LONGEST"):
+        monkeypatch.setattr(streams.tails, f"{name}_LOOK_SECONDS", 300.0)
+    connect, may_connect = listener.connect_async, asyncio.Event()
+
+    async def connect_late(*args: Any) -> Any:
+        task = asyncio.current_task()
+        if task is not None and task.get_name().endswith(streams.tails.STREAM_CHANNEL):
+            await may_connect.wait()
+        return await connect(*args)
+
+    monkeypatch.setattr(listener, "connect_async", connect_late)
+    aflow.include(hears)
+    run = await aflow.start(hears.options(key="k"), 3)
+    read: list[Any] = []
+
+    async def follow() -> None:
+        async for event in tails.read("k", "heard"):
+            read.append(event.value)
+
+    def emitted() -> int:
+        return one(conn, "select count(*) from pgflow.unit where kind = 'e'")
+
+    await run.send(go, 1)
+    await eventually(lambda: emitted() == 1, "the first is committed")
+    following = asyncio.create_task(follow())
+    await eventually(lambda: read == [1], "the first look finds it")
+    await run.send(go, 2)
+    await eventually(lambda: emitted() == 2, "the second is committed")
+    may_connect.set()
+    await eventually(lambda: read == [1, 2], "it looks once it listens")
+    await run.send(go, 3)
+    await asyncio.wait_for(following, HANG_SECONDS)
+    assert read == [1, 2, 3]
 
 
 async def test_nobody_is_left_behind_when_the_last_reader_leaves(

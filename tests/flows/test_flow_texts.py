@@ -202,6 +202,7 @@ WRONG = {
     "begin exception when others then a: null; when others then b: null; end": "line 1, column 43: when belongs to no case",
     "begin exception a: null; when others then b: null; end": "line 1, column 26: when belongs to no case",
     "begin exception when others a: null; end": "line 1, column 17: when is not complete",
+    "begin case 1 b: when 1 then c: null; end case; end": "line 1, column 7: case is not complete",
     "begin set state a b; end": 'line 1, column 19: syntax error at or near "b"',
     "begin run child; end": "line 1, column 7: a child is written as: run workflow(parameter => value, ...) [into declared variable];",
     "begin run child(1); end": "line 1, column 17: arguments have names: parameter => value",

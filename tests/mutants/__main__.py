@@ -35,10 +35,15 @@ def parse() -> argparse.Namespace:
         "--only", action="append", default=[], metavar="PATTERN", help="part of an id, or a pattern"
     )
     parser.add_argument("--tier", choices=traces.TIERS, default="default", help="tier to record")
-    parser.add_argument("--tests", nargs="+", default=[], help="tests to record instead of all")
+    parser.add_argument(
+        "--tests", nargs="+", default=[], help="folders or files of tests to record again"
+    )
     parser.add_argument("--record", type=Path, default=RECORD, help="folder of the record")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the report")
     parser.add_argument("--at-once", type=int, default=2, help="mutants tried at a time (2)")
+    parser.add_argument(
+        "--most-seconds", type=float, default=300.0, help="seconds of tests tried on a mutant (300)"
+    )
     parser.add_argument("--server", help="a superuser's DSN; else a server is started")
     return parser.parse_args()
 
@@ -56,17 +61,22 @@ def main() -> int:
     """Do what the command line says; 1 if a mutant has survived or was not reached."""
     options = parse()
     if options.what == "record":
-        return traces.record(options.record, options.tier, options.tests, options.server)
+        with ExitStack() as stack:
+            dsn = _server(options.server, stack)
+            return traces.record(options.record, options.tier, options.tests, dsn)
     found = places.find_all(options.only)
     if options.what == "list":
         print(*(mutant.id for mutant in found), sep="\n")
         return 0
-    trace = traces.read(options.record)
+    trace = traces.read(options.record, traces.rooms_of_tests())
     report = Report(options.seed, len(found))
     with ExitStack() as stack:
         dsn = _server(options.server, stack)
         drawn = places.draw(found, options.seed, options.count)
-        for trial in trials.try_all(drawn, trace, dsn, options.at_once):
+        tried = trials.try_all(
+            drawn, trace, dsn, at_once=options.at_once, most_seconds=options.most_seconds
+        )
+        for trial in tried:
             print(trial, flush=True)
             report.add(trial)
             report.write(options.out)

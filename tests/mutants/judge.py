@@ -25,7 +25,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -33,6 +33,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+
+from tools.colours import of_the_other_colour, twin_of
 
 from .sql_operators import statement_of
 
@@ -45,12 +47,14 @@ REPOSITORY = Path(__file__).parents[2]
 ORDERS = "PGFLOW_MUTANT_ORDERS"
 """Variable that names the folder of the orders."""
 
-HANGS_AFTER_SECONDS = 300.0
-"""Seconds after which tests hang, and `PATIENCE` times what they took."""
+HANGS_AFTER_SECONDS = 30.0
+"""Seconds after which a test hangs, and `PATIENCE` times what it took."""
 PATIENCE = 20.0
 CPU_SECONDS = 60
 SPINS = "the guard against hangs"
 BEAT_SECONDS = 0.02
+MOST_ROWS = 4
+"""Number of rows that are tried of a table of which nothing is recorded."""
 MOST_FRESH = 30
 """Number of tests tried in a process of its own."""
 
@@ -61,13 +65,14 @@ ARGUMENTS = (
     *("-p", "no:hypothesispytest", "--timeout", str(int(HANGS_AFTER_SECONDS))),
 )
 INHERITED = """import importlib.machinery as m, json, os
-path, text = json.load(open(os.environ["PGFLOW_MUTANT"]))
+texts = json.load(open(os.environ["PGFLOW_MUTANT"]))
 sound = m.SourceFileLoader.get_code
 def get_code(self, name):
-    return compile(text, path, "exec", dont_inherit=True) if self.path == path else sound(self, name)
+    path = self.path
+    return compile(texts[path], path, "exec", dont_inherit=True) if path in texts else sound(self, name)
 m.SourceFileLoader.get_code = get_code
 """
-"""The `sitecustomize` of processes that import the changed file."""
+"""The `sitecustomize` of processes that import the changed files."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +80,10 @@ class Order:
     """A mutant, and the tests that are tried on it, in this order."""
 
     mutant: Mutant
-    tests: tuple[str, ...]
-    seconds: float
-    """What they took when recorded."""
+    tests: dict[str, float]
+    """The seconds that each took when recorded."""
+    reaching: int
+    """Number of tests that they were taken from."""
 
 
 @dataclass
@@ -97,13 +103,19 @@ class Judge:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._imported = watch_imports()
+        self._tables: dict[str, list[str]] = {}
         self._failed = ""
         self._said = ""
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try each mutant, so many at once."""
+        stop_watching()
         at_once, orders = pickle.loads((self._folder / "orders").read_bytes())  # noqa: S301
         self._items = {item.nodeid: item for item in session.items}
+        for item in session.items:
+            if item.get_closest_marker("full") is None:
+                self._tables.setdefault(item.nodeid.partition("[")[0], []).append(item.nodeid)
         running: set[int] = set()
         for number, order in enumerate(orders):
             while len(running) >= at_once:
@@ -130,9 +142,12 @@ class Judge:
         path.with_suffix(".new").rename(path)
 
     def _judge(self, number: int, order: Order) -> Answer:
-        tests = [name for name in order.tests if name in self._items]
+        seconds = self._rows_of(order)
+        tests = [*seconds]
         unsound: list[str] = []
-        patience = HANGS_AFTER_SECONDS + PATIENCE * order.seconds
+        for name in tests:
+            self._items[name].add_marker(pytest.mark.timeout(patience_of(seconds[name])))
+        patience = 2 * patience_of(sum(seconds.values()))  # that of a test ends first
         with self._made(number, order.mutant) as error:
             if error:
                 return Answer(INVALID, said=error)
@@ -147,12 +162,19 @@ class Judge:
                 answer.unsound = unsound
                 return answer
 
+    def _rows_of(self, order: Order) -> dict[str, float]:
+        """Return the collected tests of an order, and some rows of a table that it names as a whole."""
+        found: dict[str, float] = {}
+        for name, seconds in order.tests.items():
+            rows = [name] if name in self._items else self._tables.get(name, [])[:MOST_ROWS]
+            found |= dict.fromkeys(rows, seconds)
+        return found
+
     @contextmanager
     def _made(self, number: int, mutant: Mutant) -> Iterator[str]:
         """Make what processes of their own need of a mutant; an error if it cannot be made."""
-        sound = (REPOSITORY / mutant.path).read_text()
-        text = mutant.apply(sound)
         if mutant.path.endswith(".sql"):
+            text = mutant.apply((REPOSITORY / mutant.path).read_text())
             with _database(statement_of(text, mutant.function)) as (name, error):
                 self._template = name
                 yield error
@@ -160,7 +182,8 @@ class Judge:
         folder = self._folder / f"{number}"
         folder.mkdir()
         (folder / "sitecustomize.py").write_text(INHERITED)
-        (folder / "mutant.json").write_text(json.dumps([str(REPOSITORY / mutant.path), text]))
+        texts = {str(REPOSITORY / path): text for path, text in texts_of(mutant).items()}
+        (folder / "mutant.json").write_text(json.dumps(texts))
         yield ""
 
     def _play(
@@ -172,14 +195,21 @@ class Judge:
             template = "" if mutant is None else self._template
             return self._forked(number, tests, patience, lambda: _use_template(template))
         answer = self._forked(number, tests, patience, lambda: self._change(number, mutant))
-        if answer.verdict in (
-            INVALID,
-            SURVIVED,
-        ):  # or its value was made when a module was imported
+        # Its value was made when a module was imported, or may have been.
+        if answer.verdict == INVALID or answer.verdict == SURVIVED and self._is_imported(mutant):
             fresh = self._fresh(number, tests[:MOST_FRESH], patience)
             fresh.tried = max(fresh.tried, answer.tried)
             return fresh
         return answer
+
+    def _is_imported(self, mutant: Mutant) -> bool:
+        places = (
+            (mutant.path, mutant.function),
+            (mutant.twin, of_the_other_colour(mutant.function)),
+        )
+        return self._imported is None or any(
+            (str(REPOSITORY / path), function) in self._imported for path, function in places
+        )
 
     def _change(self, number: int, mutant: Mutant) -> None:
         os.environ.update(self._environment(number))
@@ -262,6 +292,37 @@ class Judge:
         return Answer(NOTICED, tests[0], output[-600:], len(tests))
 
 
+def patience_of(seconds: float) -> float:
+    """Return the seconds after which a test that took so many hangs."""
+    return HANGS_AFTER_SECONDS + PATIENCE * seconds
+
+
+def watch_imports() -> set[tuple[str, str]] | None:
+    """Return the functions of the product that run while tests are collected, which a fork cannot
+    run again; None before Python 3.12, which tells of them.
+    """
+    if sys.version_info < (3, 12):
+        return None
+    entered: set[tuple[str, str]] = set()
+    tool, events = sys.monitoring.COVERAGE_ID, sys.monitoring.events
+
+    def enter(code: CodeType, _: int) -> Any:
+        entered.add((code.co_filename, code.co_qualname))
+        return sys.monitoring.DISABLE
+
+    sys.monitoring.use_tool_id(tool, "pgflow mutants")
+    sys.monitoring.register_callback(tool, events.PY_START, enter)
+    sys.monitoring.set_events(tool, events.PY_START)
+    return entered
+
+
+def stop_watching() -> None:
+    """End what `watch_imports` has begun."""
+    if sys.version_info >= (3, 12):
+        sys.monitoring.set_events(sys.monitoring.COVERAGE_ID, 0)
+        sys.monitoring.free_tool_id(sys.monitoring.COVERAGE_ID)
+
+
 class NotInForkError(Exception):
     """The changed code is not that of live functions."""
 
@@ -272,26 +333,40 @@ def change(mutant: Mutant) -> None:
     Raises:
         NotInForkError: It changes none of them, or cannot.
     """
-    path = str(REPOSITORY / mutant.path)
-    sound = Path(path).read_text()
-    importlib.import_module(_module_of(mutant.path))
-    before, after = (_codes(compile(text, path, "exec")) for text in (sound, mutant.apply(sound)))
+    changed = [_change(path, text) for path, text in texts_of(mutant).items()]
+    if not any(changed):
+        raise NotInForkError("no function has this code")
+
+
+def texts_of(mutant: Mutant) -> dict[str, str]:
+    """Return the changed texts by their paths: of its file, and of the sync twin that is made of it."""
+    text = mutant.apply((REPOSITORY / mutant.path).read_text())
+    found = {mutant.path: text}
+    if mutant.twin:
+        with suppress(SyntaxError):  # what it would be is no code
+            found[mutant.twin] = twin_of(text, mutant.path)
+    return found
+
+
+def _change(place: str, changed: str) -> bool:
+    path = str(REPOSITORY / place)
+    importlib.import_module(_module_of(place))
+    before, after = (_codes(compile(t, path, "exec")) for t in (Path(path).read_text(), changed))
     gc.unfreeze()
-    changed = False
+    has_changed = False
     for function in [one for one in gc.get_objects() if isinstance(one, FunctionType)]:
         code = function.__code__
-        if code.co_filename != path or (code.co_qualname, code.co_firstlineno) not in before:
-            continue
         key = code.co_qualname, code.co_firstlineno
+        if code.co_filename != path or key not in before:
+            continue
         if key not in after or after[key] == before[key]:
             continue
         try:
             function.__code__ = after[key]
         except ValueError as error:
             raise NotInForkError(str(error)) from error
-        changed = True
-    if not changed:
-        raise NotInForkError("no function has this code")
+        has_changed = True
+    return has_changed
 
 
 def _codes(module: CodeType) -> dict[tuple[str, int], CodeType]:

@@ -2,8 +2,8 @@
 
 A mutant is one small change of one function. Its id, `path::function::operator#n`, says where the
 change is by names: no edit of another function moves it. `python_operators.py` and
-`sql_operators.py` find the changes, here they become mutants, and a seed draws from them: one of
-each function drawn, and the functions of the core more often than others.
+`sql_operators.py` find the changes, here they become mutants, and a seed draws from them: as many of
+each room, and of each function at most one more than of another.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import fnmatch
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from tools.colours import of_the_other_colour, sources
 
 from . import python_operators, sql_operators
 
@@ -23,22 +26,6 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 ROOTS = ("pgflow", "cli/pgflow_cli", "sql")
-
-WEIGHTS = {
-    "sql/runs": 6,
-    "sql/ledgers": 6,
-    "sql": 4,
-    "pgflow/_engine": 6,
-    "pgflow/_worker": 5,
-    "pgflow/_transactions": 5,
-    "pgflow/_db": 4,
-    "pgflow/_flow": 4,
-    "pgflow/_client": 4,
-    "pgflow/_model": 3,
-    "pgflow/replay": 2,
-    "pgflow/schema": 2,
-}
-"""Chances of a function of a room to be drawn; that of all others is 1."""
 
 
 class Splice(NamedTuple):
@@ -74,9 +61,10 @@ class Mutant:
         )
 
     @property
-    def weight(self) -> int:
-        """Its function's chance to be drawn."""
-        return next((n for room, n in WEIGHTS.items() if self.path.startswith(f"{room}/")), 1)
+    def twin(self) -> str:
+        """Path of the sync twin that is made of its file; empty if there is none."""
+        found = of_the_other_colour(self.path)
+        return found if found != self.path and (REPOSITORY / found).exists() else ""
 
     def apply(self, sound: str) -> str:
         """Return the text of the file with the change."""
@@ -98,10 +86,13 @@ class Mutant:
 
 
 def source_files() -> Iterator[str]:
-    """Paths of the files that can be broken."""
+    """Paths of the files that can be broken. A sync twin is broken with the async file that it is
+    made of.
+    """
+    made = {Path(of_the_other_colour(str(path))) for path in sources(REPOSITORY)}
     for root in ROOTS:
         for file in sorted((REPOSITORY / root).rglob("*")):
-            if file.suffix in {".py", ".sql"}:
+            if file.suffix in {".py", ".sql"} and file not in made:
                 yield str(file.relative_to(REPOSITORY))
 
 
@@ -112,8 +103,8 @@ def find_in(path: str, text: str) -> list[Mutant]:
     mutants, seen = [], set()
     for function, name, splices in operators.find(text):
         parts = tuple(Splice(*splice) for splice in splices)
-        if parts in seen:
-            continue  # two operators came to the same change
+        if parts in seen or all(text[s.start : s.end] == s.text for s in parts):
+            continue  # two operators came to the same change, or one to none
         seen.add(parts)
         place = f"{path}::{function}::{name}"
         numbers[place] += 1
@@ -134,24 +125,27 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def draw(mutants: Iterable[Mutant], seed: int, count: int) -> list[Mutant]:
-    """Return mutants drawn by the seed: first one of each function, by weight, then more.
+    """Return mutants drawn by the seed: of each room in turn, and there of each function in turn.
 
     The operator is drawn before the place, so that a rare one is seen as often as a common one.
     """
-    by_function: dict[str, list[Mutant]] = defaultdict(list)
+    rooms: dict[str, dict[str, list[Mutant]]] = defaultdict(lambda: defaultdict(list))
     for mutant in mutants:
-        by_function[f"{mutant.path}::{mutant.function}"].append(mutant)
+        rooms[mutant.room][mutant.key].append(mutant)
     chance = random.Random(seed)  # noqa: S311  a draw that can be repeated
-    order = sorted(
-        by_function.values(),
-        key=lambda group: chance.random() ** (1 / group[0].weight),
-        reverse=True,
-    )
-    drawn: list[Mutant] = []
-    while order and len(drawn) < count:
-        for group in order[: count - len(drawn)]:
+    orders = [_in_turn(chance, [*groups.values()]) for groups in rooms.values()]
+    chance.shuffle(orders)
+    drawn = (mutant for one in zip_longest(*orders) for mutant in one if mutant is not None)
+    return [*islice(drawn, count)]
+
+
+def _in_turn(chance: random.Random, groups: list[list[Mutant]]) -> Iterator[Mutant]:
+    """Draw of some functions: one mutant of each, then a second one of each, and so on."""
+    chance.shuffle(groups)
+    while groups:
+        for group in groups:
             operator = chance.choice(sorted({m.operator for m in group}))
-            drawn.append(chance.choice([m for m in group if m.operator == operator]))
-            group.remove(drawn[-1])
-        order = [group for group in order if group]
-    return drawn
+            drawn = chance.choice([m for m in group if m.operator == operator])
+            group.remove(drawn)
+            yield drawn
+        groups = [group for group in groups if group]

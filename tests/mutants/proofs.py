@@ -7,6 +7,7 @@ or did not run, does.
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -28,6 +29,7 @@ FEWEST = 10
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
     """Return the findings of this layer. What the default tier enters is recorded first."""
     began = time.monotonic()
+    shutil.rmtree(RECORD, ignore_errors=True)
     traces.record(RECORD, "default", (), server_dsn)
     found = places.find_all()
     report = Report(seed, len(found))

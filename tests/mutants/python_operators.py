@@ -24,7 +24,7 @@ COMPARED = {
 }  # fmt: skip
 CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list"}
 COMPUTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "//", ast.FloorDiv: "*"}
-LOGS = re.compile(r"(log|logger|logging|_log|_logger|warnings)$")
+LOGS = frozenset({"log", "logger", "logging", "_log", "_logger", "warnings"})
 SILENT = ("__repr__", "__str__", "__rich__")
 SHOWN = frozenset(
     {
@@ -36,6 +36,7 @@ SHOWN = frozenset(
 UNSEEN = SHOWN | {"compare", "eq", "frozen", "hash", "kw_only", "order", "repr", "slots"}
 """The same, and how a class is made."""
 TIMES = re.compile(r"(seconds|timeout|period|patience|interval|_ms|_us|_ns)(_\w+)?$", re.IGNORECASE)
+TYPES = frozenset({"Literal", "TypeVar", "ParamSpec", "NewType", "TypeVarTuple"})
 SMALL = 10
 NAMES = ("__all__", "__slots__", "__match_args__", "log", "logger")
 WORD = re.compile(r"[\w.:/%$-]{1,24}")
@@ -142,7 +143,7 @@ class _Places:
             return True
         if isinstance(node, ast.Expr):
             return isinstance(node.value, ast.Constant) or _logs(node.value)
-        return False
+        return isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node)
 
     def _of_statement(
         self, node: Any, owner: ast.AST | None, *, is_last: bool
@@ -348,6 +349,10 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, ast.Lambda):
             yield from _walk(node.body)
         return
+    if isinstance(node, ast.Call | ast.Subscript):
+        named = node.func if isinstance(node, ast.Call) else node.value
+        if isinstance(named, ast.Name) and named.id in TYPES:
+            return
     if isinstance(node, ast.keyword) and (node.arg in UNSEEN or TIMES.search(node.arg or "")):
         return
     yield node
@@ -360,7 +365,8 @@ def _logs(node: ast.AST) -> bool:
         node = node.value
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
-    return LOGS.search(ast.unparse(node.func.value)) is not None
+    of = node.func.value
+    return getattr(of, "attr", getattr(of, "id", "")) in LOGS
 
 
 def _acts(node: ast.AST) -> bool:
@@ -370,7 +376,9 @@ def _acts(node: ast.AST) -> bool:
         return isinstance(value, ast.Call) and not _logs(value)
     if isinstance(node, ast.Assign):
         return all(isinstance(t, ast.Attribute | ast.Subscript) for t in node.targets)
-    return isinstance(node, ast.AugAssign | ast.Delete)
+    if isinstance(node, ast.Delete):  # of a name, which only says that it is not used
+        return not all(isinstance(target, ast.Name) for target in node.targets)
+    return isinstance(node, ast.AugAssign)
 
 
 def _names(node: ast.AST) -> bool:

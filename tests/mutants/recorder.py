@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +76,9 @@ class Recorder:
         """
         with self._lock:
             if self._file is None:
-                path = Path(self._folder) / f"{os.getpid()}.jsonl"
-                self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+                # Numbers of processes come again, and numbers of names are those of one process.
+                path = Path(self._folder) / f"{os.getpid()}-{time.time_ns()}.jsonl"
+                self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
             new = [name for name in dict.fromkeys(names) if name not in self._numbers]
             self._numbers |= {name: len(self._numbers) + n for n, name in enumerate(new)}
             called = [self._numbers[name] for name in dict.fromkeys(names)]

@@ -27,7 +27,7 @@ BODY = re.compile(r"\bas (\$\w*\$)|^return\b", re.MULTILINE)
 ENDS = frozenset([
     "and", "or", "then", "loop", "order", "group", "limit", "offset", "for", "returning",
     "union", "except", "intersect", "when", "else", "end", "where", "having", "window", "left",
-    "right", "full", "inner", "cross", "join", "on", "using", "into", "do",
+    "right", "full", "inner", "cross", "join", "on", "using", "into", "do", "from",
 ])  # fmt: skip
 ORDER_ENDS = ENDS - {"and", "or", "else", "end", "then", "when"}
 STARTS = ("where", "on", "and", "or", "having")
@@ -95,6 +95,8 @@ class Body:
                 is_between = True
             elif text == "and" and is_between:
                 is_between = False
+            elif text == "from" and self._word(n - 1, "distinct"):
+                continue
             elif (text in ends and n > at) or text == ",":
                 return n
         return len(self._tokens)

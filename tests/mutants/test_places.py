@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from . import places, recorder, traces
+from . import judge, places, recorder, traces
 
 PYTHON = '''
 """A module."""
@@ -122,6 +122,19 @@ def test_a_place_of_sql_is_found(name: str, line: str) -> None:
     assert changed(of(SQL, "sql/take.sql")[name], SQL) == line
 
 
+def test_a_sync_twin_is_broken_with_the_async_file_that_it_is_made_of() -> None:
+    path = "pgflow/_client/_async/maintenance.py"
+    twin = path.replace("_async", "_sync")
+    found = {*places.source_files()}
+    assert path in found and twin not in found
+    mutant = places.find_in(path, (places.REPOSITORY / path).read_text())[0]
+    sound = {name: (places.REPOSITORY / name).read_text() for name in (path, twin)}
+    broken = judge.texts_of(mutant)
+    assert broken.keys() == sound.keys()
+    lines = [{*broken[name].splitlines()} - {*sound[name].splitlines()} for name in (path, twin)]
+    assert lines[0] and {line.replace("await ", "") for line in lines[0]} == lines[1]
+
+
 def test_every_change_of_python_can_be_read() -> None:
     for mutant in places.find_in("pgflow/box.py", PYTHON):
         ast.parse(mutant.apply(PYTHON))
@@ -146,10 +159,11 @@ def test_a_place_keeps_its_name_when_another_function_changes() -> None:
     ]
 
 
-def test_a_draw_is_the_same_for_a_seed_and_takes_one_of_each_function_first() -> None:
+def test_a_draw_is_the_same_for_a_seed_and_takes_rooms_and_their_functions_in_turn() -> None:
     found = places.find_in("pgflow/box.py", PYTHON) + places.find_in("sql/take.sql", SQL)
-    drawn = places.draw(found, 7, 5)
-    assert drawn == places.draw(found, 7, 5)
+    drawn = places.draw(found, 7, 4)
+    assert drawn == places.draw(found, 7, 4)
+    assert sorted(mutant.room for mutant in drawn) == ["pgflow", "pgflow", "sql", "sql"]
     assert len({(mutant.path, mutant.function) for mutant in drawn}) == len(drawn)
     everything = places.draw(found, 7, 10_000)
     assert sorted(mutant.id for mutant in everything) == sorted(mutant.id for mutant in found)
@@ -172,8 +186,9 @@ def test_tests_that_say_what_stands_at_the_place_come_first(tmp_path, monkeypatc
 
 
 def test_a_record_says_what_each_test_entered(tmp_path) -> None:
-    (tmp_path / "default").mkdir()
-    record = recorder.Recorder(str(tmp_path / "default"))
+    folder = tmp_path / "default" / "tests.x"
+    folder.mkdir(parents=True)
+    record = recorder.Recorder(str(folder))
     record.write("test_x.py::test_a", ["sql::wake", "pgflow/a.py::f"], seconds=0.5, passed=True)
     record.write("test_x.py::test_b", ["pgflow/a.py::f"], seconds=0.1, passed=False)
     heard = traces.read(tmp_path).tests
@@ -182,10 +197,45 @@ def test_a_record_says_what_each_test_entered(tmp_path) -> None:
     assert not heard["test_x.py::test_b"].passed
 
 
+def test_a_record_goes_on_where_it_was_left(tmp_path, monkeypatch) -> None:
+    codes = {"tests/a": [0], "tests/b": [1, 3], "tests/c": [2, 0], "tests/d": [5]}
+
+    def play(made, tier, word, environment) -> int:
+        made.mkdir(parents=True)
+        record = recorder.Recorder(str(made))
+        record.write(f"{word}/test_x.py::test_x", ["sql::wake"], seconds=0.5, passed=True)
+        return codes[word].pop(0)
+
+    monkeypatch.setattr(traces, "on_template", lambda dsn: {})
+    monkeypatch.setattr(traces, "rooms_of_tests", lambda: list(codes))
+    monkeypatch.setattr(traces, "_play", play)
+    assert traces.record(tmp_path, "default", (), "") == 2
+    monkeypatch.setattr(traces, "REPOSITORY", tmp_path)
+    for room in codes:
+        (tmp_path / room).mkdir(parents=True)
+        (tmp_path / room / "test_x.py").write_text(
+            "def test_y(): pass\n@mark.full\ndef test_z(): pass"
+        )
+    found = traces.read(tmp_path, [*codes])
+    assert {test.file[6] for test in found.tests.values() if test.entered} == {*"abd"}
+    wake = of(SQL.replace("take_", "wake"), "sql/take.sql")["wake::term dropped#2"]
+    (tmp_path / "sql").mkdir()
+    (tmp_path / "sql" / "take.sql").write_text(SQL)
+    reaching = {test.name for test in found.reaching(wake, "default")}
+    assert reaching == {
+        *(f"tests/{room}/test_x.py::test_x" for room in "abd"),
+        "tests/c/test_x.py::test_y",
+    }
+    assert traces.record(tmp_path, "default", (), "") == 0
+    assert traces.record(tmp_path, "default", ["tests/b"], "") == 3
+    assert {test.file[6] for test in traces.read(tmp_path).tests.values()} == {*"abcd"}
+
+
 @pytest.mark.full
 def test_a_process_that_a_test_starts_and_one_that_it_forks_record_for_it(tmp_path) -> None:
-    (tmp_path / "default").mkdir()
-    folder = str(tmp_path / "default")
+    made = tmp_path / "default" / "tests.x"
+    made.mkdir(parents=True)
+    folder = str(made)
     (tmp_path / "sitecustomize.py").write_text(recorder.INHERITED.format(path=recorder.__file__))
     code = """import os; from pgflow._model.durations import duration, in_short
 found = duration(1, "a wait")

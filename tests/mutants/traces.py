@@ -1,5 +1,8 @@
 """Which tests are tried on a mutant: those that enter its function, by the record of `plugin.py`.
 
+Nothing is known of tests whose folder is not recorded: they may enter anything, and are tried if their
+text is near. So a few mutants can be tried at once, without a record.
+
 A record is a folder with a file of each process that recorded, and says of each test of a tier what
 it entered, how long it took and whether it passed. A test reaches a mutant if it ran its line, or its
 function where a record has no lines: in SQL, and from Python 3.11. Those are tried first whose text
@@ -22,10 +25,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tools.colours import of_the_other_colour
+
 from .recorder import FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from .places import Mutant
 
@@ -33,12 +38,24 @@ REPOSITORY = Path(__file__).parents[2]
 TIERS = {"default": (), "full": ("-m", "")}
 """Arguments of pytest by which a tier is played; what `full` has beside the default is its own."""
 
+NO_TESTS = 5
+ENDED = (0, 1, NO_TESTS)
+"""What pytest ends with if it has played all tests, of which some may have failed."""
+TEMPLATE = """import sys; sys.path.insert(0, "tests/kits"); import servers
+dsn = sys.argv[1]
+name = servers.create_database(dsn)
+servers.install_schema(servers.dsn_of(dsn, name))
+servers.shrink_catalog(servers.dsn_of(dsn, name))
+print(name)"""
+
 SHORTEST_SECONDS = 0.05
+UNKNOWN_SECONDS = 1.0
 LINES_AROUND = 3
 NAME_WEIGHT = 3.0
 SHORTEST_NAME = 5
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WORD = re.compile(r"[a-z]{3,}")
+WHOLLY_FULL = re.compile(r"^pytestmark = .*mark\.full", re.MULTILINE)
 
 
 @dataclass
@@ -49,7 +66,8 @@ class Heard:
     tier: str
     seconds: float = 0.0
     passed: bool = False
-    entered: set[str] = field(default_factory=set)
+    entered: set[str] | None = field(default_factory=set)
+    """None where it is not recorded."""
 
     @property
     def file(self) -> str:
@@ -63,15 +81,21 @@ class Trace:
     def __init__(self, tests: Iterable[Heard]) -> None:
         self.tests = {test.name: test for test in tests}
         self._by_key: dict[str, list[Heard]] = defaultdict(list)
+        self._unknown = [test for test in self.tests.values() if test.entered is None]
         for test in self.tests.values():
             if test.passed:
-                for key in test.entered:
+                for key in test.entered or ():
                     self._by_key[key].append(test)
         self._has_lines = any("@" in key for key in self._by_key)
 
     def reaching(self, mutant: Mutant, tier: str) -> list[Heard]:
-        """Return the tests of a tier that enter the mutant's function, in the order to try them."""
-        tests = [test for test in self._that_enter(mutant) if test.tier == tier]
+        """Return the tests of a tier that enter the mutant's function, or may, in the order to try
+        them.
+        """
+        other = self._by_key.get(of_the_other_colour(mutant.key), ()) if mutant.twin else ()
+        found = {test.name: test for test in (*self._that_enter(mutant), *other)}
+        entering = [*found.values(), *self._unknown]
+        tests = [test for test in entering if test.tier == tier]
         return in_order(tests, mutant, (REPOSITORY / mutant.path).read_text())
 
     def _that_enter(self, mutant: Mutant) -> list[Heard]:
@@ -91,7 +115,8 @@ class Trace:
         name = mutant.function.rpartition(".")[2].strip("_<>")
         if len(name) < SHORTEST_NAME or name == "module":
             return []
-        return [t for t in self.tests.values() if t.passed and name in TEXTS.of_file(t.file)]
+        known = (test for test in self.tests.values() if test.entered and test.passed)
+        return [test for test in known if name in TEXTS.of_file(test.file)]
 
 
 def keys_of(mutant: Mutant, sound: str) -> list[str]:
@@ -139,15 +164,15 @@ class _Texts:
     def of_test(self, name: str) -> set[str]:
         path, _, rest = name.partition("::")
         function = rest.partition("[")[0].rpartition("::")[2]
-        words = self._read(path)[1].get(function, set())
-        return words | _words(function) | _words(Path(path).stem)
+        return self._read(path)[1].get(function, set())
 
     def _read(self, path: str) -> tuple[str, dict[str, set[str]]]:
         if path not in self._files:
             file = REPOSITORY / path
             text = file.read_text() if file.suffix == ".py" and file.exists() else ""
+            lines = text.split("\n")
             functions = {
-                node.name: _words(ast.get_source_segment(text, node) or "")
+                node.name: _words("\n".join([path, *lines[node.lineno - 1 : node.end_lineno]]))
                 for node in ast.walk(ast.parse(text))
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             }
@@ -156,7 +181,7 @@ class _Texts:
 
 
 def _words(text: str) -> set[str]:
-    return set(WORD.findall(text.lower()))
+    return {word.removesuffix("s") for word in WORD.findall(text.lower())}
 
 
 TEXTS = _Texts()
@@ -164,51 +189,124 @@ TEXTS = _Texts()
 
 def in_order(tests: Sequence[Heard], mutant: Mutant, sound: str) -> list[Heard]:
     """Return the tests, those first whose text says most of what stands at the place: a word counts
-    by its rarity among them, those of the function's and the file's name threefold.
+    by its rarity among them, those of the function's and the file's name threefold. Of the rows of a
+    table, each counts less than the one before.
     """
-    words = {test.name: TEXTS.of_test(test.name) for test in tests}
-    counts = Counter(word for found in words.values() for word in found)
-    names = _words(mutant.function) | _words(Path(mutant.path).stem)
     weights = dict.fromkeys(_words(context_of(mutant, sound)), 1.0)
-    for name in names:
+    for name in _words(mutant.function) | _words(mutant.path):
         weights[name] = weights.get(name, 0.0) + NAME_WEIGHT
-
-    def nearness(test: Heard) -> float:
-        said = words[test.name]
-        score = sum(
-            weights[word] * math.log((len(tests) + 1) / counts[word])
-            for word in said & weights.keys()
+    words = [TEXTS.of_test(test.name) for test in tests]
+    common = [said & weights.keys() for said in words]
+    counts = Counter(word for found in common for word in found)
+    rarity = {word: weights[word] * math.log((len(tests) + 1) / n) for word, n in counts.items()}
+    rows: Counter[str] = Counter()
+    found = []
+    for test, said, shared in zip(tests, words, common, strict=True):
+        table = test.name.partition("[")[0]
+        rows[table] += 1
+        score = (sum(map(rarity.__getitem__, shared)) + SHORTEST_SECONDS) / math.sqrt(
+            len(said) or 1
         )
-        cost = max(test.seconds, SHORTEST_SECONDS) ** 0.75
-        return (score + SHORTEST_SECONDS) / math.sqrt(len(said) or 1) / cost
+        cost = max(test.seconds, SHORTEST_SECONDS) ** 0.75 * math.sqrt(rows[table])
+        found.append((-score / cost, test.seconds, test.name))
+    by_name = {test.name: test for test in tests}
+    return [by_name[name] for _, _, name in sorted(found)]
 
-    return sorted(tests, key=lambda test: (-nearness(test), test.seconds, test.name))
+
+def record(folder: Path, tier: str, words: Sequence[str], server_dsn: str) -> int:
+    """Play a tier and keep what its tests enter. Each folder of tests is played by itself and is
+    kept once it has ended, so that a record goes on where it was left; what you name is played again.
+
+    Returns:
+        The highest code that pytest ended with.
+    """
+    environment = on_template(server_dsn)
+    worst = 0
+    for word in words or rooms_of_tests():
+        kept = folder.absolute() / tier / word.replace("/", ".")
+        if kept.exists() and not words:
+            continue
+        made = kept.with_name(f"{kept.name}.new")
+        shutil.rmtree(made, ignore_errors=True)
+        code = _play(made, tier, word, environment)
+        if code in ENDED:
+            shutil.rmtree(kept, ignore_errors=True)
+            made.rename(kept)
+        worst = max(worst, code if code != NO_TESTS else 0)
+    return worst
 
 
-def record(folder: Path, tier: str, words: Sequence[str], server_dsn: str | None) -> int:
-    """Play a tier and keep what its tests enter; a part of it, if named, adds to what is there."""
-    if not words:
-        shutil.rmtree(folder / tier, ignore_errors=True)
-    environment = dict(os.environ) | {FOLDER: str((folder / tier).absolute())}
-    if server_dsn is not None:
-        environment["PGFLOW_TEST_DSN"] = server_dsn
+def rooms_of_tests() -> list[str]:
+    """Return the folders of tests."""
+    folders = sorted((REPOSITORY / "tests").iterdir())
+    return [f"tests/{one.name}" for one in folders if any(one.rglob("test_*.py"))]
+
+
+def _play(made: Path, tier: str, word: str, environment: dict[str, str]) -> int:
+    made.mkdir(parents=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutants.plugin", *TIERS[tier]]
-    return subprocess.run(
-        [*command, *words], cwd=REPOSITORY, env=environment, check=False
-    ).returncode
+    environment = environment | {FOLDER: str(made)}
+    return subprocess.run([*command, word], cwd=REPOSITORY, env=environment, check=False).returncode
 
 
-def read(folder: Path) -> Trace:
-    """Return what was recorded; a test of both tiers is of the first."""
+def on_template(server_dsn: str) -> dict[str, str]:
+    """Return the environment of a pytest whose tests share a server, with the schema installed once,
+    where `PGFLOW_TEST_TEMPLATE` does not name a database that has it.
+    """
+    environment = os.environ | {"PGFLOW_TEST_DSN": server_dsn}
+    if "PGFLOW_TEST_TEMPLATE" in environment:
+        return environment
+    made = subprocess.run(
+        [sys.executable, "-c", TEMPLATE, server_dsn],
+        cwd=REPOSITORY, env=environment, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return environment | {"PGFLOW_TEST_TEMPLATE": made.stdout.strip()}
+
+
+def read(folder: Path, rooms: Sequence[str] = ()) -> Trace:
+    """Return what was recorded, and the tests of the default tier in those of these folders that were
+    not; a test of both tiers is of the first.
+    """
     tests: dict[str, Heard] = {}
     for tier in TIERS:
-        for file in sorted((folder / tier).glob("*.jsonl")):
+        for file in sorted((folder / tier).glob("*/*.jsonl")):
+            if file.parent.suffix == ".new":
+                continue
             names: list[str] = []
             for line in file.read_text().splitlines():
                 said = json.loads(line)
                 names += said["new"]
                 test = tests.setdefault(said["test"], Heard(said["test"], tier))
-                test.entered |= {names[n] for n in said["called"]}
+                entered = {names[n] for n in said["called"]}
+                test.entered = entered | (test.entered or set())
                 if "seconds" in said and test.tier == tier:
                     test.seconds, test.passed = said["seconds"], said["passed"]
-    return Trace(tests.values())
+    kept = {one.name for one in (folder / "default").glob("*")}
+    left = [word for word in rooms if word.replace("/", ".") not in kept]
+    unknown = (
+        Heard(name, "default", UNKNOWN_SECONDS, passed=True, entered=None)
+        for name in _written(left)
+    )
+    return Trace([*tests.values(), *(test for test in unknown if test.name not in tests)])
+
+
+def _written(rooms: Sequence[str]) -> Iterator[str]:
+    """The names of the tests of the default tier in these folders, as their text has them: without
+    the rows of tables.
+    """
+    for room in rooms:
+        for file in sorted((REPOSITORY / room).rglob("test_*.py")):
+            path = str(file.relative_to(REPOSITORY))
+            text = file.read_text()
+            if not WHOLLY_FULL.search(text):
+                for name in _tests_in(ast.parse(text).body):
+                    yield f"{path}::{name}"
+
+
+def _tests_in(block: Sequence[ast.stmt]) -> Iterator[str]:
+    for node in block:
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}::{name}" for name in _tests_in(node.body))
+        elif isinstance(node, FUNCTIONS) and node.name.startswith("test_"):
+            marks = " ".join(map(ast.unparse, node.decorator_list))
+            yield from () if "mark.full" in marks else (node.name,)

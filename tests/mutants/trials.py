@@ -4,7 +4,6 @@ they come.
 
 from __future__ import annotations
 
-import os
 import pickle
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .judge import ARGUMENTS, BEAT_SECONDS, HUNG, INVALID, NOTICED, ORDERS, SURVIVED, Order
-from .traces import TIERS, Trace
+from .traces import TIERS, Trace, on_template
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,16 +27,7 @@ REPOSITORY = Path(__file__).parents[2]
 UNREACHED = "not reached"
 __all__ = ["HUNG", "INVALID", "NOTICED", "SURVIVED", "UNREACHED", "Trial", "try_all"]
 
-MOST_SECONDS = 300.0
-"""Sum of what the tests tried on a mutant took when recorded."""
 MOST_TESTS = 200
-
-TEMPLATE = """import sys; sys.path.insert(0, "tests/kits"); import servers
-dsn = sys.argv[1]
-name = servers.create_database(dsn)
-servers.install_schema(servers.dsn_of(dsn, name))
-servers.shrink_catalog(servers.dsn_of(dsn, name))
-print(name)"""
 
 
 @dataclass(frozen=True)
@@ -61,51 +51,55 @@ class Trial:
 
 
 def try_all(
-    mutants: Sequence[Mutant], trace: Trace, server_dsn: str, at_once: int = 2
+    mutants: Sequence[Mutant],
+    trace: Trace,
+    server_dsn: str,
+    *,
+    at_once: int = 2,
+    most_seconds: float = 300.0,
 ) -> Iterator[Trial]:
-    """Try these mutants in each tier, until it is noticed.
+    """Try these mutants in each tier, until it is noticed; the last trial of a mutant counts.
 
     Args:
         mutants: The mutants.
         trace: What the tests run.
         server_dsn: DSN of a superuser.
         at_once: Number of mutants tried at a time.
+        most_seconds: Sum of what the tests tried on a mutant took when recorded, in each tier.
     """
-    environment = dict(os.environ) | {"PGFLOW_TEST_DSN": server_dsn}
-    made = subprocess.run(
-        [sys.executable, "-c", TEMPLATE, server_dsn],
-        cwd=REPOSITORY, env=environment, check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    environment["PGFLOW_TEST_TEMPLATE"] = made.stdout.strip()
+    environment = on_template(server_dsn)
     left = {mutant.id: Trial(mutant, UNREACHED) for mutant in mutants}
     for tier in TIERS:
-        orders = [order for trial in left.values() if (order := _order(trial.mutant, trace, tier))]
+        found = (_order(trial.mutant, trace, tier, most_seconds) for trial in left.values())
+        orders = [order for order in found if order]
         for order, answer in _judged(orders, environment, at_once):
-            before = left[order.mutant.id]
+            before = left.pop(order.mutant.id)
             trial = Trial(
                 order.mutant,
                 answer.verdict,
                 tier,
                 answer.by,
                 before.tried + answer.tried,
-                before.reaching + len(trace.reaching(order.mutant, tier)),
+                before.reaching + order.reaching,
                 answer.said,
                 answer.unsound,
             )
-            left[order.mutant.id] = trial
-            if trial.verdict != SURVIVED:
-                yield left.pop(order.mutant.id)
-    yield from left.values()
+            if trial.verdict == SURVIVED:
+                left[order.mutant.id] = trial
+            yield trial
+    yield from (trial for trial in left.values() if trial.verdict == UNREACHED)
 
 
-def _order(mutant: Mutant, trace: Trace, tier: str) -> Order | None:
-    names, seconds = [], 0.0
-    for test in trace.reaching(mutant, tier):
-        if names and (seconds + test.seconds > MOST_SECONDS or len(names) == MOST_TESTS):
+def _order(mutant: Mutant, trace: Trace, tier: str, most_seconds: float) -> Order | None:
+    tests: dict[str, float] = {}
+    reaching = trace.reaching(mutant, tier)
+    for test in reaching:
+        if tests and (
+            sum(tests.values()) + test.seconds > most_seconds or len(tests) == MOST_TESTS
+        ):
             continue  # a faster one may say as much
-        names.append(test.name)
-        seconds += test.seconds
-    return Order(mutant, tuple(names), seconds) if names else None
+        tests[test.name] = test.seconds
+    return Order(mutant, tests, len(reaching)) if tests else None
 
 
 def _judged(

@@ -470,7 +470,12 @@ async def test_who_guesses_locks_out_nobody_else(aflow: AsyncHarness) -> None:
     come_from("192.0.2.9")
     assert await enters("a" * 20) == 303
     device = {"pgflow_device": behind.client.cookies["pgflow_device"]}
-    for lied in ("192.0.2.8", "1.1.1.1, 192.0.2.8", "192.0.2.9,192.0.2.8, 10.1.1.1"):
+    for lied in (
+        "192.0.2.8",
+        "192.0.2.8:4711",
+        "1.1.1.1, 192.0.2.8",
+        "192.0.2.9,192.0.2.8, 10.1.1.1",
+    ):
         come_from(lied)
         if lied == "192.0.2.8":
             await refuse_guesses(behind)
@@ -483,8 +488,9 @@ async def test_who_guesses_locks_out_nobody_else(aflow: AsyncHarness) -> None:
     assert await enters("a" * 20) == 429
     come_from("2001:db8::1")
     await refuse_guesses(behind)
-    come_from("2001:db8::ffff")
-    assert await enters("a" * 20) == 429
+    for again in ("2001:db8::ffff", "[2001:db8::ffff]", "[2001:db8::ffff]:443"):
+        come_from(again)
+        assert await enters("a" * 20) == 429, again
     come_from("2001:db8:0:1::1")
     assert await enters("a" * 20) == 303
     for n in range(60):  # from everywhere

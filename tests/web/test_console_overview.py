@@ -45,6 +45,7 @@ async def test_a_worker_that_is_silent_is_not_counted_among_those_that_work(
     conn.execute("update pgflow.worker set beat_at = beat_at - interval '5 minutes'")
     page = await Browser(aflow.app, ANN).get("/overview")
     seen_in(page, "Needs repair: 1 worker.", "1 worker, 1 silent.")
+    seen_in(await Browser(aflow.app, ANN).get("/workers"), "silent")
     page = await Browser(aflow.app, ANN).get("/")
     seen_in(page, "The next live worker takes over its 0 runs.", "pgflow top --once")
 

@@ -379,7 +379,6 @@ async def test_two_workers_do_not_tell_the_same(
     )
 
 
-@pytest.mark.full
 async def test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
