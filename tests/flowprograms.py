@@ -285,7 +285,7 @@ class Interpreter:
         self.vars: dict[str, int | None] = dict(zip(NAMES, range(3), strict=True))
         self.trace: list[str] = []
         self.journal: list[tuple[str, str | None]] = []
-        self.undo: list[str] = []
+        self.undo: list[tuple[str, dict[str, int | None]]] = []
         self.spent = 0
         self.published = 0
 
@@ -314,10 +314,11 @@ class Interpreter:
 
     def take_back(self, upto: int = 0) -> None:
         while len(self.undo) > upto:
-            self.write("undo " + self.undo.pop())
+            name, then = self.undo.pop()
+            self.write("undo " + name, then)
 
-    def write(self, name: str) -> None:
-        self.trace.append(name + ",".join(str(self.value(n)) for n in NAMES))
+    def write(self, name: str, seen: dict[str, int | None] | None = None) -> None:
+        self.trace.append(name + ",".join(str((seen or self.vars)[n]) for n in NAMES))
         self.journal.append(("step_completed", name))
 
     def play(self, block: list[Any]) -> None:
@@ -341,7 +342,7 @@ class Interpreter:
                 self.vars[variable] = (self.value(variable) * 3 + number) % 17
                 self.write(name)
                 if has_undo:
-                    self.undo.append(name)
+                    self.undo.append((name, dict(self.vars)))
             case "wait" | "event" | "ask", (variable,):
                 self.vars[variable] = {"wait": 5, "event": 6, "ask": len("expire")}[kind]
                 self.journal += WAITED[kind]

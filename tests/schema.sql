@@ -529,11 +529,11 @@ table pgflow.flow_item, owner pgflow_owner
   -- The rows that an open loop walks, and the inputs and results of children that a for each starts
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   run_id bigint not null -- The run
-  pc integer not null -- The node that has read the rows
-  n integer not null -- Number of the row
+  pc integer not null -- The node that has read the rows, or that of a compensation
+  n integer not null -- Number of the row, or of the compensation among those that are owed
   call integer -- Number of the call that started the child; null = not yet
   is_done boolean not null default false -- True if the child has ended
-  item jsonb not null -- The row, or the input of the child
+  item jsonb not null -- The row, the input of the child, or the variables behind the step that is to be taken back
   output jsonb -- Result of the child, or {error, status}
   constraint flow_item_pkey PRIMARY KEY (run_id, pc, n)
 
@@ -3168,7 +3168,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f4d362f6180e8a25eebe7cb6b9707dd8
+  md5 20f9c192309831f91c36f64d019e7566
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -3701,7 +3701,7 @@ function pgflow.check_flows_() returns TABLE(invariant text, detail text), owner
   -- Frames of runs in SQL agree with their journals
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 86495dbc97bca40fad05cbb1931ec657
+  md5 7db8039acadf9aa7ef34118e421525e2
 
 function pgflow.check_gates_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Gates asked are answered, expired, given up or open; what is open is owed, and its run waits for it
@@ -4114,7 +4114,7 @@ function pgflow.compile_workflow(signature text, body text, schemas name[] DEFAU
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e7d6b8f97efba253d1a58b3965082dc1
+  md5 f16f20ac7da02b4f72f779b97e24072f
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -4829,7 +4829,7 @@ function pgflow.flow_branch_(c jsonb, body text, low text[], places integer[], i
   -- elsif, else, and when of a case or a handler: the next branch
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 b576b3a75d0e30bb13b3102e106ae0e7
+  md5 841e6de0ed6805c24f56e9b4c170b5b3
 
 function pgflow.flow_case_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- case: begins a block
@@ -4859,19 +4859,19 @@ function pgflow.flow_declare_(c jsonb, body text, low text[], places integer[], 
   -- declare: variables of a block, which are kept with all others and set each time that it begins
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 4ca96daf40f279c9fe7da0a9e020df83
+  md5 67e8e9d783358435ca8290189b9d18ff
 
 function pgflow.flow_declared_(body text, low text[], places integer[], workflow text, parameters jsonb, schemas name[], OUT variables jsonb, OUT nodes jsonb, OUT begins integer) returns record, owner pgflow_owner
   -- Variables of a workflow, the node that sets them, and the token at which its text begins
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 375184cfe0480db7721e29fece20e32b
+  md5 dd4d698c87c73e0d5d9eba6edbf5a0e9
 
 function pgflow.flow_each_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- for each: a child for each row
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 02f918ae3e312ce46b0e3cbb9be3c26b
+  md5 662339ca17b1a91becf84e9edd8014a0
 
 function pgflow.flow_emit_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- emit: a value of a stream
@@ -4919,13 +4919,13 @@ function pgflow.flow_for_(c jsonb, body text, low text[], places integer[], i in
   -- for: begins a loop over rows or numbers
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 7da7dbc9931eb516591cc2dd9dff562b
+  md5 e364c02cef755434bda89a03234bd7d8
 
 function pgflow.flow_gather_(step jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- The step at hand with one more statement of SQL
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 9d9cf0ac7e43a01a4cf39a54714d60dc
+  md5 06908bf8ae185a42650bb6de1cc54bd4
 
 function pgflow.flow_has_(variables jsonb, name text) returns boolean, owner pgflow_owner
   -- True if a variable of this name is declared
@@ -4943,7 +4943,7 @@ function pgflow.flow_into_(c jsonb, body text, low text[], places integer[], i i
   -- The variable that the end of a statement names, null if it names none
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 3bc12cca8488dca7ef3ce17672dc0d0d
+  md5 053264b1a4e3916e827c5fcb6e2b72d4
 
 function pgflow.flow_is_label_(low text[], i integer) returns boolean, owner pgflow_owner
   -- True if the statement at a token begins a step
@@ -5003,7 +5003,7 @@ function pgflow.flow_name_(token text) returns text, owner pgflow_owner
   -- The identifier that a token is; null if it is none
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 5db29755c3244ab79483b747ecdf3676
+  md5 5345cf66d082707002812fa3352dc534
 
 function pgflow.flow_owner_(workflow text) returns oid, owner pgflow_owner
   -- Role that made the first version of a workflow in SQL
@@ -5035,6 +5035,12 @@ function pgflow.flow_publish_(c jsonb, body text, low text[], places integer[], 
   set search_path=pg_catalog, pg_temp
   md5 9f8a141a0f260315c742a6f82a77aea0
 
+function pgflow.flow_quoted_(name text) returns text, owner pgflow_owner
+  -- An identifier in quotes, whichever it is
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 ce9675675ac81b78619762a4a4f4372a
+
 function pgflow.flow_raise_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- raise: the error that a handler has
   plpgsql immutable
@@ -5045,7 +5051,7 @@ function pgflow.flow_refuse_(c jsonb, body text, low text[], places integer[], i
   -- Refuses (PF003) what cannot stand between steps
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 218cb797092930fa3960312fb8854a2d
+  md5 cdc124973b7513abaef80275c445f267
 
 function pgflow.flow_return_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- return: the result of the run
@@ -5094,7 +5100,7 @@ function pgflow.flow_source(program jsonb, node_number integer DEFAULT NULL::int
   plpgsql immutable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d0e7eb9309964e092ab74ae3b26d0303
+  md5 0ab9a9f379501c4c16f82fed81ee8931
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -5132,7 +5138,7 @@ function pgflow.flow_tokens_(body text, OUT tokens text[], OUT low text[], OUT p
   -- Tokens of SQL as they are and in lower case, save what is quoted, with their positions; no blanks, no comments
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 f4bccd02ac1de6a364179ee15fe33dce
+  md5 2eea0aa446867a70ff6e9a7829d449de
 
 function pgflow.flow_type_(type text, body text, at integer, schemas name[]) returns text, owner pgflow_owner
   -- The type of a variable, with what %type and %rowtype stand for
@@ -5185,7 +5191,7 @@ function pgflow.fold_journal_(run_id bigint, keep_items boolean DEFAULT false) r
   -- The frame of a run as its journal tells it, and the rows of its loops
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c23288752d3ff07eaa15a329b56621cf
+  md5 c94c667acaef1fef87a11fc7630947e5
 
 function pgflow.fold_released_(f pgflow.flow_frame, node pgflow.flow_node, call integer, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- The frame after a lock was given back, lost or refused
@@ -5804,6 +5810,12 @@ function pgflow.keep_schedules(worker_id integer, max integer DEFAULT 100, at_on
   set jit=off
   md5 ed0208416184aa6dccca0d416b128ed7
   grant execute to pgflow_worker
+
+function pgflow.keep_undo_(f pgflow.flow_frame, undo integer[], vars jsonb) returns void, owner pgflow_owner
+  -- Keeps the variables behind a step for its compensation, and drops them once it is done
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 912f5b9f95227c0df47f4304e800ab39
 
 function pgflow.key_counts_(chain bigint, key_seconds double precision) returns boolean, owner pgflow_owner
   -- True if a chain is open, or was started less than so many seconds ago: then it still has its key

@@ -589,6 +589,7 @@ declare
   flow record; -- not its text, which may be long
   node pgflow.flow_node;
   value jsonb;
+  taken jsonb; -- the variables of a step that is taken back, as they were behind it
   error jsonb;
   asked record;
   place text := 'leased';
@@ -664,6 +665,8 @@ begin
       block := case when not f.error ? 'cancelled' then pgflow.open_block_(f) end;
       if cardinality(f.undo) > coalesce((f.loops->block::text->>0)::int, 0) then
         f.pc := f.undo[cardinality(f.undo)];
+        select i.item into taken from pgflow.flow_item i
+        where i.run_id = run_id and i.pc = f.pc and i.n = cardinality(f.undo);
       elsif block is null and (f.error ? 'cancelled' or f.error ? 'is_last' or flow.handler is null) then
         value := pgflow.end_flow_(f, worker_id, token, chain_id,
           case when f.error ? 'cancelled' then 'cancelled' else 'failed' end, f.error->>'cancelled', null,
@@ -671,6 +674,7 @@ begin
         return jsonb_build_object('place', 'ended', 'steps', steps, 'wake', wake || (value->'wake'));
       else
         error := f.error - 'is_last';
+        taken := null;
         if block is not null then
           select g.* into asked from pgflow.leave_block_(f, worker_id, token, chain_id, block) g;
           f := asked.f;
@@ -738,7 +742,7 @@ begin
           raise lock_not_available using message = 'the latch of the definer is taken';
         end if;
         execute 'select ' || left(flow.function, -length('(int, jsonb, jsonb)')) || '($1, $2, $3)'
-        into value using f.pc, f.vars, f.run;
+        into value using f.pc, coalesce(taken, f.vars), f.run;
         if pg_catalog.textne(pg_catalog.current_setting('search_path'), 'pg_catalog, pg_temp')
           or pg_catalog.textne(pg_catalog.current_setting('standard_conforming_strings'), 'on')
         then
@@ -759,7 +763,7 @@ begin
             raise query_canceled using message = 'the step was too slow';
           end if;
         end if;
-        is_same := value = f.vars;
+        is_same := value = coalesce(taken, f.vars);
         if not is_same then
           perform pgflow.check_json_(value::json, 'what a step makes of its variables');
         end if;
@@ -791,11 +795,17 @@ begin
       call := f.call + case f.tries when 0 then 1 else 0 end;
       news := '{}';
       if not is_same then
-        news := pgflow.changes_(f.vars, value);
+        news := pgflow.changes_(coalesce(taken, f.vars), value);
       end if;
       insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at)
       values (run_id, f.seq + 1, call, 'c', node.name, news, json_build_array(json_build_array(call, 'q', node.name,
         null, null, pgflow.mark_(f))), token, pgflow.now_(), pgflow.now_());
+      if f.state = 'undoing' or node.opts ? 'undo' then
+        if taken is not null then
+          value := f.vars || news;
+        end if;
+        perform pgflow.keep_undo_(f, pgflow.owed_undo_(f, node), value);
+      end if;
       f := pgflow.fold_done_(f, node, f.seq + 1, call, value);
       steps := steps + 1;
     when 'rows' then
