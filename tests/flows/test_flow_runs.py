@@ -600,6 +600,17 @@ def test_a_run_is_forked_and_rewound_at_every_unit(conn: Conn) -> None:
     assert marks(conn).count("7[30, 40, 50]") >= units - 1
 
 
+def test_a_fork_hears_of_children_in_the_order_in_which_they_ended(conn: Conn) -> None:
+    make(conn, "leaf(n int)", "begin if n = 1 then wait for x; end if; a: perform 1 / (n - 2); end")
+    make(conn, "w()", "begin for each r in values (1), (2) run leaf(n => r.column1); end")
+    begin(conn)
+    work(conn)
+    assert ended(conn) == ("failed", None, "division by zero")
+    conn.execute("select pgflow.fork_run('k', at_seq => 3, new_key => 'f', effects => 'repeat')")
+    work(conn)
+    assert ended(conn, "f") == ("failed", None, "division by zero")
+
+
 def test_a_run_that_has_ended_is_rewound(conn: Conn) -> None:
     make(conn, "leaf(n int)", LEAF)
     make(conn, "w()", LONG)
