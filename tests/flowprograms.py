@@ -451,16 +451,20 @@ class Session(threading.Thread):
                 with patiently(self._dsn) as conn:
                     self.pid = conn.info.backend_pid
                     while not self.over.is_set():
-                        steps, claim = self._random.choice([1, 1, 3]), self._random.choice([1, 4])
-                        conn.execute(
-                            self._call
-                            or f"call pgflow.work(1, until_idle => true, steps_per_commit => {steps}, claim => {claim})"
-                        )
+                        self.work(conn, self._random)
             except psycopg.OperationalError:
                 pass  # it was killed
             except psycopg.Error as error:
                 self.errors.append(str(error))
             self.pid = None
+
+    def work(self, conn: Connection, draw: random.Random) -> None:
+        """Make one call."""
+        steps, claim = draw.choice([1, 1, 3]), draw.choice([1, 4])
+        conn.execute(
+            self._call
+            or f"call pgflow.work(1, until_idle => true, steps_per_commit => {steps}, claim => {claim})"
+        )
 
     def kill(self, pid: int, draw: random.Random) -> str:
         """Kill the server's process, which brings all of them down, or have the server end it."""
@@ -589,6 +593,7 @@ def campaign(
     workers: int = 0,
     spares_server: bool = False,
     harm: Callable[..., Counter[str]] = harm,
+    kind: type[Session] = Session,
 ) -> Result:
     """Plays programs under harm, and judges them."""
     result, draw = Result(), random.Random(seed)
@@ -606,7 +611,7 @@ def campaign(
             (list(grown), copies),
         )
     working: list[Session | Process] = [
-        Session(dsn, f"{seed}/{n}", spares_server=spares_server) for n in range(sessions)
+        kind(dsn, f"{seed}/{n}", spares_server=spares_server) for n in range(sessions)
     ]
     working += [Process(dsn) for _ in range(workers)]
     for session in working:

@@ -545,7 +545,7 @@ table pgflow.flow_node, owner pgflow_owner
   alt integer -- The node after it where a condition does not hold, or no row is left
   op text not null -- Kind of node
   name text -- Name of the step, signal or workflow
-  opts jsonb not null -- retry, every and undo of a step; into, most and go_on of a wait or child; var and rows of a loop
+  opts jsonb not null -- retry, every and undo of a step; leads = a wait or the end is next; void = the result is null; into, most and go_on of a wait or child; var and rows of a loop
   constraint flow_node_pkey PRIMARY KEY (flow_id, pc)
 
 table pgflow.flow_right, owner pgflow_owner
@@ -3168,7 +3168,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 20f9c192309831f91c36f64d019e7566
+  md5 ee9b5d3f8aac22a1716d799d17e1e35a
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -4537,7 +4537,7 @@ function pgflow.end_flow_(f pgflow.flow_frame, worker_id integer, token bigint, 
   -- Ends a run of a workflow in SQL
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 726fc3579c20d0d71ff4a28fb0981a1b
+  md5 0722a507fb579913ead7f592d608060c
 
 function pgflow.end_forced_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, to_wake bigint[]), owner pgflow_owner
   -- Ends the runs of a batch that a cancel by force waits for: their positions, and the chains to wake
@@ -4883,7 +4883,7 @@ function pgflow.flow_end_(c jsonb, body text, low text[], places integer[], i in
   -- end: closes a block, or the text
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 40722dccf00fe28abd4fd259582a63a2
+  md5 225bb7f5cfbac24e7a102ea4550b349f
 
 function pgflow.flow_end_branch_(c jsonb) returns jsonb, owner pgflow_owner
   -- Ends a branch of an if, a case or a handler
@@ -4901,7 +4901,7 @@ function pgflow.flow_exception_(c jsonb, body text, low text[], places integer[]
   -- exception: begins the handler of a block, or of the workflow
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 68d51bbaad293df963d96c2b3d2d90e1
+  md5 98c2b61f5f4cece57cacd9551930aaeb
 
 function pgflow.flow_fail_(body text, at integer, message text, hint text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Refuses (PF003) the text of a workflow, with line and column
@@ -4913,7 +4913,7 @@ function pgflow.flow_finish_(c jsonb, body text) returns jsonb, owner pgflow_own
   -- The nodes of a workflow with its compensations, each with its line, its code and the node after it
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 819d829819763910556212f0eaa95732
+  md5 418ba8d421fd0d88e11fe34a106dc4f6
 
 function pgflow.flow_for_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- for: begins a loop over rows or numbers
@@ -5057,7 +5057,7 @@ function pgflow.flow_return_(c jsonb, body text, low text[], places integer[], i
   -- return: the result of the run
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 39c60918c5f42bfab7e2b8b2b366e375
+  md5 e53021a19d589bcb4f6d468e67cb1cac
 
 function pgflow.flow_run_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- run: a child
@@ -7721,7 +7721,7 @@ function pgflow.send_results_(origin bigint, cut integer, heir bigint, chain big
   -- Posts the results of children that the copied part waits for; refuses (PF006) if one of them is still open
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 cff602f33cd3bc4eb078611d037816e0
+  md5 472c4088c387a2d9d36246b0099e5a63
 
 function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(). post_signal says what became of it too, and what an idempotency_key is. PF001 if no run has the key

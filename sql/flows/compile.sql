@@ -403,13 +403,18 @@ begin
       || jsonb_build_object('undo', pgflow.flow_count_(c)));
   end loop;
   return (
-    select jsonb_agg(
-      case when e.node ? 'expr' then jsonb_build_object('opts', jsonb_build_object('if', left(e.node->>'expr', 100)),
+    select jsonb_agg(m.node || case
+      when m.node->>'op' = 'step' and c->'nodes'->((m.node->>'next')::int - 1)->>'op' in (
+        'return', 'wait', 'sleep', 'event', 'ask', 'run', 'each')
+      then jsonb_build_object('opts', coalesce(m.node->'opts', '{}') || '{"leads": true}') else '{}' end order by e.n)
+    from jsonb_array_elements(c->'nodes') with ordinality as e (node, n)
+    cross join lateral (
+      select case when e.node ? 'expr' then jsonb_build_object('opts', jsonb_build_object('if', left(e.node->>'expr', 100)),
         'code', format('return pg_catalog.to_jsonb(coalesce((%s)::boolean, false));', e.node->>'expr')) else '{}' end
       || case when e.node ? 'at' then jsonb_build_object('line', pgflow.flow_line_(body, (e.node->>'at')::int))
         else '{}' end
-      || jsonb_build_object('next', n + 1) || e.node - '{expr,at,from}'::text[] order by n)
-    from jsonb_array_elements(c->'nodes') with ordinality as e (node, n)
+      || jsonb_build_object('next', n + 1) || e.node - '{expr,at,from}'::text[] as node
+    ) m
   );
 end
 $$;

@@ -442,7 +442,7 @@ begin
   elsif c->'stack' <> '[]' or c ? 'handler' then
     perform pgflow.flow_fail_(body, places[i], 'exception stands at the end of a block, once');
   end if;
-  c := pgflow.flow_add_(c, 'nodes', '{"op": "return", "code": "return null;", "line": 1}');
+  c := pgflow.flow_add_(c, 'nodes', '{"op": "return", "code": "return null;", "line": 1, "opts": {"void": true}}');
   c := c || jsonb_build_object('handler', pgflow.flow_count_(c) + 1);
   return pgflow.flow_add_(c, 'stack', jsonb_build_object('what', 'handler', 'outs', jsonb '[]', 'at', places[i], 'from',
     c->'handler'));
@@ -502,7 +502,7 @@ begin
       jsonb_build_object('lock', top->'lock')));
     c := pgflow.flow_set_(c, (top->>'lock')::int, 'alt', pgflow.flow_count_(c) + 1);
   elsif is_last then
-    c := pgflow.flow_add_(c, 'nodes', '{"op": "return", "code": "return null;", "line": 1}') || '{"is_over": true}';
+    c := pgflow.flow_add_(c, 'nodes', '{"op": "return", "code": "return null;", "line": 1, "opts": {"void": true}}') || '{"is_over": true}';
   end if;
   return c #- '{stack,-1}';
 end
@@ -558,9 +558,9 @@ begin
   if low[i + 1] in ('next', 'query') then
     perform pgflow.flow_fail_(body, places[i], format('a workflow returns one value: no return %s', low[i + 1]));
   end if;
-  return pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'return', 'at', places[i], 'code',
-    case when stop = i + 1 then 'return null;'
-      else pgflow.flow_value_(pgflow.flow_cut_(body, places, i + 1, stop)) end));
+  return pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'return', 'at', places[i]) || case
+    when stop = i + 1 then '{"code": "return null;", "opts": {"void": true}}'
+    else jsonb_build_object('code', pgflow.flow_value_(pgflow.flow_cut_(body, places, i + 1, stop))) end);
 end
 $$;
 comment on function pgflow.flow_return_(jsonb, text, text[], int[], int, int) is 'return: the result of the run';
