@@ -6,12 +6,14 @@ The functions of the driver get a call of `point` between their statements, and 
 steps write. At each such place a session dies once in a lot of programs: it is ended by the server,
 or its process is killed, which brings the whole server down. With ``--workers``, workers in Python
 drive the runs too, and are killed at some moment. The programs, and what is expected of them, are
-those of `tests.flowprograms`.
+those of `tests.flowprograms`. Beside them run some that are paused and cancelled, whose locks are
+broken and whose budget is spent: each step of theirs must happen at most once.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import re
@@ -21,8 +23,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import psycopg
+
 from tests import flowprograms
-from tests.flowprograms import IDLE, OPEN, UNITS, Process, Session, ask, patiently
+from tests.flowprograms import OPEN, UNITS, Process, Session, ask, patiently
 
 # flowprograms makes the kits importable by their names
 import servers  # isort: skip
@@ -33,8 +37,54 @@ DRIVER = """
 select p.proname, pg_get_functiondef(p.oid) from pg_proc p join pg_language l on l.oid = p.prolang
 where p.pronamespace = 'pgflow'::regnamespace and l.lanname = 'plpgsql' and p.provolatile = 'v' and p.proname in (
   'advance', 'ask_flow_', 'end_flow_', 'record_unit_', 'spend_', 'leave_block_', 'withdraw_', 'let_go_', 'fail_node_',
-  'serve_flows', 'claim_flows', 'share_session', 'unshare_session', 'reap_sessions', 'work_until', 'run_timed')
+  'fold_items_', 'keep_undo_', 'serve_flows', 'claim_flows', 'share_session', 'unshare_session', 'reap_sessions',
+  'work_until', 'run_timed')
+  and p.oid <> 'pgflow.withdraw_(bigint, text)'::regprocedure -- of a rewind
 """
+DOOMED = """
+select pgflow.set_pool('few', '{"usd": 9}');
+select pgflow.create_workflow('doomed(n int)', $$
+declare
+  v jsonb;
+begin
+  begin
+    za: insert into trace (key, what) values (run->>'key', 'za');
+    undo za: insert into trace (key, what) values (run->>'key', 'undo za');
+    lock 'z' || n % 4 loop
+      zb: insert into trace (key, what) values (run->>'key', 'zb');
+        if n % 5 = 0 then perform pgflow.cancel_run(run->>'key'); end if;
+      ask zgate(n => n) timeout '0.2 s' into v;
+      zc timeout '1 min': perform 1 / (n % 2);
+        if n % 7 = 0 then perform pgflow.cancel_run(run->>'key'); end if;
+    end loop;
+  exception when division_by_zero then
+    zd: insert into trace (key, what) values (run->>'key', 'zd');
+  end;
+  zf timeout '1 min' retry 99 every '0 s': perform pg_sleep(0.02);
+    if nextval('flaky') % 4 > 0 then raise exception 'flaky'; end if;
+  spend '{"usd": 1}';
+  for each r in select g from generate_series(1, 3) g run leaf(n => r.g + n) at most 2 into v;
+exception when others then
+  ze timeout '1 min': insert into trace (key, what) values (run->>'key', 'ze');
+  if n % 2 = 0 then
+    raise;
+  end if;
+end $$);
+select pgflow.start_run('doomed', json_build_object('n', n), key => 'z' || n, pool => case when n % 3 < 2 then 'few' end)
+from generate_series(1, 40) n;
+"""
+"""Runs that are paused, cancelled and lose their locks."""
+OPEN_DOOMED = "select key from pgflow.runs where workflow = 'doomed' and finished_at is null order by random() limit 1"
+ORDERS = (
+    f"select pgflow.pause_run(key) from ({OPEN_DOOMED}) r",
+    *[f"select pgflow.resume_run(key) from ({OPEN_DOOMED}) r"] * 4,
+    f"select pgflow.cancel_run(key) from ({OPEN_DOOMED}) r where random() < 0.3",
+    f"select pgflow.force_cancel_run(key) from ({OPEN_DOOMED}) r where random() < 0.1",
+    "select pgflow.break_lock(l.key, 'on purpose') from pgflow.locks l where l.key like 'z%' limit 1",
+)
+"""What operators do meanwhile."""
+END = "select pgflow.force_cancel_run(key) from pgflow.runs where workflow = 'doomed' and finished_at is null"
+IDLE = "select not exists (select from pgflow.runs where finished_at is null and parent_run_id is null)"
 POINTS = """
 create table public.aim (place text not null, signal text not null, size bigint not null);
 create function public.point(place text) returns boolean language plpgsql security definer as $$
@@ -72,12 +122,14 @@ def dotted(name: str, text: str) -> tuple[str, list[str]]:
         if (
             before
             and before.endswith(";")
-            and not re.match(r"(return|raise|exit|continue)\b", before)
+            and not re.match(r"(return|raise|exit;|continue;)", before)
         ):
             places.append(f"{name}:{number}")
             lines[number] = f"assert public.point('{places[-1]}'); {line}"
+        # A statement may take several lines.
         if before:
-            before = code
+            goes_on = not re.search(r"(;|\b(begin|then|else|loop|exception))$", before)
+            before = f"{before} {code}" if goes_on else code
     return "\n".join(lines), places
 
 
@@ -86,6 +138,7 @@ def install(dsn: str) -> set[str]:
     places = {f"in a step: {what}" for what in ("s", "l", "undo l", "undo s")}
     with patiently(dsn) as conn:
         conn.execute(flowprograms.SETUP)
+        conn.execute(DOOMED)
         conn.execute(POINTS)
         for name, text in conn.execute(DRIVER).fetchall():
             changed, found = dotted(name, text)
@@ -94,10 +147,32 @@ def install(dsn: str) -> set[str]:
     return places
 
 
+class Caller(flowprograms.Session):
+    """Works as psql does, or as a worker does, which has steps with a time-out in statements of their own."""
+
+    def work(self, conn: flowprograms.Connection, draw: random.Random) -> None:
+        conn.execute(f"set synchronous_commit = {draw.choice(['on', 'on', 'off'])}".encode())
+        if draw.random() < 0.6:
+            super().work(conn, draw)
+            return
+        step: Any = {}
+        while step is not None:
+            (step,) = conn.execute(
+                "call pgflow.work_until(%s::jsonb, seconds => 1, until_idle => true)",
+                [json.dumps(step)],
+            ).fetchone()  # type: ignore[misc]
+            if step is not None:
+                level = draw.choice(["read committed", "repeatable read"])
+                conn.execute(f"begin isolation level {level}".encode())
+                (step,) = conn.execute("select pgflow.run_timed(%s)", [json.dumps(step)]).fetchone()  # type: ignore[misc]
+                conn.execute("commit")
+
+
 class Atlas:
     """Places at which sessions can die, and how often they did.
 
-    Each is met once in a lot, so that deaths go on until its last runs end.
+    Each is met once in a lot, so that deaths go on until its last runs end. Most aims are at places
+    that were never met.
     """
 
     def __init__(self) -> None:
@@ -116,15 +191,18 @@ class Atlas:
             if workers and draw.random() < 0.1 and (pid := workers[0].pid):
                 done[workers[0].kill(pid, draw)] += 1
             signal = "KILL" if draw.random() < 0.2 else "TERM"
-            died = wait_for(dsn, [one for one in self.places if self.met[one] < self.lot], signal)
+            known = sorted(one for one in self.places if 0 < self.met[one] < self.lot)
+            aims = [one for one in self.places if not self.met[one]]
+            died = wait_for(dsn, [*aims, *draw.sample(known, min(len(known), 3))], signal, draw)
             self.met.update(died)
             done["servers" if signal == "KILL" else "sessions"] += len(died)
         ask(dsn, "with old as (delete from public.aim returning true) select from old")
+        ask(dsn, END)
         return done + flowprograms.harm(dsn, sessions, draw, 0)
 
 
-def wait_for(dsn: str, places: list[str], signal: str) -> list[str]:
-    """Make these places the aims; return where a session has died, nothing once all runs are over."""
+def wait_for(dsn: str, places: list[str], signal: str, draw: random.Random) -> list[str]:
+    """Make these places the aims, and be an operator; return where a session has died, nothing once all is over."""
     aimed = """with old as (delete from public.aim) insert into public.aim
       select unnest(%s::text[]), %s, coalesce((select f.size from pg_stat_file('died', true) f), 0) returning true"""
     dead = "select pg_read_file('died', 0, 10000000, true)"
@@ -136,6 +214,9 @@ def wait_for(dsn: str, places: list[str], signal: str) -> list[str]:
             seen, give_up = units, time.monotonic() + servers.HANG_SECONDS
         if time.monotonic() > give_up:
             raise AssertionError(f"it hangs: {ask(dsn, OPEN)}")
+        if draw.random() < 0.3:
+            with contextlib.suppress(psycopg.Error):
+                ask(dsn, draw.choice(ORDERS))
         time.sleep(0.005)
     return died
 
@@ -164,6 +245,7 @@ def play(
             copies=COPIES,
             workers=workers,
             harm=atlas.harm,
+            kind=Caller,
         )
         servers.drop_database(server, name)
         lot += 1

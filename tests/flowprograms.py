@@ -285,7 +285,7 @@ class Interpreter:
         self.vars: dict[str, int | None] = dict(zip(NAMES, range(3), strict=True))
         self.trace: list[str] = []
         self.journal: list[tuple[str, str | None]] = []
-        self.undo: list[str] = []
+        self.undo: list[tuple[str, dict[str, int | None]]] = []
         self.spent = 0
         self.published = 0
 
@@ -314,10 +314,11 @@ class Interpreter:
 
     def take_back(self, upto: int = 0) -> None:
         while len(self.undo) > upto:
-            self.write("undo " + self.undo.pop())
+            name, then = self.undo.pop()
+            self.write("undo " + name, then)
 
-    def write(self, name: str) -> None:
-        self.trace.append(name + ",".join(str(self.value(n)) for n in NAMES))
+    def write(self, name: str, seen: dict[str, int | None] | None = None) -> None:
+        self.trace.append(name + ",".join(str((seen or self.vars)[n]) for n in NAMES))
         self.journal.append(("step_completed", name))
 
     def play(self, block: list[Any]) -> None:
@@ -341,7 +342,7 @@ class Interpreter:
                 self.vars[variable] = (self.value(variable) * 3 + number) % 17
                 self.write(name)
                 if has_undo:
-                    self.undo.append(name)
+                    self.undo.append((name, dict(self.vars)))
             case "wait" | "event" | "ask", (variable,):
                 self.vars[variable] = {"wait": 5, "event": 6, "ask": len("expire")}[kind]
                 self.journal += WAITED[kind]
@@ -450,16 +451,20 @@ class Session(threading.Thread):
                 with patiently(self._dsn) as conn:
                     self.pid = conn.info.backend_pid
                     while not self.over.is_set():
-                        steps, claim = self._random.choice([1, 1, 3]), self._random.choice([1, 4])
-                        conn.execute(
-                            self._call
-                            or f"call pgflow.work(1, until_idle => true, steps_per_commit => {steps}, claim => {claim})"
-                        )
+                        self.work(conn, self._random)
             except psycopg.OperationalError:
                 pass  # it was killed
             except psycopg.Error as error:
                 self.errors.append(str(error))
             self.pid = None
+
+    def work(self, conn: Connection, draw: random.Random) -> None:
+        """Make one call."""
+        steps, claim = draw.choice([1, 1, 3]), draw.choice([1, 4])
+        conn.execute(
+            self._call
+            or f"call pgflow.work(1, until_idle => true, steps_per_commit => {steps}, claim => {claim})"
+        )
 
     def kill(self, pid: int, draw: random.Random) -> str:
         """Kill the server's process, which brings all of them down, or have the server end it."""
@@ -588,6 +593,7 @@ def campaign(
     workers: int = 0,
     spares_server: bool = False,
     harm: Callable[..., Counter[str]] = harm,
+    kind: type[Session] = Session,
 ) -> Result:
     """Plays programs under harm, and judges them."""
     result, draw = Result(), random.Random(seed)
@@ -605,7 +611,7 @@ def campaign(
             (list(grown), copies),
         )
     working: list[Session | Process] = [
-        Session(dsn, f"{seed}/{n}", spares_server=spares_server) for n in range(sessions)
+        kind(dsn, f"{seed}/{n}", spares_server=spares_server) for n in range(sessions)
     ]
     working += [Process(dsn) for _ in range(workers)]
     for session in working:

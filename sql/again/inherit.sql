@@ -518,6 +518,7 @@ as $$
 declare
   child record;
   message json;
+  ended_at timestamptz; -- so that they come in the order in which they ended
 begin
   for child in
     select k.seq, k.call, (k.payload->>'run_id')::bigint as chain_id, k.payload->>'key' as key
@@ -527,10 +528,11 @@ begin
     )
     order by k.seq
   loop
-    select u.payload into message from pgflow.unit u where u.run_id = origin and u.call = child.call and u.kind = 'K';
+    select u.payload, u.at into message, ended_at from pgflow.unit u
+    where u.run_id = origin and u.call = child.call and u.kind = 'K';
     if message is null then
       select json_build_object('status', o.status, 'reason', o.reason, 'output', o.output, 'error', o.error,
-        'run_id', o.run_id) into message
+        'run_id', o.run_id), o.finished_at into message, ended_at
       from pgflow.outcome o where o.run_id = pgflow.newest_run_(child.chain_id) and o.status <> 'continued';
     end if;
     if message is null then
@@ -540,7 +542,7 @@ begin
         hint = format('Cut at unit %s or before, or wait until the child has ended.', child.seq - 1);
     end if;
     insert into pgflow.signal (chain_id, run_id, sent_at, call, kind, name, payload)
-    values (chain, heir, t, child.call, 'c', child.call::text, message);
+    values (chain, heir, least(ended_at, t), child.call, 'c', child.call::text, message);
   end loop;
 end
 $$;

@@ -155,7 +155,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  label text := quote_ident(program->>'workflow');
+  label text := pgflow.flow_quoted_(program->>'workflow');
   all_of text;
   other_types text;
   assigned text;
@@ -164,23 +164,24 @@ declare
   node record;
 begin
   -- A variable of a plain type is an expression, which costs a twentieth of a query.
-  select string_agg(format('%I %s%s;', v->>'name', v->>'type', ' := ' || k.plain), ' ' order by n),
-    string_agg(format('%I %s', v->>'name', v->>'type'), ', ' order by n) filter (where k.is_kept and k.plain is null),
-    string_agg(format('%s.%I := _l.%2$I;', label, v->>'name'), ' ' order by n)
+  select string_agg(format('%s %s%s;', k.quoted, v->>'type', ' := ' || k.plain), ' ' order by n),
+    string_agg(format('%s %s', k.quoted, v->>'type'), ', ' order by n) filter (where k.is_kept and k.plain is null),
+    string_agg(format('%s.%s := _l.%2$s;', label, k.quoted), ' ' order by n)
       filter (where k.is_kept and k.plain is null),
-    array_agg(format('%L, %s.%I', v->>'name', label, v->>'name') order by n) filter (where k.is_kept)
+    array_agg(format('%L, %s.%s', v->>'name', label, k.quoted) order by n) filter (where k.is_kept)
   into all_of, other_types, assigned, kept_out
   from jsonb_array_elements(program->'variables') with ordinality as e (v, n)
-  cross join lateral (select not v ? 'is_local' as is_kept, case
+  cross join lateral (select not v ? 'is_local' as is_kept, pgflow.flow_quoted_(v->>'name') as quoted, case
     when program->'schemas' ? 'pg_catalog' then null -- else no other type has such a name
     when lower(v->>'type') = 'jsonb' then format('nullif(_in->%L, ''null'')', v->>'name')
     when lower(v->>'type') in ('smallint', 'int', 'integer', 'bigint', 'real', 'double precision', 'numeric', 'boolean',
       'text', 'date', 'timestamptz', 'uuid') then format('_in->>%L', v->>'name') end as plain) k;
-  made := format('<<%s>> declare _l record; %s %s begin %s case _node', label, all_of,
+  made := format('<<%s>> declare _l record; %s %s begin %s %s case _node', label, all_of,
     case when program->>'handler' is null and not program->'nodes' @> '[{"op": "try"}]'
       then 'sqlerrm text; sqlstate text;'
       else format('sqlerrm text := %s.error->>''message''; sqlstate text := %1$s.error->>''sqlstate'';', label) end,
-    format('select * into _l from pg_catalog.jsonb_to_record(_in) as _j(%s); ' || assigned, other_types));
+    format('select * into _l from pg_catalog.jsonb_to_record(_in) as _j(%s); ' || assigned, other_types),
+    case when program ? 'found' then 'found := coalesce((_in->>''found'')::boolean, false);' end);
   for node in
     select n.pc, n.node->>'code' as code, (n.node->>'line')::int as line
     from jsonb_array_elements(program->'nodes') with ordinality as n (node, pc)
@@ -192,7 +193,8 @@ begin
       || format(' when %s then %s', node.pc, node.code);
   end loop;
   return made || case when node_number = 0 then ' when 0 then null;' else '' end
-    || format(e'\nend case; return %s; end', (
+    || format(e'\nend case; return %s%s; end', case when program ? 'found' then
+      'pg_catalog.jsonb_build_object(''found'', found) operator(pg_catalog.||) ' else '' end, (
       -- A function takes a hundred arguments.
       select string_agg(format('pg_catalog.jsonb_build_object(%s)', array_to_string(kept_out[n : n + 49], ', ')),
         ' operator(pg_catalog.||) ' order by n)
@@ -335,12 +337,12 @@ begin
   -- One node sets them all, each on its own line.
   for variable in select v from jsonb_array_elements(variables) v where v ? 'value' loop
     if parameters @> jsonb_build_array(variable) then
-      code := code || format(' if not pg_catalog.jsonb_exists(_in, %1$L) then %2$I.%1$I := %3$s; end if;',
-        variable->>'name', workflow, variable->>'value');
+      code := code || format(' if not pg_catalog.jsonb_exists(_in, %L) then %s.%s := %s; end if;',
+        variable->>'name', pgflow.flow_quoted_(workflow), pgflow.flow_quoted_(variable->>'name'), variable->>'value');
     else
       wanted := pgflow.flow_line_(body, (variable->>'at')::int);
-      code := code || repeat(e'\n', greatest(0, wanted - line)) || format(' %2$I.%1$I := %3$s;', variable->>'name',
-        workflow, variable->>'value');
+      code := code || repeat(e'\n', greatest(0, wanted - line)) || format(' %s.%s := %s;',
+        pgflow.flow_quoted_(workflow), pgflow.flow_quoted_(variable->>'name'), variable->>'value');
     end if;
     line := 1 + length(code) - length(replace(code, e'\n', ''));
   end loop;
@@ -360,9 +362,15 @@ as $$
 begin
   if stop is null or low[stop] <> ';' then
     perform pgflow.flow_fail_(body, places[i], 'the statement does not end with ;');
-  elsif low[i] in ('commit', 'rollback', 'savepoint') then
-    perform pgflow.flow_fail_(body, places[i], format('%s is not for a step: pgflow commits it', low[i]));
-  elsif low[i] = 'get' and low[i + 1] = 'stacked' then
+  end if;
+  for j in i .. stop loop
+    if low[j] in ('commit', 'rollback', 'savepoint') and low[j + 1] in (';', 'and', 'to', 'work', 'transaction')
+      and (j = i or low[j - 1] in (';', 'then', 'else', 'loop', 'begin'))
+    then
+      perform pgflow.flow_fail_(body, places[j], format('%s is not for a step: pgflow commits it', low[j]));
+    end if;
+  end loop;
+  if low[i] = 'get' and low[i + 1] = 'stacked' then
     perform pgflow.flow_fail_(body, places[i], 'a handler between steps has no diagnostics',
       'The variable error has message, sqlstate, detail, type, step and line; sqlerrm and sqlstate are there too.');
   end if;
@@ -395,13 +403,18 @@ begin
       || jsonb_build_object('undo', pgflow.flow_count_(c)));
   end loop;
   return (
-    select jsonb_agg(
-      case when e.node ? 'expr' then jsonb_build_object('opts', jsonb_build_object('if', left(e.node->>'expr', 100)),
+    select jsonb_agg(m.node || case
+      when m.node->>'op' = 'step' and c->'nodes'->((m.node->>'next')::int - 1)->>'op' in (
+        'return', 'wait', 'sleep', 'event', 'ask', 'run', 'each')
+      then jsonb_build_object('opts', coalesce(m.node->'opts', '{}') || '{"leads": true}') else '{}' end order by e.n)
+    from jsonb_array_elements(c->'nodes') with ordinality as e (node, n)
+    cross join lateral (
+      select case when e.node ? 'expr' then jsonb_build_object('opts', jsonb_build_object('if', left(e.node->>'expr', 100)),
         'code', format('return pg_catalog.to_jsonb(coalesce((%s)::boolean, false));', e.node->>'expr')) else '{}' end
       || case when e.node ? 'at' then jsonb_build_object('line', pgflow.flow_line_(body, (e.node->>'at')::int))
         else '{}' end
-      || jsonb_build_object('next', n + 1) || e.node - '{expr,at,from}'::text[] order by n)
-    from jsonb_array_elements(c->'nodes') with ordinality as e (node, n)
+      || jsonb_build_object('next', n + 1) || e.node - '{expr,at,from}'::text[] as node
+    ) m
   );
 end
 $$;
@@ -493,7 +506,8 @@ begin
     perform pgflow.flow_fail_(body, coalesce((c->'stack'->-1->>'at')::int, length(body)),
       coalesce(name || ' is not closed by ' || pgflow.flow_close_(name), 'the last end is missing'));
   end if;
-  return jsonb_build_object('workflow', c->'workflow', 'parameters', parameters, 'handler', c->'handler',
+  return case when 'found' = any(low) then jsonb '{"found": true}' else '{}' end
+    || jsonb_build_object('workflow', c->'workflow', 'parameters', parameters, 'handler', c->'handler',
     'nodes', pgflow.flow_finish_(c, body), 'signature', signature, 'body', body, 'schemas', c->'schemas', 'variables',
     (c->'variables') || '[{"name": "timed_out", "type": "boolean"}, {"name": "error", "type": "jsonb"}]');
 end

@@ -295,6 +295,28 @@ $$;
 comment on function pgflow.fold_items_(pgflow.flow_frame, int, "char", jsonb)
   is 'Keeps the rows that a loop has read, and which child each of them has, as a unit tells';
 
+create or replace function pgflow.keep_undo_(f pgflow.flow_frame, undo int[], vars jsonb)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  had int := cardinality(f.undo);
+  has int := cardinality(undo);
+begin
+  if has > had then
+    insert into pgflow.flow_item as i (run_id, pc, n, item) values (f.run_id, undo[has], has, vars)
+    on conflict on constraint flow_item_pkey do update set item = excluded.item;
+  else
+    delete from pgflow.flow_item i where i.run_id = f.run_id and i.pc = f.undo[had] and i.n = had;
+  end if;
+end
+$$;
+comment on function pgflow.keep_undo_(pgflow.flow_frame, int[], jsonb)
+  is 'Keeps the variables behind a step for its compensation, and drops them once it is done';
+
 create or replace function pgflow.fresh_frame_(run_id bigint)
 returns pgflow.flow_frame
 language plpgsql
@@ -345,9 +367,13 @@ begin
       before.state := case when unit.kind = 'c' then coalesce(unit.starts->0->5->>'state', 'on') else before.state end;
       perform pgflow.fold_items_(before, unit.call, unit.kind, unit.payload);
     end if;
+    if keep_items and cardinality(f.undo) <> cardinality(before.undo) then
+      perform pgflow.keep_undo_(before, f.undo, f.vars);
+    end if;
   end loop;
   if keep_items then
-    delete from pgflow.flow_item i where i.run_id = run_id and i.pc <> f.pc and not f.loops ? i.pc::text;
+    delete from pgflow.flow_item i where i.run_id = run_id and i.pc <> f.pc and i.pc <> all(f.undo)
+      and not f.loops ? i.pc::text;
   end if;
   if f.run->>'version' is distinct from (select w.version::text from pgflow.flow w where w.flow_id = f.flow_id) then
     f.run := f.run || (select jsonb_build_object('version', w.version) from pgflow.flow w where w.flow_id = f.flow_id);
@@ -403,9 +429,9 @@ comment on column pgflow.flow_frame.error is 'The error of a run that failed, or
 comment on column pgflow.flow_frame.vars is 'All variables';
 
 comment on column pgflow.flow_item.run_id is 'The run';
-comment on column pgflow.flow_item.pc is 'The node that has read the rows';
-comment on column pgflow.flow_item.n is 'Number of the row';
+comment on column pgflow.flow_item.pc is 'The node that has read the rows, or that of a compensation';
+comment on column pgflow.flow_item.n is 'Number of the row, or of the compensation among those that are owed';
 comment on column pgflow.flow_item.call is 'Number of the call that started the child; null = not yet';
 comment on column pgflow.flow_item.is_done is 'True if the child has ended';
-comment on column pgflow.flow_item.item is 'The row, or the input of the child';
+comment on column pgflow.flow_item.item is 'The row, the input of the child, or the variables behind the step that is to be taken back';
 comment on column pgflow.flow_item.output is 'Result of the child, or {error, status}';

@@ -1,6 +1,7 @@
 -- Tokens of a workflow's text, and what can be said of them without knowing what they mean: where a statement ends, and
 -- whether something durable is in it. Blanks and comments are no tokens; text is always cut out of the body by
--- positions, so that what a step runs is what was written, to the character and the line.
+-- positions, so that what a step runs is what was written, to the character and the line. As in Postgres, each character
+-- beyond ASCII is a letter, in any locale, and has no case.
 
 create or replace function pgflow.flow_place_(body text, at int)
 returns text
@@ -69,7 +70,7 @@ begin
       end if;
       continue;
     end if;
-    tag := substring(rest from e'^\\$(?:[^\\W\\d]\\w*)?\\$');
+    tag := substring(rest from e'^\\$(?:[^\\x01-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f][^\\x01-\\x2f\\x3a-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f]*)?\\$');
     if tag is not null then
       token := tag || split_part(substr(body, pos + length(tag)), tag, 1) || tag;
     elsif rest ~ '^[eE]''' then
@@ -79,14 +80,15 @@ begin
     elsif rest ~ '^([uU]&)?"' then
       token := substring(substr(body, pos) from '^(?:[uU]&)?"(?:[^"]|"")*"');
     else
-      token := coalesce(substring(rest from e'^[^\\W\\d][\\w$]*'), substring(rest from e'^\\d+(?:\\.(?!\\.)\\d*)?'),
+      token := coalesce(substring(rest from e'^[^\\x01-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f][^\\x01-\\x23\\x25-\\x2f\\x3a-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f]*'),
+        substring(rest from e'^\\d+(?:\\.(?!\\.)\\d*)?'),
         substring(rest from e'^(?::=|::|=>|<=|>=|<>|!=|<<|>>|\\.\\.)'), left(rest, 1));
     end if;
     if token is null or substr(body, pos, length(token)) <> token then
       perform pgflow.flow_fail_(body, pos, 'a quote is not closed');
     end if;
     tokens := tokens || token;
-    low := low || case when left(token, 1) in ('"', '''', '$') then token else lower(token) end;
+    low := low || case when left(token, 1) in ('"', '''', '$') then token else lower(token collate "C") end;
     places := places || pos;
     pos := pos + length(token);
   end loop;
@@ -101,10 +103,21 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select case when token ~ e'^[^\\W\\d]' and token !~ '''' then lower(token)
+  select case when token ~ e'^[^\\x01-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f]' and token !~ '''' then lower(token collate "C")
     when left(token, 1) = '"' then replace(substr(token, 2, length(token) - 2), '""', '"') end
 $$;
 comment on function pgflow.flow_name_(text) is 'The identifier that a token is; null if it is none';
+
+create or replace function pgflow.flow_quoted_(name text)
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  -- quote_ident leaves words alone that only plpgsql reserves, such as loop.
+  select '"' || replace(name, '"', '""') || '"'
+$$;
+comment on function pgflow.flow_quoted_(text) is 'An identifier in quotes, whichever it is';
 
 create or replace function pgflow.flow_is_label_(low text[], i int)
 returns boolean

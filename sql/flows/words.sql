@@ -61,7 +61,9 @@ declare
 begin
   if i = stop then
     return null;
-  elsif low[i] <> 'into' or i + 2 <> stop or not pgflow.flow_has_(c->'variables', target) then
+  elsif low[i] = 'into' and i + 2 = stop and not pgflow.flow_has_(c->'variables', target) then
+    perform pgflow.flow_fail_(body, places[i + 1], format('the variable %s is not declared', low[i + 1]));
+  elsif low[i] <> 'into' or i + 2 <> stop then
     perform pgflow.flow_fail_(body, places[i], format('%s is not understood', low[i]),
       'The last that a statement says is: into a declared variable.');
   end if;
@@ -226,8 +228,9 @@ begin
   c := pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'test', 'at', places[i]) || case
     -- Only plpgsql itself knows the names of conditions.
     when is_handler then jsonb_build_object('opts', jsonb_build_object('if', left('when ' || expr, 100)), 'code', format('begin raise exception using message = ''-'', errcode = '
-      'coalesce(%I.error->>''sqlstate'', ''P0001''); exception when %s then return ''true''; '
-      'when others or query_canceled or assert_failure then return ''false''; end;', c->>'workflow', expr))
+      'coalesce(%s.error->>''sqlstate'', ''P0001''); exception when %s then return ''true''; '
+      'when others or query_canceled or assert_failure then return ''false''; end;',
+      pgflow.flow_quoted_(c->>'workflow'), expr))
     when coalesce(top->>'subject', '') <> '' then jsonb_build_object('expr', format('(%s) in (%s)', top->>'subject',
       expr))
     else jsonb_build_object('expr', expr) end);
@@ -290,10 +293,11 @@ begin
       'Declare it as the row type of a table, a scalar or jsonb; a record lives within a step.');
   end if;
   c := pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'rows', 'at', places[i], 'name', 'for ' || target, 'code',
+    -- As rows of a WITH, which a change may return too.
     format(case when pgflow.flow_is_row_(type, array(select jsonb_array_elements_text(c->'schemas'))::name[])
-      then 'return (select coalesce(pg_catalog.jsonb_agg(pg_catalog.to_jsonb(_q)), ''[]'') from (%s) _q);'
-      else 'return (select coalesce(pg_catalog.jsonb_agg(pg_catalog.to_jsonb(_q._x)), ''[]'') from (%s) _q(_x));' end,
-      expr)));
+      then 'with _q as (%s) select coalesce(pg_catalog.jsonb_agg(pg_catalog.to_jsonb(_q)), ''[]'') as x into _l from _q;'
+      else 'with _q(_x) as (%s) select coalesce(pg_catalog.jsonb_agg(pg_catalog.to_jsonb(_q._x)), ''[]'') as x into _l '
+        'from _q;' end || ' return _l.x;', expr)));
   c := pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'next', 'opts', jsonb_build_object('var', target, 'rows',
     pgflow.flow_count_(c))));
   return pgflow.flow_add_(c - 'label', 'stack', jsonb_build_object('what', 'loop', 'again', pgflow.flow_count_(c),
@@ -396,7 +400,8 @@ begin
         'A block with something durable in it has no variables of the same name as those around it.');
     end if;
     c := pgflow.flow_add_(c, 'variables', variable - '{value,at}'::text[]);
-    code := code || format(' %I.%I := %s;', c->>'workflow', variable->>'name', coalesce(variable->>'value', 'null'));
+    code := code || format(' %s.%s := %s;', pgflow.flow_quoted_(c->>'workflow'),
+      pgflow.flow_quoted_(variable->>'name'), coalesce(variable->>'value', 'null'));
   end loop;
   return pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'set', 'name', 'declare', 'at', places[i], 'code', code));
 end
@@ -437,7 +442,7 @@ begin
   elsif c->'stack' <> '[]' or c ? 'handler' then
     perform pgflow.flow_fail_(body, places[i], 'exception stands at the end of a block, once');
   end if;
-  c := pgflow.flow_add_(c, 'nodes', '{"op": "return", "code": "return null;", "line": 1}');
+  c := pgflow.flow_add_(c, 'nodes', '{"op": "return", "code": "return null;", "line": 1, "opts": {"void": true}}');
   c := c || jsonb_build_object('handler', pgflow.flow_count_(c) + 1);
   return pgflow.flow_add_(c, 'stack', jsonb_build_object('what', 'handler', 'outs', jsonb '[]', 'at', places[i], 'from',
     c->'handler'));
@@ -497,7 +502,7 @@ begin
       jsonb_build_object('lock', top->'lock')));
     c := pgflow.flow_set_(c, (top->>'lock')::int, 'alt', pgflow.flow_count_(c) + 1);
   elsif is_last then
-    c := pgflow.flow_add_(c, 'nodes', '{"op": "return", "code": "return null;", "line": 1}') || '{"is_over": true}';
+    c := pgflow.flow_add_(c, 'nodes', '{"op": "return", "code": "return null;", "line": 1, "opts": {"void": true}}') || '{"is_over": true}';
   end if;
   return c #- '{stack,-1}';
 end
@@ -512,6 +517,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   case low[i]
+  when 'foreach' then
+    perform pgflow.flow_fail_(body, places[i], 'a loop with steps in it over an array is written as: '
+      'for variable in select unnest(array) loop');
   when 'patched' then
     perform pgflow.flow_fail_(body, places[i], 'patched is not needed: a run keeps the version that it began with');
   else
@@ -550,9 +558,9 @@ begin
   if low[i + 1] in ('next', 'query') then
     perform pgflow.flow_fail_(body, places[i], format('a workflow returns one value: no return %s', low[i + 1]));
   end if;
-  return pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'return', 'at', places[i], 'code',
-    case when stop = i + 1 then 'return null;'
-      else pgflow.flow_value_(pgflow.flow_cut_(body, places, i + 1, stop)) end));
+  return pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'return', 'at', places[i]) || case
+    when stop = i + 1 then '{"code": "return null;", "opts": {"void": true}}'
+    else jsonb_build_object('code', pgflow.flow_value_(pgflow.flow_cut_(body, places, i + 1, stop))) end);
 end
 $$;
 comment on function pgflow.flow_return_(jsonb, text, text[], int[], int, int) is 'return: the result of the run';
@@ -707,9 +715,9 @@ begin
   end loop;
   return pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'each', 'name', pgflow.flow_name_(low[child + 1]),
     'at', places[i], 'opts', opts, 'code',
-    format('return (select coalesce(pg_catalog.jsonb_agg(%s), ''[]'') from (%s) %I);',
-      pgflow.flow_arguments_(body, low, places, child + 3, closing), pgflow.flow_cut_(body, places, i + 4, child),
-        target)));
+    format('with %s as (%s) select coalesce(pg_catalog.jsonb_agg(%s), ''[]'') as x into _l from %1$s; return _l.x;',
+      pgflow.flow_quoted_(target), pgflow.flow_cut_(body, places, i + 4, child),
+      pgflow.flow_arguments_(body, low, places, child + 3, closing))));
 end
 $$;
 comment on function pgflow.flow_each_(jsonb, text, text[], int[], int, int) is 'for each: a child for each row';

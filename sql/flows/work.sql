@@ -151,11 +151,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   answer jsonb;
-  ops text[] := array(select distinct n.op from pgflow.flow_node n where n.flow_id = f.flow_id);
-  -- Whom else its end concerns: no step of it beats.
-  has_kin boolean := (select r.parent_run_id is not null or r.deadline_at is not null or r.heritage is not null
-    or exists (select from pgflow.run c where c.parent_run_id = r.run_id) from pgflow.run r where r.run_id = f.run_id);
+  ops text[];
+  has_kin boolean; -- whom else its end concerns: no step of it beats
 begin
+  select array(select distinct n.op from pgflow.flow_node n where n.flow_id = f.flow_id),
+    r.parent_run_id is not null or r.deadline_at is not null or r.heritage is not null
+      or exists (select from pgflow.run c where c.parent_run_id = r.run_id)
+  into ops, has_kin from pgflow.run r where r.run_id = f.run_id;
   perform pgflow.drop_frames_(array[f.run_id]);
   answer := pgflow.commit_units(jsonb_build_object('worker', worker_id, 'units', jsonb '[]',
       'runs', jsonb_build_array(jsonb_build_array(f.run_id, token, f.seq)),
@@ -590,6 +592,7 @@ declare
   flow record; -- not its text, which may be long
   node pgflow.flow_node;
   value jsonb;
+  taken jsonb; -- the variables of a step that is taken back, as they were behind it
   error jsonb;
   asked record;
   place text := 'leased';
@@ -612,7 +615,7 @@ begin
   -- What share_worker_ does, and the salt stays at hand. In the query, the latch would be planned anew each time.
   select s.salt into salt from pgflow.salt s;
   if current_setting('transaction_isolation') <> 'read committed'
-    or not pg_try_advisory_xact_lock_shared(pgflow.latch_of_(salt, 'worker ' || worker_id))
+    or not pg_try_advisory_xact_lock_shared(pgflow.latch_of_(salt, concat('worker ', worker_id)))
   then
     perform from pgflow.lease e where e.run_id = run_id and e.token = token for no key update skip locked;
     if not found then
@@ -636,14 +639,14 @@ begin
   elsif f.seq is null or f.seq < held.last_seq then
     f := pgflow.fold_journal_(run_id, true);
   end if;
-  -- With the node at hand and the one behind it, which is all that one step looks at.
-  select w.function, w.definer, w.handler, n as node, x as follower, p.oid as proc, p.xmin as made_by, p.ctid as made_at
+  -- With the node at hand, which is all that one step looks at.
+  select w.function, w.definer, w.handler, n as node, p.oid as proc, p.xmin as made_by, p.ctid as made_at
   into flow
   from pgflow.flow w
   left join pgflow.flow_node n on n.flow_id = w.flow_id and n.pc = f.pc
-  left join pgflow.flow_node x on x.flow_id = w.flow_id and x.pc = n.next
   left join pg_proc p on p.oid = to_regprocedure(w.function) and p.prosecdef and p.proowner = w.definer
   where w.flow_id = f.flow_id;
+  node := flow.node;
   if held.is_told then
     select a.* into asked from pgflow.ask_flow_(f, worker_id, token, chain_id, '{}', '[]') a;
     f := asked.f;
@@ -652,7 +655,9 @@ begin
   end if;
 
   for nodes in 1 .. 10000 loop
-    exit when place <> 'leased' or steps >= steps_per_commit and (f.state = 'undoing' or timed = 'armed');
+    -- The end of the run, or a wait, right behind the last step (`leads`) needs no transaction of its own.
+    exit when place <> 'leased' or steps >= steps_per_commit
+      and (f.state = 'undoing' or timed = 'armed' or not node.opts ? 'leads');
     if f.state = 'undoing' and f.waits is null then
       value := pgflow.open_children_(run_id);
       if value <> '[]' then
@@ -665,13 +670,16 @@ begin
       block := case when not f.error ? 'cancelled' then pgflow.open_block_(f) end;
       if cardinality(f.undo) > coalesce((f.loops->block::text->>0)::int, 0) then
         f.pc := f.undo[cardinality(f.undo)];
+        select i.item into taken from pgflow.flow_item i
+        where i.run_id = run_id and i.pc = f.pc and i.n = cardinality(f.undo);
       elsif block is null and (f.error ? 'cancelled' or f.error ? 'is_last' or flow.handler is null) then
         value := pgflow.end_flow_(f, worker_id, token, chain_id,
           case when f.error ? 'cancelled' then 'cancelled' else 'failed' end, f.error->>'cancelled', null,
           case when not f.error ? 'cancelled' then f.error - 'is_last' end);
         return jsonb_build_object('place', 'ended', 'steps', steps, 'wake', wake || (value->'wake'));
       else
-        error := f.error - 'is_last';
+        value := f.error - 'is_last';
+        taken := null;
         if block is not null then
           select g.* into asked from pgflow.leave_block_(f, worker_id, token, chain_id, block) g;
           f := asked.f;
@@ -684,24 +692,15 @@ begin
           f.pc := flow.handler;
           f.state := 'handling';
         end if;
-        f.vars := f.vars || jsonb_build_object('error', error);
-        f.news := f.news || jsonb_build_object('error', error);
+        f.vars := f.vars || jsonb_build_object('error', value);
+        f.news := f.news || jsonb_build_object('error', value);
         f.error := null;
         f.is_marked := false;
       end if;
     end if;
-    case f.pc
-    when (flow.node).pc then
-      node := flow.node;
-    when (flow.follower).pc then
-      node := flow.follower;
-    else
+    if f.pc is distinct from node.pc then
       select n.* into node from pgflow.flow_node n where n.flow_id = f.flow_id and n.pc = f.pc;
-    end case;
-    -- The end of the run, or a wait, right behind the last step needs no transaction of its own.
-    exit when steps >= steps_per_commit
-      and node.op not in ('return', 'wait', 'sleep', 'event', 'ask', 'run', 'each');
-
+    end if;
     is_timed := node.op = 'step' and node.opts ? 'timeout';
     if is_timed then
       if timed = 'leave' then
@@ -709,13 +708,12 @@ begin
         exit;
       end if;
       began := case timed when 'armed' then statement_timestamp() else clock_timestamp() end;
+      usual := pgflow.bound_waits_((node.opts->>'timeout')::float8);
     end if;
-    value := null;
-    error := null;
     if node.op = 'rethrow' then
       error := f.vars->'error';
     elsif f.waits is null and (node.op not in ('wait', 'next', 'goto', 'try', 'leave', 'unlock')
-      or node.opts ? 'timeout')
+      or node.opts ? 'timeout') and not (node.opts ? 'void' and f.call > 0)
     then
       begin
         if flow.proc is null then
@@ -730,16 +728,13 @@ begin
             perform pgflow.check_flow_input_(f.flow_id, f.vars);
           end if;
         end if;
-        if is_timed then
-          usual := pgflow.bound_waits_((node.opts->>'timeout')::float8);
-        end if;
         if not pg_try_advisory_xact_lock_shared(pgflow.latch_of_(salt,
-          'definer ' || flow.definer || ' ' || pg_current_xact_id()::text)) -- see acting_
+          concat('definer ', flow.definer, ' ', pg_current_xact_id()))) -- see acting_
         then
           raise lock_not_available using message = 'the latch of the definer is taken';
         end if;
         execute 'select ' || left(flow.function, -length('(int, jsonb, jsonb)')) || '($1, $2, $3)'
-        into value using f.pc, f.vars, f.run;
+        into value using f.pc, coalesce(taken, f.vars), f.run;
         if pg_catalog.textne(pg_catalog.current_setting('search_path'), 'pg_catalog, pg_temp')
           or pg_catalog.textne(pg_catalog.current_setting('standard_conforming_strings'), 'on')
         then
@@ -760,7 +755,7 @@ begin
             raise query_canceled using message = 'the step was too slow';
           end if;
         end if;
-        is_same := value = f.vars;
+        is_same := value = coalesce(taken, f.vars);
         if not is_same then
           perform pgflow.check_json_(value::json, 'what a step makes of its variables');
         end if;
@@ -775,12 +770,18 @@ begin
         get stacked diagnostics state = returned_sqlstate, said = message_text, detail = pg_exception_detail,
           context = pg_exception_context;
         error := pgflow.error_of_(node, began, state, said, detail, context);
+        if is_timed then
+          perform set_config('lock_timeout', usual, true);
+        end if;
         stop := case when state = '57014' and error->>'type' <> 'StepTimeout' then said end;
       end;
+    else
+      value := null;
     end if;
 
     if error is not null then
       select a.* into asked from pgflow.fail_node_(f, node, worker_id, token, chain_id, error) a;
+      error := null;
       f := asked.after;
       place := asked.place;
       wake := wake || asked.wake;
@@ -792,11 +793,17 @@ begin
       call := f.call + case f.tries when 0 then 1 else 0 end;
       news := '{}';
       if not is_same then
-        news := pgflow.changes_(f.vars, value);
+        news := pgflow.changes_(coalesce(taken, f.vars), value);
       end if;
       insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at)
       values (run_id, f.seq + 1, call, 'c', node.name, news, json_build_array(json_build_array(call, 'q', node.name,
         null, null, pgflow.mark_(f))), token, pgflow.now_(), pgflow.now_());
+      if f.state = 'undoing' or node.opts ? 'undo' then
+        if taken is not null then
+          value := f.vars || news;
+        end if;
+        perform pgflow.keep_undo_(f, pgflow.owed_undo_(f, node), value);
+      end if;
       f := pgflow.fold_done_(f, node, f.seq + 1, call, value);
       steps := steps + 1;
     when 'rows' then

@@ -390,6 +390,10 @@ begin
   from (select distinct n.run_id from pgflow.flow_item n) i
   where not exists (select from pgflow.flow_frame f where f.run_id = i.run_id)
   union all
+  select 'a compensation has the variables of its step', format('run %s: the %s. of them', f.run_id, u.n)
+  from pgflow.flow_frame f cross join unnest(f.undo) with ordinality as u (pc, n)
+  where not exists (select from pgflow.flow_item i where i.run_id = f.run_id and i.pc = u.pc and i.n = u.n)
+  union all
   select 'a frame is no further than its journal', format('run %s: unit %s', f.run_id, f.seq)
   from pgflow.flow_frame f
   where f.seq > (select coalesce(max(u.seq), 0) from pgflow.unit u where u.run_id = f.run_id)
@@ -430,4 +434,4 @@ comment on column pgflow.flow_node.alt is 'The node after it where a condition d
 comment on column pgflow.flow_node.op is 'Kind of node';
 comment on column pgflow.flow_node.name is 'Name of the step, signal or workflow';
 comment on column pgflow.flow_node.opts
-  is 'retry, every and undo of a step; into, most and go_on of a wait or child; var and rows of a loop';
+  is 'retry, every and undo of a step; leads = a wait or the end is next; void = the result is null; into, most and go_on of a wait or child; var and rows of a loop';

@@ -169,7 +169,7 @@ begin
   undo a: insert into mark (what) values ('undo a');
   for i in 1 .. 2 loop
     b: insert into mark (what) values ('b' || i);
-    undo b: begin insert into mark (what) values ('undo b'); end;
+    undo b: begin insert into mark (what) values ('undo b' || i); end;
   end loop;
   {}
 end"""
@@ -177,7 +177,7 @@ end"""
 
 def test_compensations_run_backwards_and_then_the_run_has_failed(conn: Conn) -> None:
     assert flowkit.run(conn, SAGA.format("c: raise exception 'no';")) == ("failed", None, "no")
-    assert marks(conn) == ["a", "b1", "b2", "undo b", "undo b", "undo a"]
+    assert marks(conn) == ["a", "b1", "b2", "undo b2", "undo b1", "undo a"]
 
 
 def test_a_handler_comes_after_compensations(conn: Conn) -> None:
@@ -186,7 +186,7 @@ def test_a_handler_comes_after_compensations(conn: Conn) -> None:
         " into mark (what) values ('undo d'); if (error->>'step') = 'c' then raise; end if;"
     )
     assert flowkit.run(conn, body) == ("failed", None, "no")
-    assert marks(conn) == ["a", "b1", "b2", "undo b", "undo b", "undo a", "no", "undo d"]
+    assert marks(conn) == ["a", "b1", "b2", "undo b2", "undo b1", "undo a", "no", "undo d"]
 
 
 def test_a_compensation_that_cannot_be_done_waits_for_a_person(conn: Conn) -> None:
@@ -219,7 +219,7 @@ def test_a_cancel_takes_back_what_was_done(conn: Conn) -> None:
     wake(conn)
     work(conn)
     assert rows(conn, "select status, reason from pgflow.runs") == [("cancelled", "changed")]
-    assert marks(conn)[-3:] == ["undo b", "undo b", "undo a"]
+    assert marks(conn)[-3:] == ["undo b2", "undo b1", "undo a"]
 
 
 def test_a_cancel_by_force_leaves_no_frame(conn: Conn) -> None:
@@ -382,7 +382,7 @@ def test_a_value_beyond_the_limit_fails_its_step_alone(conn: Conn) -> None:
 
 
 def test_a_step_that_commits_fails(conn: Conn) -> None:
-    status, _, message = flowkit.run(conn, "begin a: if true then commit; end if; end")
+    status, _, message = flowkit.run(conn, "begin a: do $x$ begin commit; end $x$; end")
     assert (status, message) == ("failed", "invalid transaction termination")
 
 
@@ -598,6 +598,17 @@ def test_a_run_is_forked_and_rewound_at_every_unit(conn: Conn) -> None:
         finish(conn, f"fork {cut}")
         assert ended(conn, f"fork {cut}") == ("completed", 7, None), cut
     assert marks(conn).count("7[30, 40, 50]") >= units - 1
+
+
+def test_a_fork_hears_of_children_in_the_order_in_which_they_ended(conn: Conn) -> None:
+    make(conn, "leaf(n int)", "begin if n = 1 then wait for x; end if; a: perform 1 / (n - 2); end")
+    make(conn, "w()", "begin for each r in values (1), (2) run leaf(n => r.column1); end")
+    begin(conn)
+    work(conn)
+    assert ended(conn) == ("failed", None, "division by zero")
+    conn.execute("select pgflow.fork_run('k', at_seq => 3, new_key => 'f', effects => 'repeat')")
+    work(conn)
+    assert ended(conn, "f") == ("failed", None, "division by zero")
 
 
 def test_a_run_that_has_ended_is_rewound(conn: Conn) -> None:

@@ -144,6 +144,22 @@ RIGHT = {
     "a gate that is not answered": (
         "declare v jsonb; begin ask pay(n => 1) of 'bob', 'carl' quorum 2 timeout '0 s' into v; return jsonb_build_array(timed_out, v->>'verdict'); end",
         [True, "expire"], []),
+    "found lives on": ((
+        "declare r mark; begin a: insert into mark (what) values ('a'); select * into r from mark where what = 'z';"
+            " if not found then b: update mark set what = 'b'; end if; sleep '0 s'; return found; end"), True, ["b"]),
+    "plpgsql's own words are names in quotes": (
+        'declare "loop" mark; "if" int := 1; begin a: "if" := "if" + 1; return "if"; end', 2, []),
+    "letters of any language": ((
+        "declare größe int := 1; Ölstand text := $é$x$é$; begin schritt_ä: größe := größe + 1;"
+            " return größe || Ölstand; end"), "2x", []),
+    "rows that a change returns": ((
+        "declare r mark; begin a: insert into mark (what) values ('1'), ('2'); for r in update mark set what = what || '!'"
+            " returning * loop b: insert into mark (what) values (r.what || 'b'); end loop; end"), None,
+        ["1!", "2!", "1!b", "2!b"]),
+    "a compensation sees what its step has left": ((
+        "declare n int := 0; begin begin for i in 1 .. 2 loop a: n := n + 1; undo a: begin insert into mark (what)"
+            " values ('undo ' || i || n); n := 7; end; end loop; b: n := 9; perform 1 / 0; exception when others then"
+            " return n; end; end"), 7, ["undo 22", "undo 11"]),
     "a handler that ends": ("begin a: perform 1 / 0; exception when others then b: null; end", None,
         []),
 }  # fmt: skip
@@ -181,14 +197,14 @@ WRONG = {
     "begin a timeout '1 s' timeout '2 s': null; end": "line 1, column 23: a step begins as: name [timeout '5 s'] [retry 3 [every '10 s']]:",
     "begin a retry 3 each '1 s': null; end": "line 1, column 17: a step begins as: name [timeout '5 s'] [retry 3 [every '10 s']]:",
     "begin wait paid; end": "line 1, column 7: a wait is written as: wait for signal [timeout '3 days'] [into variable];",
-    "begin wait for paid into nope; end": "line 1, column 21: into is not understood",
+    "begin wait for paid into nope; end": "line 1, column 26: the variable nope is not declared",
     "begin emit 'x'; end": "line 1, column 7: a value of a stream is written as: emit value to stream;",
-    "begin wait for event 'x' into nope; end": "line 1, column 26: into is not understood",
+    "begin wait for event 'x' into nope; end": "line 1, column 31: the variable nope is not declared",
     "begin wait for event 'x' timeout '1 s' timeout '2 s'; end": "line 1, column 40: timeout is not understood",
     "begin wait for event 'x' matching into a; end": "line 1, column 26: matching is not understood",
     "begin ask gate into a; end": "line 1, column 7: a gate is written as: ask gate(parameter => value, ...) [of approvers] [quorum 2] [timeout '3 days'] [into v];",
     "begin ask gate(n => 1) from 'x'; end": "line 1, column 24: from is not understood",
-    "begin ask gate(n => 1) quorum 2 of 'x' into nope; end": "line 1, column 40: into is not understood",
+    "begin ask gate(n => 1) quorum 2 of 'x' into nope; end": "line 1, column 45: the variable nope is not declared",
     "begin spend; end": "line 1, column 7: what is spent is written as: spend '{\"usd\": 0.04}';",
     "begin publish 'x'; end": "line 1, column 7: an event is written as: publish payload to topic [key key];",
     "begin publish 'x' to 't' key; end": "line 1, column 7: an event is written as: publish payload to topic [key key];",
@@ -206,7 +222,7 @@ WRONG = {
     "begin set state a b; end": 'line 1, column 19: syntax error at or near "b"',
     "begin run child; end": "line 1, column 7: a child is written as: run workflow(parameter => value, ...) [into declared variable];",
     "begin run child(1); end": "line 1, column 17: arguments have names: parameter => value",
-    "begin run child(a => 1) into nope; end": "line 1, column 25: into is not understood",
+    "begin run child(a => 1) into nope; end": "line 1, column 30: the variable nope is not declared",
     "begin for each r in select 1; end": "line 1, column 7: for each is written as: for each row in query run workflow(...) [at most 10] [into v] [on failure continue];",
     "begin for each a in select 1 run c(x => 1); end": "line 1, column 16: a is a variable: give the rows of for each a name of their own",
     "begin for each r in select 1 run c(x => 1) at most 0; end": "line 1, column 44: at is not understood",
@@ -217,6 +233,8 @@ WRONG = {
     "begin else a: null; end": "line 1, column 7: else belongs to no if",
     "begin begin a: sleep '1 s'; end; end": "line 1, column 13: the step a has no statement",
     "begin commit; end": "line 1, column 7: commit is not for a step: pgflow commits it",
+    "begin x: null; if a = 1 then rollback; end if; end": "line 1, column 30: rollback is not for a step: pgflow commits it",
+    "declare x int; begin foreach x in array '{1}'::int[] loop b: null; end loop; end": "line 1, column 22: a loop with steps in it over an array is written as: for variable in select unnest(array) loop",
     "begin raise; end": "line 1, column 7: raise alone is for the handler of an exception",
     "begin return next 1; end": "line 1, column 7: a workflow returns one value: no return next",
     "begin a: perform 'x; end": "line 1, column 18: a quote is not closed",

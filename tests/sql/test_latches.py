@@ -45,9 +45,7 @@ def guesses(details: list[str]) -> list[str]:
         for function, seed in (("hashtextextended", ", 0"), ("hashtext", ""))
     ]
     pairs = [f"hashtext('pgflow.{n}'), {x}" for n in NAMES for x in ("0", "1", "hashtext('a')")]
-    hashed = [
-        f"('x' || encode(substr(sha256('{name}'), 1, 8), 'hex'))::bit(64)::bigint" for name in names
-    ]
+    hashed = [f"hashtextextended(encode(sha256('{name}'), 'hex'), 0)" for name in names]
     return [*numbers, *pairs, *hashed]
 
 

@@ -717,6 +717,12 @@ MUTATIONS: dict[str, list[list[str]]] = {
     "rows of a loop are of a frame": [
         ["insert into pgflow.flow_item (run_id, pc, n, item) values (%(ready)s, 1, 1, '1')"]
     ],
+    "a compensation has the variables of its step": [
+        [
+            FRAME.format(run="%(ready)s", seq=0, marked=False),
+            "update pgflow.flow_frame set undo = '{2}'",
+        ]
+    ],
     "a frame is no further than its journal": [
         [FRAME.format(run="%(ready)s", seq=5, marked=False)]
     ],
