@@ -509,11 +509,11 @@ table pgflow.flow_item, owner pgflow_owner
   -- The rows that an open loop walks, and the inputs and results of children that a for each starts
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   run_id bigint not null -- The run
-  pc integer not null -- The node that has read the rows
-  n integer not null -- Number of the row
+  pc integer not null -- The node that has read the rows, or that of a compensation
+  n integer not null -- Number of the row, or of the compensation among those that are owed
   call integer -- Number of the call that started the child; null = not yet
   is_done boolean not null default false -- True if the child has ended
-  item jsonb not null -- The row, or the input of the child
+  item jsonb not null -- The row, the input of the child, or the variables behind the step that is to be taken back
   output jsonb -- Result of the child, or {error, status}
   constraint flow_item_pkey PRIMARY KEY (run_id, pc, n)
 
@@ -525,7 +525,7 @@ table pgflow.flow_node, owner pgflow_owner
   alt integer -- The node after it where a condition does not hold, or no row is left
   op text not null -- Kind of node
   name text -- Name of the step, signal or workflow
-  opts jsonb not null -- retry, every and undo of a step; into, most and go_on of a wait or child; var and rows of a loop
+  opts jsonb not null -- retry, every and undo of a step; leads = a wait or the end is next; void = the result is null; into, most and go_on of a wait or child; var and rows of a loop
   constraint flow_node_pkey PRIMARY KEY (flow_id, pc)
 
 table pgflow.flow_right, owner pgflow_owner
@@ -3110,6 +3110,7 @@ function pgflow.adopt_obligations_(origin bigint, cut integer, heir bigint, toke
 function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id bigint, steps_per_commit integer DEFAULT 1, timed text DEFAULT 'run'::text) returns jsonb, owner pgflow_owner
   -- One transaction's worth of a run in SQL that a worker holds: up to so many steps, and what lies between them; answers its place (leased, parked, held, ended, lost) and chains for wake(); null = so many steps, nothing else. timed: leave = stops before a step that has a timeout and answers its seconds, armed = statement_timeout is set to them. Commit before anything else
   plpgsql volatile security definer
+  set standard_conforming_strings=on
   set jit=off
   grant execute to pgflow_worker
 
@@ -3204,6 +3205,10 @@ function pgflow.ask_locks_(questions jsonb, positions integer[], seqs integer[],
 
 function pgflow.assign_(f pgflow.flow_frame, variable text, value jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- Sets a variable, if there is one
+  plpgsql immutable
+
+function pgflow.at_most_(count integer) returns integer, owner pgflow_owner
+  -- The limit of a query that a caller names; PF003 if it is below zero
   plpgsql immutable
 
 function pgflow.attach_schedules(worker_id integer, names text[]) returns integer, owner pgflow_owner
@@ -3489,6 +3494,10 @@ function pgflow.check_flows_() returns TABLE(invariant text, detail text), owner
   -- Frames of runs in SQL agree with their journals
   plpgsql volatile
 
+function pgflow.check_form_(form text, wanted text, what text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a value whose json_typeof is not the one that is wanted, array or object
+  plpgsql immutable
+
 function pgflow.check_gates_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Gates asked are answered, expired, given up or open; what is open is owed, and its run waits for it
   plpgsql volatile
@@ -3561,6 +3570,10 @@ function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow
   -- Refuses (PF003) labels or metadata that no run can have
   plpgsql immutable
 
+function pgflow.check_objects_(list jsonb, what text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a value that is no array of objects
+  plpgsql immutable
+
 function pgflow.check_obligations_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Every obligation that was opened is closed or in owed; a completed run has left none behind
   plpgsql volatile
@@ -3622,6 +3635,10 @@ function pgflow.check_steps_() returns TABLE(invariant text, detail text), owner
   -- Beats and drafts of steps are of open runs
   plpgsql volatile
 
+function pgflow.check_tenant_(tenant text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a tenant that no run can have
+  plpgsql immutable
+
 function pgflow.check_tenants_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Roles of tenants that another role lets act for all, and runs that have another tenant than what they come from
   sql volatile
@@ -3647,6 +3664,10 @@ function pgflow.check_workflow(workflow text, version integer DEFAULT NULL::inte
   plpgsql stable
   grant execute to pgflow_client
   grant execute to pgflow_operator
+
+function pgflow.check_zone_(zone text) returns text, owner pgflow_owner
+  -- Refuses (PF003) a name of no time zone, and answers any other
+  plpgsql stable
 
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
@@ -4118,6 +4139,12 @@ function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   -- Status of a run that has ended and so takes no mail; null while it is open
   plpgsql stable
 
+function pgflow.ended_roots_(ended_before timestamp with time zone, after bigint, max integer, tenants text[] DEFAULT NULL::text[]) returns TABLE(root bigint, newest bigint), owner pgflow_owner
+  -- Heads of families that ended before a time, so many behind a run, of these tenants or of all; and the newest generation of each
+  plpgsql stable
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+
 function pgflow.error_of_(node pgflow.flow_node, began timestamp with time zone, sqlstate text, message text, detail text, context text) returns jsonb, owner pgflow_owner
   -- The error of a node, as its journal has it
   plpgsql volatile
@@ -4274,6 +4301,11 @@ function pgflow.first_failure_(run_id bigint) returns integer, owner pgflow_owne
 function pgflow.first_run_(run_id bigint, seq integer) returns bigint, owner pgflow_owner
   -- The run to which a unit of a journal happened, of which others have copies
   plpgsql stable
+
+function pgflow.first_run_since_(at timestamp with time zone) returns bigint, owner pgflow_owner
+  -- The first run that was made at this time or later, found by some probes: numbers of runs grow with time, but for starts that went on at the same time
+  plpgsql stable
+  set enable_seqscan=off
 
 function pgflow.fits_(e pgflow.event, w pgflow.event_wait) returns boolean, owner pgflow_owner
   -- True if a run that waits waits for this event
@@ -4442,6 +4474,10 @@ function pgflow.flow_place_word_(c jsonb, body text, low text[], places integer[
 function pgflow.flow_publish_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- publish: an event, in a step of its own
   plpgsql immutable
+
+function pgflow.flow_quoted_(name text) returns text, owner pgflow_owner
+  -- An identifier in quotes, whichever it is
+  sql immutable
 
 function pgflow.flow_raise_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- raise: the error that a handler has
@@ -4987,6 +5023,10 @@ function pgflow.keep_schedules(worker_id integer, max integer DEFAULT 100, at_on
   set jit=off
   grant execute to pgflow_worker
 
+function pgflow.keep_undo_(f pgflow.flow_frame, undo integer[], vars jsonb) returns void, owner pgflow_owner
+  -- Keeps the variables behind a step for its compensation, and drops them once it is done
+  plpgsql volatile
+
 function pgflow.key_counts_(chain bigint, key_seconds double precision) returns boolean, owner pgflow_owner
   -- True if a chain is open, or was started less than so many seconds ago: then it still has its key
   sql volatile
@@ -5299,8 +5339,8 @@ function pgflow.name_blobs_() returns trigger, owner pgflow_owner
   plpgsql volatile
 
 function pgflow.names_of_(path json) returns text[], owner pgflow_owner
-  -- Array of the texts of a JSON array
-  sql immutable
+  -- Array of the texts of a JSON array; PF003 if it is none
+  plpgsql immutable
 
 function pgflow.needs_(name text, risk text, request jsonb, me bigint DEFAULT NULL::bigint, decision text DEFAULT NULL::text, is_planned boolean DEFAULT false, OUT version integer, OUT needs text, OUT terms jsonb) returns record, owner pgflow_owner
   -- Judgement of the policy in force on an effect of a run: its version, gate, nothing or null where no rule fits, and the terms of the gate where the rule says any
@@ -6849,7 +6889,7 @@ function pgflow.unbegun_(queue text, upto bigint) returns TABLE(run_id bigint, c
 
 function pgflow.undeclared(declared jsonb) returns text[], owner pgflow_owner
   -- Names in an app's declarations that are not set yet, in the form that declare_app takes
-  sql stable security definer
+  plpgsql stable security definer
   set jit=off
   grant execute to pgflow_client
   grant execute to pgflow_declarer

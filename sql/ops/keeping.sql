@@ -86,7 +86,8 @@ begin
     return;
   end if;
   perform set_config('synchronous_commit', 'off', true);
-  select array_agg(h.root), array_agg(h.newest) into seen, newest from pgflow.ended_roots_(soonest, after, pgflow.at_most_(max)) h;
+  select array_agg(h.root), array_agg(h.newest) into seen, newest
+  from pgflow.ended_roots_(soonest, after, pgflow.at_most_(max)) h;
   last_root := seen[cardinality(seen)];
   for due in
     select g.rule, array_agg(g.root order by g.root) as roots,

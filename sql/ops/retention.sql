@@ -301,7 +301,9 @@ begin
   -- One at a time: two that delete the same rows in different orders would deadlock.
   perform pg_advisory_xact_lock(pgflow.latch_('retention'));
   perform set_config('synchronous_commit', 'off', true);
-  roots := array(select h.root from pgflow.ended_roots_(ended_before, after, pgflow.at_most_(max), pgflow.own_tenants()) h);
+  roots := array(
+    select h.root from pgflow.ended_roots_(ended_before, after, pgflow.at_most_(max), pgflow.own_tenants()) h
+  );
   last_root := roots[cardinality(roots)];
   gone := pgflow.removable_(roots, array_fill(ended_before, array[cardinality(roots)]), t);
   runs := cardinality(gone);
