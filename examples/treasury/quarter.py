@@ -33,8 +33,9 @@ from examples.treasury.proof import bank_book_of, count_tries, prove, table
 from examples.treasury.rates import business_days
 from examples.treasury.workflow import cfo_ack, key_of, opening, treasury_day
 from pgflow import App
-from pgflow._db.dsn import redact_dsn, resolve_dsn
+from pgflow._db.dsn import resolve_dsn
 from pgflow.schema import migrate_dsn
+from pgflow.texts import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -256,7 +257,7 @@ def database(dsn: str | None, say: Callable[[str], None]) -> Iterator[str]:
             named = stack.enter_context(acquire()).dsn
             say(f"postgres the embedded server, {named}")
         else:
-            say(f"postgres {redact_dsn(named)}")
+            say(f"postgres {without_secrets(named)}")
         migrate_dsn(named)
         yield named
 

@@ -225,7 +225,7 @@ def batch_of(
     inputs: Iterable[tuple[Any, ...]],
     keys: Sequence[str] | None,
     interceptors: Sequence[Interceptor],
-    envelopes: Envelopes | None = None,
+    envelopes: Envelopes | None,
 ) -> Batch:
     """A batch of starts.
 

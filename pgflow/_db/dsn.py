@@ -15,11 +15,9 @@ from collections.abc import Mapping
 from urllib.parse import quote, unquote
 
 from pgflow.errors import InvalidArgument
-from pgflow.texts import MASK, without_secrets
 
 VARIABLES = ("PGFLOW_DSN", "DATABASE_URL")
 SCHEMES = ("postgresql", "postgres", "pgsql", "postgis")
-SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
 _URL = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)(?:\+(?P<driver>\w+))?://(?P<rest>.*)", re.DOTALL
@@ -206,44 +204,3 @@ def _is_whole(given: Mapping[str, object]) -> bool:
     return not any("@" in host[1:] for host in hosts) and all(
         port.isdecimal() or not port for port in ports
     )
-
-
-def redact_dsn(dsn: str) -> str:
-    """Hide the secrets of a connection string, for logs and messages.
-
-    Args:
-        dsn: A URL or ``keyword=value`` pairs, well-formed or not.
-
-    Returns:
-        The same with each password replaced by ``***``.
-
-    Example::
-
-        redact_dsn("postgresql://app:hunter2@db/orders")  # 'postgresql://app:***@db/orders'
-    """
-    url = _URL.fullmatch(dsn)
-    if url is None:
-        return without_secrets(dsn)
-    prefix = dsn[: url.start("rest")]
-    # A password with an unescaped character in it is still a password: up to the last @ is better
-    # than too little.
-    before_query, mark, query = url["rest"].partition("?")
-    if "@" not in before_query and "@" in query and ":" in before_query.partition("/")[0]:
-        before_query, mark, query = url["rest"], "", ""
-    return (
-        prefix
-        + _redact_user(before_query)
-        + mark
-        + "&".join(map(_redact_parameter, query.split("&")))
-    )
-
-
-def _redact_user(address: str) -> str:
-    userinfo, at, host = address.rpartition("@")
-    user, colon, _ = userinfo.partition(":")
-    return f"{user}:{MASK}{at}{host}" if colon else address
-
-
-def _redact_parameter(parameter: str) -> str:
-    name, equals, _ = parameter.partition("=")
-    return f"{name}={MASK}" if equals and unquote(name).lower() in SECRETS else parameter

@@ -97,8 +97,9 @@ class Execution:
     def __init__(self, claim: Claim, host: Host[Any], program: Program) -> None:
         self.claim = claim
         self.run_id = claim.run_id
-        self.parts = parts = Parts(claim, program.result, program.code_hash)
-        parts.is_undoing = self.is_undoing
+        self.parts = parts = Parts(
+            claim, program.result, program.code_hash, is_undoing=self.is_undoing
+        )
         # Made here, in the order of their needs, since each run has them.
         self.line = parts[Line] = Line(host, self)
         self.clock = parts[Clock] = Clock(parts)

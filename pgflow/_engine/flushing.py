@@ -460,7 +460,7 @@ class Flushing:
             self.inflight.over = []
         return self.inflight
 
-    def end_fence(self, call: StepCall, flush: Flush, *, committed: bool, at_us: int = 0) -> None:
+    def end_fence(self, call: StepCall, flush: Flush, *, committed: bool, at_us: int) -> None:
         """End the fence: release the outcome if the transaction committed, else drop it."""
         self.locked = False
         self.inflight = None

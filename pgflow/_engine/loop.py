@@ -230,7 +230,6 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self._exception_handler: (
             Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None
         ) = None
-        self.swallowed_unwinds = 0
 
     # ------------------------------------------------------------ running
 
@@ -347,7 +346,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             _forget_callbacks(awaited)
 
     def _throw(self, stack: Any) -> None:
-        """Throw Unwind until the code ends. Abandon and count code that swallows every throw."""
+        """Throw Unwind until the code ends. Abandon code that swallows every throw."""
         for _ in range(MAX_SWALLOWED_UNWINDS):
             try:
                 awaited = stack.throw(Unwind())
@@ -357,7 +356,6 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                 awaited._asyncio_future_blocking = (
                     False  # as a task does; otherwise the same future cannot be awaited again
                 )
-        self.swallowed_unwinds += 1
         _abandoned.append(stack)
         log.warning(
             "run %s: a coroutine would not be unwound and was abandoned: %r",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pgflow._model.claims import Claim
-from pgflow._model.codecs import ANYTHING, Codec
+from pgflow._model.codecs import Codec
 
 P = TypeVar("P")
 
@@ -21,10 +21,10 @@ class Parts(dict[type[Any], Any]):
     def __init__(
         self,
         claim: Claim,
-        result: Codec[Any] = ANYTHING,
-        code_hash: str = "",
+        result: Codec[Any],
+        code_hash: str,
         *,
-        is_undoing: bool = False,
+        is_undoing: bool,
     ) -> None:
         super().__init__()
         self.claim = claim

@@ -18,12 +18,11 @@ from pgflow._db.calls import cluster, start
 from pgflow._db.query import OnAsyncConnection, run_on_async
 from pgflow._flow.scope import StepScope, current
 from pgflow._flow.signals import Signal
-from pgflow._flow.step import AsyncStep
+from pgflow._flow.step import own_transaction
 from pgflow._flow.workflow import workflow
 from pgflow._model.codecs import ANYTHING
 from pgflow._model.envelopes import open_text, seal_metadata
 from pgflow._model.exceptions import Recorded
-from pgflow._model.kinds import StepKind
 from pgflow._model.options import StartOptions
 from pgflow.errors import InvalidArgument, KeyConflict, RunNotFound
 
@@ -113,14 +112,9 @@ async def _cancel(connection: psycopg.AsyncConnection[Any], key: str) -> None:
     scope.chains_to_wake += tuple(sent.chains)
 
 
-def _step_of(fn: Any, name: str) -> AsyncStep[..., Any, Any]:
-    made: Any = AsyncStep(fn, StepKind.TRANSACTION, name, 1, None, (RunNotFound, InvalidArgument))
-    made.isolation, made.provider, made.connection_parameter = None, None, "connection"
-    return made  # type: ignore[no-any-return]
-
-
-_starting = _step_of(_start, "start_elsewhere")
-_cancelling = _step_of(_cancel, "cancel_elsewhere")
+_REFUSALS = (RunNotFound, InvalidArgument)
+_starting = own_transaction(_start, "start_elsewhere", _REFUSALS)
+_cancelling = own_transaction(_cancel, "cancel_elsewhere", _REFUSALS)
 
 
 @workflow(name=ELSEWHERE, queue=ELSEWHERE)

@@ -23,11 +23,11 @@ from pgflow._db.query import OnAsyncConnection, Steps, run_steps_async
 from pgflow._flow.notes import updating
 from pgflow._flow.run_info import EPOCH
 from pgflow._flow.scope import StepScope, current
-from pgflow._flow.step import AsyncStep, resolve_hints
+from pgflow._flow.step import AsyncStep, own_transaction, resolve_hints
 from pgflow._flow.updating import UpdateFunction
 from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.envelopes import Envelopes, open_text, seal_text
-from pgflow._model.kinds import Kind, StepKind
+from pgflow._model.kinds import Kind
 from pgflow._model.names import is_name
 from pgflow.errors import DefinitionError, InvalidArgument, VersionConflict
 
@@ -375,9 +375,8 @@ def update(fn: Callable[Concatenate[Any, P], R], /) -> Update[P, R]:
 
 def _make_step(name: str, fn: Callable[..., Any], returns: Any) -> Any:
     """A transactional step of the library's own, on a connection of the worker's."""
-    made: Any = AsyncStep(fn, StepKind.TRANSACTION, name, 1, None, (VersionConflict,))
+    made = own_transaction(fn, name, (VersionConflict,))
     made._hints = {**made.hints, "return": returns}
-    made.isolation, made.provider, made.connection_parameter = None, None, "connection"
     return made
 
 

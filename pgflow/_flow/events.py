@@ -21,12 +21,11 @@ from pgflow._db.failures import ours
 from pgflow._db.query import OnAsyncConnection, Query, run_by, run_on_async, run_through
 from pgflow._engine.events import Events
 from pgflow._flow.scope import StepScope, WorkflowScope, async_scope, current, sync_scope
-from pgflow._flow.step import AsyncStep, Calls, follow, follow_sync
+from pgflow._flow.step import Calls, follow, follow_sync, own_transaction
 from pgflow._model.codecs import codec_for, encode_by_class, encode_plain
 from pgflow._model.durations import Duration, duration
 from pgflow._model.envelopes import Envelopes, seal_text
 from pgflow._model.events import Event, Wanted
-from pgflow._model.kinds import StepKind
 from pgflow._model.names import is_name
 from pgflow.errors import InvalidArgument, NotInRunError, WrongColourError
 
@@ -50,21 +49,16 @@ def encode_event(topic: str, payload: Any, key: str | None, envelopes: Envelopes
     return seal_text(envelopes, encode_by_class(payload, what, may_mark=False), what)
 
 
-def _make() -> AsyncStep[..., int, Any]:
-    async def publish_event(
-        connection: psycopg.AsyncConnection[Any], topic: str, payload: str, key: str | None
-    ) -> int:
-        scope = current.get()
-        assert isinstance(scope, StepScope)
-        query = calls.publish(topic, payload, key, scope.claim.run_id)
-        return await run_on_async(OnAsyncConnection(connection), query)
-
-    made: Any = AsyncStep(publish_event, StepKind.TRANSACTION, "publish", 1, None, ())
-    made.isolation, made.provider, made.connection_parameter = None, None, "connection"
-    return made  # type: ignore[no-any-return]
+async def _publish(
+    connection: psycopg.AsyncConnection[Any], topic: str, payload: str, key: str | None
+) -> int:
+    scope = current.get()
+    assert isinstance(scope, StepScope)
+    query = calls.publish(topic, payload, key, scope.claim.run_id)
+    return await run_on_async(OnAsyncConnection(connection), query)
 
 
-_step = _make()
+_step = own_transaction(_publish, "publish")
 
 
 def _in_body(topic: str, payload: Any, key: str | None) -> tuple[StepScope, Query[int]] | None:

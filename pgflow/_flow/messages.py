@@ -12,7 +12,7 @@ an answer is parked.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, ParamSpec, TypeVar, cast
 
 import psycopg
@@ -28,10 +28,10 @@ from pgflow._flow.scope import (
     sync_scope,
 )
 from pgflow._flow.signals import Signal
-from pgflow._flow.step import AsyncStep
+from pgflow._flow.step import own_transaction
 from pgflow._flow.updates import UpdateHandler, read_reply
 from pgflow._model.envelopes import Envelopes, is_hiding
-from pgflow._model.kinds import EndedAs, StepKind
+from pgflow._model.kinds import EndedAs
 from pgflow._model.messages import Delivery
 from pgflow.errors import (
     InvalidArgument,
@@ -115,14 +115,9 @@ async def _send_update(
     return scope.key
 
 
-def _step_of(fn: Callable[..., Any], name: str) -> AsyncStep[..., Any, Any]:
-    made: Any = AsyncStep(fn, StepKind.TRANSACTION, name, 1, None, (RunNotFound, KeyConflict))
-    made.isolation, made.provider, made.connection_parameter = None, None, "connection"
-    return made  # type: ignore[no-any-return]
-
-
-_signalling: AsyncStep[..., Delivery, Any] = _step_of(_send_signal, "send")
-_asking: AsyncStep[..., str, Any] = _step_of(_send_update, "execute_update")
+_REFUSALS = (RunNotFound, KeyConflict)
+_signalling = own_transaction(_send_signal, "send", _REFUSALS)
+_asking = own_transaction(_send_update, "execute_update", _REFUSALS)
 
 
 def _stored(key: str, signal: Signal[T], value: T) -> tuple[str, str, str]:

@@ -37,6 +37,7 @@ from pgflow.errors import (
 )
 
 P = ParamSpec("P")
+R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 F = TypeVar("F")
 
@@ -395,6 +396,21 @@ class AsyncStep(Step[P, R_co], Generic[P, R_co, F]):
     else:
         __call__ = Step.aio  # the same function: one call fewer for each step
         tell_is_awaited(__call__)
+
+
+def own_transaction(
+    fn: Callable[..., Coroutine[Any, Any, R]],
+    name: str,
+    raises: Sequence[type[Exception]] = (),
+    timeout: Duration | None = None,
+) -> AsyncStep[..., R, Any]:
+    """Return a transactional step of pgflow's own: its body gets a connection of the worker first,
+    which no call passes.
+    """
+    made: Any = AsyncStep(fn, StepKind.TRANSACTION, name, 1, timeout, raises)
+    made.isolation = made.provider = None
+    made.connection_parameter = next(iter(inspect.signature(fn).parameters))
+    return made  # type: ignore[no-any-return]
 
 
 class SyncStep(Step[P, R_co], Generic[P, R_co, F]):

@@ -344,17 +344,24 @@ class AsyncPoolClient(AppBase, AsyncClient):
         return AsyncTenantClient(self, check_tenant(name))
 
 
-class AsyncTenantClient(AsyncClient):
-    """A client of one tenant, on the connections of an app."""
+class AsyncAppsClient(AsyncClient):
+    """A client that has its connections and definitions from an app."""
 
-    def __init__(self, app: AsyncPoolClient, tenant: str) -> None:
+    def __init__(self, app: AsyncPoolClient) -> None:
         self._app = app
-        self._tenant = tenant
         self._claims_keys = app._claims_keys
         self._interceptors = app._interceptors
         self._errors = app._errors
         self._envelopes = app._envelopes
         self._mapping = app._mapping
+
+
+class AsyncTenantClient(AsyncAppsClient):
+    """A client of one tenant, on the connections of an app."""
+
+    def __init__(self, app: AsyncPoolClient, tenant: str) -> None:
+        super().__init__(app)
+        self._tenant = tenant
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         asked = in_tenant(query, self._tenant)
@@ -445,7 +452,7 @@ class AsyncTenantClient(AsyncClient):
         return bound
 
 
-class AsyncBoundClient(AsyncClient):
+class AsyncBoundClient(AsyncAppsClient):
     """A client in an open transaction of the application."""
 
     _tenant: str | None = None
@@ -453,14 +460,9 @@ class AsyncBoundClient(AsyncClient):
     _send_signal = staticmethod(mail.send_signal)
 
     def __init__(self, app: AsyncPoolClient, connection: object, adapted: Adapted) -> None:
-        self._app = app
+        super().__init__(app)
         self._connection = connection
         self._adapted = adapted
-        self._interceptors = app._interceptors
-        self._errors = app._errors
-        self._envelopes = app._envelopes
-        self._mapping = app._mapping
-        self._claims_keys = app._claims_keys
         if app._cluster is not None:
             self._send_signal = cluster.send_signal
             self._cancel_run = cluster.cancel_run

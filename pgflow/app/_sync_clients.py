@@ -343,17 +343,24 @@ class PoolClient(AppBase, Client):
         return TenantClient(self, check_tenant(name))
 
 
-class TenantClient(Client):
-    """A client of one tenant, on the connections of an app."""
+class AppsClient(Client):
+    """A client that has its connections and definitions from an app."""
 
-    def __init__(self, app: PoolClient, tenant: str) -> None:
+    def __init__(self, app: PoolClient) -> None:
         self._app = app
-        self._tenant = tenant
         self._claims_keys = app._claims_keys
         self._interceptors = app._interceptors
         self._errors = app._errors
         self._envelopes = app._envelopes
         self._mapping = app._mapping
+
+
+class TenantClient(AppsClient):
+    """A client of one tenant, on the connections of an app."""
+
+    def __init__(self, app: PoolClient, tenant: str) -> None:
+        super().__init__(app)
+        self._tenant = tenant
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         asked = in_tenant(query, self._tenant)
@@ -444,7 +451,7 @@ class TenantClient(Client):
         return bound
 
 
-class BoundClient(Client):
+class BoundClient(AppsClient):
     """A client in an open transaction of the application."""
 
     _tenant: str | None = None
@@ -452,14 +459,9 @@ class BoundClient(Client):
     _send_signal = staticmethod(mail.send_signal)
 
     def __init__(self, app: PoolClient, connection: object, adapted: Adapted) -> None:
-        self._app = app
+        super().__init__(app)
         self._connection = connection
         self._adapted = adapted
-        self._interceptors = app._interceptors
-        self._errors = app._errors
-        self._envelopes = app._envelopes
-        self._mapping = app._mapping
-        self._claims_keys = app._claims_keys
         if app._cluster is not None:
             self._send_signal = cluster.send_signal
             self._cancel_run = cluster.cancel_run

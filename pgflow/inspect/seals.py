@@ -9,32 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Literal, LiteralString
+from typing import Any, LiteralString
 
 from pgflow._db.calls import seals as calls
-from pgflow._db.query import Query
-from pgflow.inspect.question import Question, Steps, all_rows, once, question, select
-
-FindingCode = Literal[
-    "run_missing",
-    "run_unsealed",
-    "units_missing",
-    "units_changed",
-    "units_added",
-    "outcome_missing",
-    "outcome_changed",
-    "redaction_unrecorded",
-    "seal_missing",
-    "seal_added",
-    "seal_changed",
-    "round_missing",
-    "round_changed",
-    "day_missing",
-    "day_changed",
-    "anchor_missing",
-    "anchor_changed",
-]
-"""Code of a finding."""
+from pgflow.inspect.question import Question, Steps, all_rows, once, only_row, question, select
 
 PAGE = 1000
 """Runs, or rounds, that one statement verifies."""
@@ -158,7 +136,7 @@ def list_seals(run_id: int) -> Question[list[SealRow]]:
 
 def read_seal_lag() -> Question[SealLag]:
     """Ask for the progress of the sealer. It counts the runs that are pending."""
-    return once(Query(_LAG, (), lambda rows: SealLag(*rows[0])))
+    return only_row(SealLag, _LAG)
 
 
 def read_anchor() -> Question[dict[str, Any]]:

@@ -61,9 +61,7 @@ def _answer(data: BatchAnswer | None) -> CommitAnswer:
     )
 
 
-def commit_units(
-    document: str, apart: Sequence[str] = (), *, careful: bool = False
-) -> Query[CommitAnswer]:
+def commit_units(document: str, apart: Sequence[str], *, careful: bool) -> Query[CommitAnswer]:
     """Commit a batch; ``apart``: the long values beside its document."""
     if apart:
         sql: LiteralString = "select pgflow.commit_units(%s::jsonb, %s::boolean, %s::json[])"
@@ -76,7 +74,7 @@ def commit_units(
 
 
 def commit_and_claim(
-    document: str, request: ClaimRequest, apart: Sequence[str] = ()
+    document: str, request: ClaimRequest, apart: Sequence[str]
 ) -> Query[tuple[CommitAnswer, list[Claim]]]:
     """Commit a batch and claim runs; ``apart``: the long values beside the document."""
     if apart:

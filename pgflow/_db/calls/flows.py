@@ -37,15 +37,3 @@ def reap_sessions() -> Query[int]:
     """Give away what calls held that are broken off, also those of this session."""
     sql = "select pgflow.reap_sessions(true)"
     return Query(sql, (), lambda rows: int(rows[0][0]))
-
-
-def compile_workflow(signature: str, body: str) -> Query[dict[str, Any]]:
-    """Say what a text would become; it is refused as `create_workflow` would refuse it."""
-    sql = "select pgflow.compile_workflow(%s::text, %s::text)"
-    return Query(sql, (signature, body), lambda rows: dict(rows[0][0]))
-
-
-def create_workflow(signature: str, body: str) -> Query[str]:
-    """Make a workflow in SQL, or its next version."""
-    sql = "select pgflow.create_workflow(%s::text, %s::text)"
-    return Query(sql, (signature, body), lambda rows: str(rows[0][0]))

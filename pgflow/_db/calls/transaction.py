@@ -21,7 +21,7 @@ class Recorded(NamedTuple):
 
 
 def begin_step(
-    run_id: int, token: int, call: int, idle_timeout_ms: int, durable_seq: int = 0
+    run_id: int, token: int, call: int, idle_timeout_ms: int, durable_seq: int
 ) -> Query[str]:
     """Check the lease and the last unit, and mark the transaction; return its number."""
     sql = "select pgflow.begin_step(%s::bigint, %s::bigint, %s::int, %s::int, %s::int)"
@@ -36,9 +36,9 @@ def fence_step(
     call: int,
     unit_rows: str,
     args_hash: int,
-    apart: Sequence[str] = (),
-    draws: Sequence[str] = (),
-    fences: Sequence[int] = (),
+    apart: Sequence[str],
+    draws: Sequence[str],
+    fences: Sequence[int],
 ) -> Query[int]:
     """Fence the lease and append units, immediately before COMMIT; return the database's time in
     microseconds. ``apart``: their long values. ``fences``: of the locks around the step.
@@ -46,39 +46,17 @@ def fence_step(
     None of them is to be booked: see ``Flushing.may_fence``. ``draws``: what it settles of a
     budget, the rows of ``d``.
     """
-    if draws or fences:
-        longest: LiteralString = (
-            "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, "
-            "%s::json[], %s::jsonb, %s::bigint[])"
-        )
-        return Query(
-            longest,
-            (
-                run_id,
-                token,
-                call,
-                f"[{unit_rows}]",
-                args_hash,
-                JsonTexts(apart) if apart else None,
-                f"[{','.join(draws)}]" if draws else None,
-                list(fences) if fences else None,
-            ),
-            lambda rows: int(rows[0][0]),
-        )
-    if apart:
-        longer: LiteralString = (
-            "select pgflow.fence_step("
-            "%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, %s::json[])"
-        )
-        return Query(
-            longer,
-            (run_id, token, call, f"[{unit_rows}]", args_hash, JsonTexts(apart)),
-            lambda rows: int(rows[0][0]),
-        )
-    sql = "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint)"
-    return Query(
-        sql, (run_id, token, call, f"[{unit_rows}]", args_hash), lambda rows: int(rows[0][0])
+    sql: LiteralString = (
+        "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint"
     )
+    params: tuple[object, ...] = (run_id, token, call, f"[{unit_rows}]", args_hash)
+    if apart or draws or fences:
+        sql += ", %s::json[]"
+        params += (JsonTexts(apart) if apart else None,)
+    if draws or fences:
+        sql += ", %s::jsonb, %s::bigint[]"
+        params += (f"[{','.join(draws)}]" if draws else None, list(fences) if fences else None)
+    return Query(sql + ")", params, lambda rows: int(rows[0][0]))
 
 
 def read_unit(run_id: int, seq: int) -> Query[Recorded | None]:

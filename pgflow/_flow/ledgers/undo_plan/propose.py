@@ -23,7 +23,7 @@ from pgflow._db.calls import policy as calls
 from pgflow._db.query import run_async
 from pgflow._flow.parameters import field_of, parameters_codec
 from pgflow._flow.scope import current
-from pgflow._flow.step import AsyncStep, Step
+from pgflow._flow.step import Step, own_transaction
 from pgflow._model.codecs import Codec, encode_loosely
 from pgflow._model.decisions import Decision
 from pgflow._model.effects import Risk
@@ -315,6 +315,5 @@ async def _review(
     )
 
 
-REVIEW: Any = AsyncStep(_review, StepKind.TRANSACTION, "pgflow.review", 1, WITHIN, ())
+REVIEW = own_transaction(_review, "pgflow.review", timeout=WITHIN)
 """The review of a plan: a transaction of the engine's own."""
-REVIEW.isolation, REVIEW.provider, REVIEW.connection_parameter = None, None, "conn"
