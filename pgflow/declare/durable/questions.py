@@ -39,7 +39,7 @@ class Question(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     message: str = ""
-    decisions: list[str] = Field(default_factory=list)
+    decisions: list[str] = Field([])  # of a factory in C pydantic reads the signature, by tokens
     response: str = ""
     decision: str = "approve"
 

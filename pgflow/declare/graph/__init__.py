@@ -26,9 +26,11 @@ Risk = Literal["reversible", "compensable", "irreversible"]
 
 
 class Part(BaseModel):
-    """Base of all parts of a graph: immutable, and without unknown keys."""
+    """Base of all parts of a graph: immutable, and without unknown keys. Most files have few kinds
+    of parts, so the validator of each is built for the first one.
+    """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Position(Part):
