@@ -67,6 +67,7 @@ def test_every_problem_has_file_line_and_column(folder):
     assert "broken.yaml:10:5: error: " in answer.out or "broken.yaml:12:" in answer.out
     assert "'c' depends_on unknown node 'nowhere'" in answer.out
     assert answer.err.startswith("1 of 1 file cannot be used: ")
+    assert ": ok" not in answer.out
 
 
 def test_json_is_one_object_a_line(folder):

@@ -38,6 +38,14 @@ def test_what_is_known_of_a_whole_journal_is_found_out_once():
     assert journal.called is journal.called
 
 
+def test_a_journal_is_finished_once_only_units_of_operators_are_left():
+    journal = Journal([UNIT, UNIT._replace(kind=Kind.OPERATOR)])
+    assert not journal.is_finished
+    for _ in range(2):
+        journal.take()
+        assert journal.is_finished
+
+
 def test_a_call_is_equal_to_itself_alone():
     one, other = StepCall(1, "ship", None, spec=SPEC), StepCall(1, "ship", None, spec=SPEC)
     assert one != other

@@ -343,7 +343,7 @@ def texts_of(mutant: Mutant) -> dict[str, str]:
     text = mutant.apply((REPOSITORY / mutant.path).read_text())
     found = {mutant.path: text}
     if mutant.twin:
-        with suppress(SyntaxError):  # what it would be is no code
+        with suppress(SyntaxError):  # the twin would not compile
             found[mutant.twin] = twin_of(text, mutant.path)
     return found
 

@@ -300,13 +300,14 @@ def bodies(text: str) -> Iterator[Body]:
 
 
 def statement_of(text: str, name: str) -> str:
-    """Return the statement that creates a function or view."""
+    """Return the statement that replaces a function or view."""
     head = next(found for found in HEAD.finditer(text) if found[2] == name)
     opening = BODY.search(text, head.end())
     end = head.end()
     if head[1] != "view" and opening is not None:
         end = text.index(opening[1], opening.end()) if opening[1] else opening.end()
-    return text[head.start() : text.index(";", end) + 1]
+    replaced = text[head.end() : text.index(";", end) + 1]
+    return f"create or replace {head[1]} pgflow.{name}{replaced}"
 
 
 def of_query(text: str) -> Iterator[tuple[str, Spliced]]:

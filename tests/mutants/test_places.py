@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from . import judge, places, recorder, traces
+from . import judge, places, recorder, sql_operators, traces
 
 PYTHON = '''
 """A module."""
@@ -138,6 +138,12 @@ def test_a_sync_twin_is_broken_with_the_async_file_that_it_is_made_of() -> None:
 def test_every_change_of_python_can_be_read() -> None:
     for mutant in places.find_in("pgflow/box.py", PYTHON):
         ast.parse(mutant.apply(PYTHON))
+
+
+def test_a_view_is_replaced_where_its_file_creates_it() -> None:
+    text = "drop view if exists pgflow.v;\ncreate view pgflow.v as\nselect 1 as n;\n"
+    replaced = sql_operators.statement_of(text, "v")
+    assert replaced == "create or replace view pgflow.v as\nselect 1 as n;"
 
 
 def test_what_is_only_shown_is_left_alone() -> None:

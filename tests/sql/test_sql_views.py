@@ -198,6 +198,20 @@ def test_the_timeline_tells_a_run_in_order(db: Conn) -> None:
     ]  # fmt: skip
 
 
+def test_the_end_of_a_stream_has_a_name_of_its_own(db: Conn) -> None:
+    run = begin(db)
+    commit(db, flush(run, unit("e", 1, "log", '"a"'), unit("e", 2, "log", None)))
+    query = "select event, name from pgflow.timeline order by seq"
+    assert rows(db, query) == [("emitted", "log"), ("stream_closed", "log")]
+
+
+def test_a_run_names_its_trace(db: Conn) -> None:
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    for parent in (f"00-{trace}-b7ad6b7169203331-01", "nonsense"):
+        start(db, metadata=json.dumps({"traceparent": parent}))
+    assert rows(db, "select trace_id from pgflow.traces order by run_id") == [trace, None]
+
+
 def test_every_kind_of_unit_has_a_name_and_every_name_a_kind(db: Conn) -> None:
     allowed = one(
         db,
@@ -356,15 +370,18 @@ def test_the_idempotency_key_of_a_later_generation_names_it(db: Conn) -> None:
 
 
 def test_queues_show_what_stands_where(db: Conn, one_of_each: dict[str, int]) -> None:
+    set_clock(db, T0 + seconds(9))
     start(db, "another", queue="q")
     db.execute(
         "select pgflow.set_queue('q', jsonb_build_object('concurrency', 7, 'max_deaths', 9)), pgflow.pause_queue('empty')"
     )
     query = "select queue, queued, running, waiting, paused, stuck, oldest_queued_at, max_running, max_deaths, paused_at from pgflow.queues order by 1"
     assert rows(db, query) == [
-        ("empty", 0, 0, 0, 0, 0, None, None, 5, T0),
+        ("empty", 0, 0, 0, 0, 0, None, None, 5, T0 + seconds(9)),
         ("q", 2, 1, 1, 1, 1, T0, 7, 9, None),
     ]
+    query = "select workflow, queued from pgflow.lanes where queued > 0 order by 1"
+    assert rows(db, query) == [("another", 1), ("queued", 1)]
 
 
 def test_workers_show_what_they_hold(db: Conn) -> None:
