@@ -8263,7 +8263,7 @@ function pgflow.told_(why text, most integer) returns text, owner pgflow_owner
   -- A given reason, with the passwords in it masked, cut to so many characters
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 5c21792b1b88dd3902013279572c3aa4
+  md5 45050d302d83145776c1ad43d6f10ffa
 
 function pgflow.told_heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Facts for a replay on a run that begins with the journal of another
