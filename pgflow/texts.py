@@ -76,9 +76,14 @@ def cut(text: str, most: int) -> str:
 MASK = "***"
 
 _NAMES = (
-    r"[\w-]*?(?:password|passwd|passphrase)|(?:oauth_)?client_secret|scram_(?:client|server)_key"
+    r"[\w-]*?(?:password|passwd|passphrase|[_-]pass|secret|(?:api|access|account|private"
+    r"|secret)[_-]?key|(?:access|api|auth|id|refresh|secret|session)[_-]?token)"
+    r"|scram_(?:client|server)_key|(?:proxy-)?authorization|(?:set-)?cookie"
 )
-_HINT = re.compile(r"://|passw|passp|pwd|secret|scram_|identified", re.IGNORECASE)
+_HINT = re.compile(
+    r"://|pass[wp_-]|[_-]pass|pwd|secret|scram_|identified|authorization|bearer|cookie|key|token|eyJ",
+    re.IGNORECASE,
+)
 # Up to the last @ before a space or quote: masking too much is better than too little.
 _OF_A_USER = re.compile(r"(\b[A-Za-z][A-Za-z0-9.+-]*://[^\s:/?#@'\"]*):[^\s'\"<>]*@")
 # A quote may be part of such a password, even behind digits that look like a port.
@@ -87,13 +92,31 @@ _TOKEN = re.compile(r"(\bhttps?://)[^\s:/?#@'\"]{16,}@", re.IGNORECASE)
 # A value ends at its closing quote, or else at the next space; an unclosed quote hides the rest.
 _VALUE = r"""'(?:[^'\\]|\\.|'')*'?|"(?:[^"\\]|\\.)*"?|(?:[^\s\\]|\\.)*"""
 _KEYWORD = re.compile(
-    rf"\b({_NAMES})(\s*=\s*)(?!\s|\*\*\*(?:\W|$))(?:{_VALUE})", re.IGNORECASE | re.DOTALL
+    rf"\b({_NAMES})(\s*[=:]\s*)(?!\s|\*\*\*(?:\W|$))(?:{_VALUE})", re.IGNORECASE | re.DOTALL
 )
 _MEMBER = re.compile(
     rf"""(\\*["'](?:{_NAMES})\\*["']\s*:\s*)(?:\\+"(?:(?!\\+").)*(?:\\+")?|{_VALUE})""",
     re.IGNORECASE | re.DOTALL,
 )
 _ODBC = re.compile(r"((?:^|[;\s])pwd\s*=\s*)[^;\s]+(?=;|$)", re.IGNORECASE)
+# Headers as text, as members, and as pairs: what follows the scheme.
+_HEADER = re.compile(
+    r"(authorization\\*['\"]?\s*[:,=]\s*(?:b?\\*['\"])?)(?!\*\*\*)((?:basic|bearer|digest|token)\s+)?"
+    r"[^\s'\",)}\]\\]+",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(
+    r"\b(bearer\s+)(?=[\w.~+/=-]*\d)[\w.~+/=-]{8,}|\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?",
+    re.IGNORECASE,
+)
+_QUERY = re.compile(
+    r"([?&](?:[\w-]*(?:token|secret|signature)|sig|api_?key)=)[^&\s'\"#]+", re.IGNORECASE
+)
+_OPTION = re.compile(
+    r"(--[\w-]*(?:password|token|secret|api-key)(?:=|['\"]?,?\s+['\"]?))(?!-)[^\s'\",\]]+",
+    re.IGNORECASE,
+)
+_PEM = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END|$)", re.DOTALL)
 _STATEMENT = re.compile(r"\b(password|identified\s+by)(\s+)'(?:[^']|'')*'?", re.IGNORECASE)
 _NAMED = re.compile(_NAMES, re.IGNORECASE)
 
@@ -169,6 +192,11 @@ def without_secrets(text: str) -> str:
         text = _OF_A_USER.sub(rf"\1:{MASK}@", text)
         text = _WITH_A_QUOTE.sub(rf"\1:{MASK}@", text)
         text = _TOKEN.sub(rf"\1{MASK}@", text)
+    text = _PEM.sub(rf"\1{MASK}", text)
+    text = _HEADER.sub(rf"\1\2{MASK}", text)
+    text = _BEARER.sub(rf"\1{MASK}", text)
+    text = _QUERY.sub(rf"\1{MASK}", text)
+    text = _OPTION.sub(rf"\1{MASK}", text)
     text = _MEMBER.sub(rf'\1"{MASK}"', text)
     text = _STATEMENT.sub(rf"\1\2'{MASK}'", text)
     text = _ODBC.sub(rf"\1{MASK}", text)

@@ -151,7 +151,7 @@ _UNWRITABLE = (PydanticSerializationError, TypeError, ValueError)
 SHORT = MAX_DEPTH
 """A text of fewer characters is within every limit."""
 _REPLACED = "\ufffd"
-"""What pydantic writes for a lone surrogate in a key."""
+"""Character that pydantic writes for a lone surrogate in a key."""
 
 
 def _may_be_nan(part: dict[str, Any]) -> bool:

@@ -678,7 +678,7 @@ def _is_model_tagged(value: Any) -> str:
 
 
 def _discriminator_of(cls: type) -> Callable[[Any], str]:
-    """Return what tells whether JSON has the tag of a model. A tag there may be that of what its
+    """Return the discriminator for the tag of a model. A tag there may be that of what its
     root holds.
     """
 

@@ -91,7 +91,6 @@ _QUIET_FOLDER: Final = (
     "-c receive.denyCurrentBranch=refuse -c receive.autogc=false -c gc.auto=0"
 )
 """Git in a remote that is a folder, which runs no program that a configuration names."""
-NOTHING = "0" * 40
 
 
 class Conflict(WorkspaceError):
@@ -298,10 +297,16 @@ class Git:
             why,
             reference,
             to,
-            expected or NOTHING,
+            expected or "",
             may=(1, 128),
         )
         if done.returncode != 0:
+            if b".lock': File exists" in done.stderr:
+                complaint = done.stderr.decode(errors="replace").strip().splitlines()[0]
+                raise WorkspaceError(
+                    f"{complaint} Remove it if no git works in {self.folder}: one that was killed "
+                    "leaves it behind"
+                )
             raise Moved(
                 f"{reference} is no longer at {expected or 'its beginning'}: another process has "
                 "worked here for the same run"

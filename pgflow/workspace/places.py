@@ -29,6 +29,8 @@ ATTRIBUTES: Final = (
 )
 """Of every file: bytes as they are. These lines come before those of any other file."""
 CONFIG: Final = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
+_SHA256: Final = CONFIG.replace("0", "1") + "[extensions]\n\tobjectFormat = sha256\n"
+_IS_SHA256: Final = re.compile(r"^\s*objectformat\s*=\s*\"?sha256\b", re.IGNORECASE | re.MULTILINE)
 MOST_SECONDS = 900.0
 """Time that a command of git has: a pipe in the place of a file has it wait for ever."""
 _LARGEST: Final = 1 << 20
@@ -204,7 +206,7 @@ def own_folder(place: Place) -> Path:
     ignored = _text(place.common / "info" / "exclude")
     for name, text in (
         ("HEAD", "ref: refs/heads/none\n"),
-        ("config", CONFIG),
+        ("config", _SHA256 if _IS_SHA256.search(_text(place.common / "config")) else CONFIG),
         ("info/attributes", ATTRIBUTES),
         ("repository", str(place.git)),
         ("info/exclude", f"{_text(_users_ignored())}\n{ignored}"),

@@ -33,11 +33,15 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if why ~* '://|passw|passp|secret|identified' then
+  if why ~* '://|pass[wp_-]|[_-]pass|secret|identified|authorization|cookie|key|token' then
     -- As pgflow/texts.py does it: of a URL up to the last @, of a value up to its closing quote or the next space.
     why := regexp_replace(why, e'([A-Za-z][A-Za-z0-9.+-]*://[^\\s:/?#@]*):\\S*@', e'\\1:***@', 'g');
-    why := regexp_replace(why, e'([a-z_-]*(?:password|passwd|passphrase)["'']*|client_secret["'']*)(\\s*[=:]\\s*)'
+    why := regexp_replace(why, e'([a-z_-]*(?:password|passwd|passphrase|[_-]pass|secret'
+      || e'|(?:api|access|account|private|secret)[_-]?key|(?:access|api|auth|id|refresh|secret|session)[_-]?token|cookie)["'']*)(\\s*[=:]\\s*)'
       || e'(''(?:[^''\\\\]|\\\\.|'''')*''?|"(?:[^"\\\\]|\\\\.)*"?|[^\\s]+)', e'\\1\\2***', 'gi');
+    why := regexp_replace(why,
+      e'(authorization["'']*\\s*[=:]\\s*["'']?)(?!\\*\\*\\*)((?:basic|bearer|digest|token)\\s+)?[^\\s''",]+',
+      e'\\1\\2***', 'gi');
     why := regexp_replace(why, e'\\m(password|identified\\s+by)(\\s+)''(?:[^'']|'''')*''?', e'\\1\\2''***''', 'gi');
   end if;
   return left(why, most);

@@ -38,6 +38,27 @@ QUOTING = [
     f"alter role app password '{PW}'",
     f"client_secret={PW}",
     f"Driver=x;Uid=a;Pwd={PW};Server=b",
+    f"AWS_SECRET_ACCESS_KEY={PW}",
+    f"export OPENAI_API_KEY='{PW}'",
+    f"{{'DB_PASS': '{PW}'}}",
+    f"x-api-key: {PW}",
+    f"Set-Cookie: session={PW}; Path=/",
+    f"clientSecret={PW} and session_token={PW}",
+    f"AccountKey={PW};EndpointSuffix=x",
+    f"Authorization: Basic {PW}",
+    f"{{'Authorization': 'Bearer {PW}'}}",
+    f"password: {PW}",
+]
+IN_PYTHON = [
+    f"[(b'authorization', b'Bearer {PW}')]",
+    f"('authorization', 'token {PW}')",
+    f"got Bearer {PW}",
+    f"GET https://h/x?access_token={PW}&b=1",
+    f"https://h/x?X-Amz-Signature={PW}",
+    f"['mysql', '--password', '{PW}']",
+    f"deploy --api-key {PW} --now",
+    f"-----BEGIN RSA PRIVATE KEY-----\n{PW}\n-----END RSA PRIVATE KEY-----",
+    f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.{PW}",
 ]
 HARMLESS = [
     "a step failed",
@@ -48,10 +69,15 @@ HARMLESS = [
     "postgresql://app@db/orders",
     "a://b",
     "x = 1",
+    "unexpected token = '}', max_tokens=100",
+    "no bearer authentication, and the api key is missing",
+    "duplicate key value violates unique constraint: Key (id)=(1)",
+    "key=order-7, idempotency key=order-7, https://h/runs?key=order-7",
+    "KeyError: 'session_token'",
 ]
 
 
-@pytest.mark.parametrize("text", QUOTING)
+@pytest.mark.parametrize("text", QUOTING + IN_PYTHON)
 def test_a_password_is_masked(text: str) -> None:
     masked = without_secrets(text)
     assert PW not in masked

@@ -398,6 +398,29 @@ def test_a_device_in_the_place_of_a_file_is_not_read(scene: Scene, path: str) ->
         Workspace(str(scene.shop), "run").save()
 
 
+def test_a_repository_of_sha_256_is_saved_and_rewound(tmp_path: Path) -> None:
+    shop = tmp_path / "shop"
+    git(tmp_path, "init", "--quiet", "--object-format=sha256", str(shop))
+    (shop / "a").write_text("1")
+    git(shop, "add", "--all")
+    git(shop, "commit", "--quiet", "--message", "begin")
+    ws = Workspace(str(shop), "run")
+    saved = ws.save()
+    (shop / "a").write_text("2")
+    ws.save()
+    assert saved is not None
+    ws.rewind(saved)
+    assert read_files(shop) == {"a": (b"1", False)}
+
+
+def test_a_lock_that_a_killed_git_has_left_is_named(scene: Scene) -> None:
+    lock = scene.shop / ".git" / "refs" / "agent" / "run.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    with pytest.raises(WorkspaceError, match=r"agent/run\.lock': File exists. Remove it if no git"):
+        Workspace(str(scene.shop), "run").save()
+
+
 def test_attributes_change_no_byte_of_a_snapshot(scene: Scene) -> None:
     filters(scene)
     ws = Workspace(str(scene.shop), "run")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 
 from pgflow.declare.text.bash import (
@@ -27,7 +27,7 @@ from pgflow.declare.text.bash import (
     upwards,
     walk,
 )
-from pgflow.declare.text.bashcode import RUNS_CODE, SAY, SHELLS, Code, Finding
+from pgflow.declare.text.bashcode import RUNS_CODE, SAY, SHELLS, WRAPPERS, Code, Finding
 from pgflow.declare.text.bashvalues import (
     ARGUMENTS,
     READERS,
@@ -42,24 +42,25 @@ _TAKES_NAMES: Final = "takes the name of a variable from"
 _NAME_IT: Final = "an index in a name runs commands, so write the name itself"
 
 _EVALUATED_VARIABLES: Final = """
-    BASHOPTS BASH_ENV BROWSER EDITOR ENV GIT_ASKPASS GIT_EDITOR GIT_EXTERNAL_DIFF GIT_PAGER GIT_SSH
-    GIT_SSH_COMMAND JAVA_TOOL_OPTIONS LD_AUDIT LD_LIBRARY_PATH LD_PRELOAD LESSOPEN NODE_OPTIONS
-    PAGER PATH PERL5LIB PERL5OPT PROMPT_COMMAND PS0 PS1 PS2 PS4 PYTHONHOME PYTHONPATH PYTHONSTARTUP
-    RUBYLIB RUBYOPT SHELLOPTS SSH_ASKPASS VISUAL
+    BASHOPTS BASH_ALIASES BASH_CMDS BASH_ENV BROWSER EDITOR ENV FCEDIT GIT_ASKPASS GIT_EDITOR
+    GIT_EXEC_PATH GIT_EXTERNAL_DIFF GIT_PAGER GIT_PROXY_COMMAND GIT_SEQUENCE_EDITOR GIT_SSH
+    GIT_SSH_COMMAND GIT_TEMPLATE_DIR GOFLAGS INPUTRC JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS LD_AUDIT
+    LD_LIBRARY_PATH LD_PRELOAD LESSCLOSE LESSOPEN LUA_INIT MAKEFILES MAKEFLAGS MANPAGER NODE_OPTIONS
+    PAGER PATH PERL5DB PERL5LIB PERL5OPT PROMPT_COMMAND PS0 PS1 PS2 PS4 PYTHONBREAKPOINT PYTHONHOME
+    PYTHONPATH PYTHONSTARTUP RSYNC_RSH RUBYLIB RUBYOPT RUSTC_WRAPPER SHELLOPTS SSH_ASKPASS
+    SUDO_ASKPASS SUDO_EDITOR TAR_OPTIONS VISUAL ZDOTDIR
 """
 """Variables that say which programs run."""
 
-_WRAPPERS: Final = frozenset(
-    {
-        "builtin", "command", "doas", "env", "exec", "ionice", "nice", "nohup", "setsid", "stdbuf",
-        "sudo", "time", "timeout",
-    }
-)  # fmt: skip
 _WRAPPERS_ARGUMENTS: Final = {
-    "doas": "uC", "env": "uCS", "exec": "a", "ionice": "cnpPu", "nice": "n", "stdbuf": "ioe",
-    "sudo": "ughpCrtUDRT", "time": "of", "timeout": "ks",
+    "doas": "uC", "env": "uCS", "exec": "a", "ionice": "cnpPu", "ltrace": "aeonpsu", "nice": "n",
+    "stdbuf": "ioe", "strace": "aeobEIOPpsSuX", "sudo": "ughpCrtUDRT", "taskset": "", "time": "of",
+    "timeout": "ks", "flock": "wE", "chroot": "", "chrt": "TPD", "gosu": "", "setpriv": "",
+    "prlimit": "", "unshare": "SGR",
 }  # fmt: skip
 """Last letters of the options that take the next word."""
+_SECOND: Final = frozenset({"chroot", "chrt", "flock", "gosu", "taskset", "timeout"})
+"""Those whose program is the second word."""
 _READS_NAMES: Final = DECLARES | {
     "[", "coproc", "getopts", "let", "mapfile", "printf", "read", "readarray", "test", "unset",
     "wait",
@@ -177,15 +178,16 @@ class Rules:
         yield from self._program(command, command_name(command), words_of(command))
         name, words = unwrapped(command)
         yield from self._named_so(command, name, words) if name else self._held(command)
-        if name == "alias":
-            yield from self._aliases(words)
+        if name == "alias" or (name == "hash" and words and text_of(words[0]) == "-p"):
+            yield from self._aliases(name, words)
 
     @staticmethod
-    def _aliases(words: list[Any]) -> Iterator[Finding]:
+    def _aliases(name: str, words: list[Any]) -> Iterator[Finding]:
         for word in words:
-            given = re.findall(r"[\w.\[]+", text_of(word).partition("=")[2])
+            text = text_of(word)
+            given = re.findall(r"[\w.\[]+", text.partition("=")[2] if name == "alias" else text)
             for one in filter((_READS_NAMES | RUNS_CODE).__contains__, given):
-                message = f"alias gives {one} another name: write it where it runs"
+                message = f"{name} gives {one} another name: write it where it runs"
                 yield Finding(word.start_byte, message, is_error=False)
 
     def _held(self, command: Any) -> Iterator[Finding]:
@@ -193,6 +195,9 @@ class Rules:
         word, words = _program_of(command)
         if word is None or self._says(word):
             return
+        if self._values.is_written(word):
+            message = f"{text_of(word)} is a file that a value was written to, and runs"
+            yield Finding(word.start_byte, f"{message}: write the command itself", False)
         names = self._values.texts_in(word)
         if names is None and any(map(self._says, words)):
             message = f"{text_of(word)} may name eval or its like, and is given"
@@ -223,6 +228,7 @@ class Rules:
                     yield from self._special(command, ["OPTARG"], None)
             case "coproc" | "unset":
                 yield from self._named(command, name, words if name == "unset" else words[:1])
+                yield from self._code.findings(command, name, words)
             case "wait":
                 after = [n for n, word in enumerate(words) if text_of(word).startswith("-p")]
                 yield from self._named(
@@ -258,7 +264,7 @@ class Rules:
             for word in filter(self._says, words):
                 given = text_of(word).partition("=")[0].strip("\"'")
                 yield from self._chooses(word, given)
-        if name in _WRAPPERS:
+        if name in WRAPPERS:
             if name == "command" and words and text_of(words[0]) in ("-v", "-V"):
                 return
             program = _first_program(name, words)
@@ -316,7 +322,7 @@ class Rules:
 
     def _chooses(self, node: Any, name: str) -> Iterator[Finding]:
         """A variable that says which programs run, and is given a value."""
-        if name in _EVALUATED_VARIABLES.split():
+        if name in _EVALUATED_VARIABLES.split() or name.startswith("GIT_CONFIG"):
             message = f"{name} says which programs run, and is given"
             yield self._refused(node, message, "give it a text of your own")
 
@@ -360,9 +366,8 @@ class Rules:
                     yield self._refused(word, message, "write $(( ))")
         if value is not None and name in self._names.references and self._is_name(value):
             yield from self._special(node, [name], None)
-        if value is None or not self._says(value):
-            return
-        yield from self._chooses(value, name)
+        if value is not None and (self._says(value) or self._values.is_written(value)):
+            yield from self._chooses(value, name)
 
     def _compared(self, node: Any) -> Iterator[Finding]:
         """Yield arithmetic that is compared without a ``$``: ``[[ a[0] -gt 1 ]]``, ``[[ x+1 -gt 1
@@ -451,6 +456,9 @@ class Rules:
                 read |= {ARGUMENTS} if places(root, self._names) else set()
             inner = next(rules.findings(root), None)
             named = sorted(read & values.names)
+            if name not in SHELLS and (given := sorted(values.names - names)):
+                message = f"{name} runs a text in which {given[0]} gets a value: assign it outside"
+                yield Finding(word.start_byte, message, False)
             if inner is not None or named:
                 why = f"evaluates {named[0]}" if inner is None else inner.message
                 yield Finding(word.start_byte, f"{name} runs a text in which bash {why}", False)
@@ -497,16 +505,13 @@ class Rules:
 
 def _first_program(wrapper: str, words: list[Any]) -> Any | None:
     """Return the word that names the program that a wrapper runs."""
-    return next(
-        (
-            word
-            for n, word in enumerate(words)
-            if not re.match(r"-|[A-Za-z_]\w*=", text_of(word))
-            and not (n and _takes_argument(wrapper, text_of(words[n - 1])))
-            and not (wrapper == "timeout" and re.match(r"[0-9]", text_of(word)))
-        ),
-        None,
+    found = (
+        word
+        for n, word in enumerate(words)
+        if not re.match(r"-|[A-Za-z_]\w*=", text_of(word))
+        and not (n and _takes_argument(wrapper, text_of(words[n - 1])))
     )
+    return next(islice(found, wrapper in _SECOND, None), None)
 
 
 def _takes_argument(wrapper: str, option: str) -> bool:
@@ -524,7 +529,7 @@ def _is_read(node: Any) -> bool:
 def _program_of(command: Any) -> tuple[Any | None, list[Any]]:
     """Return the word that names the program of a command, and its arguments."""
     word, words = command.child_by_field_name("name"), words_of(command)
-    while word is not None and text_of(word) in _WRAPPERS:
+    while word is not None and text_of(word) in WRAPPERS:
         word = _first_program(text_of(word), words)
         words = words[words.index(word) + 1 :] if word is not None else []
     return word, words

@@ -13,7 +13,7 @@ from pgflow.declare.text.bashvalues import SAID, Values
 from pgflow.declare.text.templates import program_references, value_references
 
 _UNKNOWN = re.compile(
-    rb"(?<![\w$-])(?:time(?:[ \t]+-p)?|coproc)[ \t]+(?=\[\[|\(\(|\{)"
+    rb"(?<![\w$-])(?:time(?:[ \t]+-p)?|coproc(?:[ \t]+\w+)?)[ \t]+(?=\[\[|\(\(|\{)"
     rb"|(?<![\w$])(?:0[xX]|[0-9]+#)(?=\$)"
     rb"|(?<![\w$])[0-9]+(?=<<<)"
 )

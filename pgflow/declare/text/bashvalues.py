@@ -12,6 +12,7 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 from typing import Any, Final
 
 from pgflow.declare.text.bash import (
@@ -41,8 +42,16 @@ _POSITIONAL: Final = re.compile(r"[1-9][0-9]*|[@*]")
 _OF_WORDS: Final = frozenset({"array", "herestring_redirect"})
 _FILES_OUT: Final = frozenset({">", ">>", "&>", "&>>", ">|"})
 _COPIES: Final = frozenset({"cp", "install", "ln", "mv"})
+_OPTION: Final = re.compile(r"^(?:-f|--file=|of=)")
+"""Options that are written before the name of a file."""
+_OF_INPUT: Final = frozenset({"dd", "sponge", "tee"})
+_OTHER_INPUT: Final = re.compile(rb">&\s*\"?\$\{?\w+\[1\]|\bexec\b[^\n;]*>\(")
+"""Writes to a coproc, or to a program that is kept behind a descriptor."""
+_HOME_SHELLS: Final = frozenset({"BASH", "SHELL"})
 _IN_SHELL: Final = frozenset({"builtin", "command", "time"})
 _VARIABLE: Final = re.compile(r"\$\{?(\w+)(?:\[[0@*]\])?\}?")
+_EXPORTED: Final = re.compile(rb"export\s+-f|(?:declare|typeset)\s+-\w*(?:fx|xf)")
+_NOT_FOUND: Final = "command_not_found_handle"
 _LITERAL: Final = frozenset({"array", "concatenation", "raw_string", "string", "word"})
 READERS: Final = {"read": "REPLY", "mapfile": "MAPFILE", "readarray": "MAPFILE"}
 
@@ -102,8 +111,13 @@ class Values:
         }
         self._files: set[str] = set()
         self._root = root
+        self._has_other_input = _OTHER_INPUT.search(root.text) is not None
+        self._indirect: list[tuple[Any, list[Source]]] = []
         for node in walk(root):
             self._collect(node)
+        for word, sources in self._indirect:
+            for text in self.texts_in(word) or ():
+                self._sources[text] += sources
         self.names = self._closure(names | frozenset(SAID.findall(text_of(root))))
         """Variables that may carry a value."""
         while more := {name for node in walk(root) for name in self._files_of(node)} - self._files:
@@ -121,7 +135,28 @@ class Values:
 
     def is_written(self, word: Any) -> bool:
         """Return True for a file that the script writes a value to."""
-        return _last_name(word) in self._files
+        return any(fnmatch(one, name) for name in self._names_of(word) for one in self._files)
+
+    def may_be_written(self, word: Any) -> bool:
+        """Return True for a file whose name is not known, where the script writes values to
+        files.
+        """
+        is_unknown = text_of(word) == "{}" or ("$" in _last_name(word) and not self.texts_in(word))
+        return is_unknown and bool(self._files)
+
+    def _names_of(self, word: Any) -> list[str]:
+        """Return the last names of the files that a word may name."""
+        name = _last_name(word)
+        texts = self.texts_in(word) if "$" in name else None
+        return [name, *(text.rpartition("/")[2] for text in texts or ())]
+
+    def has_written(self, names: frozenset[str]) -> bool:
+        """Return True if the script writes a value to a file of such a name."""
+        return not names.isdisjoint(self._files)
+
+    def sets(self, name: str) -> bool:
+        """Return True if the script assigns a variable."""
+        return name in self._sources
 
     def has_reference(self, node: Any) -> bool:
         """Return True if a part of the script has a reference."""
@@ -139,12 +174,13 @@ class Values:
     def texts_in(self, word: Any) -> list[str] | None:
         """Return the texts that a word may say, which is a variable; None if they are not known."""
         text = text_of(word).strip('"')
-        found = _VARIABLE.fullmatch(text)
+        found = _VARIABLE.fullmatch(text) or _VARIABLE.fullmatch(_last_name(word))
         if found is None:
             last = text.rpartition("/")[2]
             return None if set(last) & set("$`") or last == text else [last]
-        texts = []
-        for source in self._sources.get(found[1]) or [ARGUMENTS]:
+        texts = ["bash"] if found[1] in _HOME_SHELLS else []
+        name = ARGUMENTS if _POSITIONAL.fullmatch(found[1]) else found[1]
+        for source in self._sources.get(name) or ([] if texts else [ARGUMENTS]):
             if isinstance(source, str) or source.type not in _LITERAL:
                 return None
             parts = source.named_children if source.type == "array" else [source]
@@ -212,12 +248,15 @@ class Values:
         else:
             words = words_of(node) if node.type == "command" else []
             around = [word for word in words if word.type == "process_substitution"]
-            if words and command_name(node) == "tee":
+            is_read = any(text_of(word) in ("-o", "/dev/stdin") for word in words)
+            if words and (command_name(node) in _OF_INPUT or is_read):
                 around += _nodes(self.input_of(node))
             if command_name(node) in _COPIES and any(map(self.is_written, words)):
                 yield from map(_last_name, words)
         if words and any(self.carried_by(one) for one in around):
-            yield from (_last_name(word) for word in words if b"/dev/" not in word.text)
+            for word in words:
+                if b"/dev/" not in word.text:
+                    yield from self._names_of(word)
 
     # ------------------------------------------------------------ what gives what
 
@@ -233,6 +272,8 @@ class Values:
                 self._sources[f"!{name_of(node)}"] += node.children_by_field_name("index")
             case "function_definition":
                 self._sources[f">{name_of_function(node)}"] += node.children_by_field_name("body")
+            case "declaration_command" if _EXPORTED.match(node.text):
+                self._sources[ARGUMENTS].append(self._root)  # of a shell that is started
             case "for_statement":
                 values = node.children_by_field_name("value")
                 self._sources[name_of(node)] += values or [ARGUMENTS]
@@ -249,6 +290,8 @@ class Values:
     def _collect_command(self, command: Any) -> None:
         name, words = unwrapped(command)
         self._sources["_"] += words[-1:]
+        if _NOT_FOUND in self._functions:
+            self._sources[ARGUMENTS] += words
         if name in READERS:
             given = [text_of(word) for word in words if word.type == "word"]
             named = {word for word in given if _IDENTIFIER.fullmatch(word)} or {READERS[name]}
@@ -260,6 +303,7 @@ class Values:
         elif name == "printf" and len(words) > 1 and text_of(words[0]).startswith("-v"):
             attached = text_of(words[0])[2:]
             self._sources[attached or text_of(words[1])] += words[1 if attached else 2 :]
+            self._indirect.append((words[1], words[2:]))
         elif name == "getopts":
             self._sources["OPTARG"].append(ARGUMENTS)
         elif name == "set":
@@ -272,7 +316,7 @@ class Values:
         """Return the standard input of a command: that redirected or piped to it, or to a compound
         command around it.
         """
-        found: list[Source] = []
+        found: list[Source] = [self._root] if self._has_other_input else []
         inner = command
         for node in upwards(command):
             if node.type == "pipeline":
@@ -317,7 +361,8 @@ def is_all_indexes(expansion: Any) -> bool:
 
 
 def _last_name(word: Any) -> str:
-    return text_of(word).strip("'\"").rpartition("/")[2] or "/"
+    name = text_of(word).strip("'\"").rpartition("/")[2].strip("'\"")
+    return _OPTION.sub("", name) or "/"
 
 
 def _reads_file(node: Any) -> bool:
