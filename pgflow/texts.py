@@ -75,22 +75,24 @@ def cut(text: str, most: int) -> str:
 
 MASK = "***"
 
-_NAMES = (
-    r"[\w-]*?(?:password|passwd|passphrase)|(?:oauth_)?client_secret|scram_(?:client|server)_key"
-)
+# No search begins with what may stand anywhere in a text: it would read the rest from each place.
+_ENDS = r"password|passwd|passphrase|\b(?:oauth_)?client_secret|\bscram_(?:client|server)_key"
+_NAMES = rf"[\w-]*?(?:{_ENDS})"
 _HINT = re.compile(r"://|passw|passp|pwd|secret|scram_|identified", re.IGNORECASE)
 # Up to the last @ before a space or quote: masking too much is better than too little.
-_OF_A_USER = re.compile(r"(\b[A-Za-z][A-Za-z0-9.+-]*://[^\s:/?#@'\"]*):[^\s'\"<>]*@")
+_OF_A_USER = re.compile(r"((?<=[A-Za-z0-9.+-])://[^\s:/?#@'\"]*):[^\s'\"]*@")
 # A quote may be part of such a password, even behind digits that look like a port.
-_WITH_A_QUOTE = re.compile(r"(\b[A-Za-z][A-Za-z0-9.+-]*://[^\s:/?#@'\"]*):(?!\*\*\*@)\S*@")
+_WITH_A_QUOTE = re.compile(r"((?<=[A-Za-z0-9.+-])://[^\s:/?#@'\"]*):(?!\*\*\*@)\S*@")
+_UNQUOTED = re.compile(r"[^\s'\"]+")
+_UNSPACED = re.compile(r"\S+")
 _TOKEN = re.compile(r"(\bhttps?://)[^\s:/?#@'\"]{16,}@", re.IGNORECASE)
 # A value ends at its closing quote, or else at the next space; an unclosed quote hides the rest.
 _VALUE = r"""'(?:[^'\\]|\\.|'')*'?|"(?:[^"\\]|\\.)*"?|(?:[^\s\\]|\\.)*"""
 _KEYWORD = re.compile(
-    rf"\b({_NAMES})(\s*=\s*)(?!\s|\*\*\*(?:\W|$))(?:{_VALUE})", re.IGNORECASE | re.DOTALL
+    rf"({_ENDS})(\s*=\s*)(?!\s|\*\*\*(?:\W|$))(?:{_VALUE})", re.IGNORECASE | re.DOTALL
 )
 _MEMBER = re.compile(
-    rf"""(\\*["'](?:{_NAMES})\\*["']\s*:\s*)(?:\\+"(?:(?!\\+").)*(?:\\+")?|{_VALUE})""",
+    rf"""((?<!\\)\\*["'](?:{_NAMES})\\*["']\s*:\s*)(?:\\+"(?:(?!\\+").)*(?:\\+")?|{_VALUE})""",
     re.IGNORECASE | re.DOTALL,
 )
 _ODBC = re.compile(r"((?:^|[;\s])pwd\s*=\s*)[^;\s]+(?=;|$)", re.IGNORECASE)
@@ -166,13 +168,19 @@ def without_secrets(text: str) -> str:
     if _HINT.search(text) is None:
         return text
     if "://" in text:
-        text = _OF_A_USER.sub(rf"\1:{MASK}@", text)
-        text = _WITH_A_QUOTE.sub(rf"\1:{MASK}@", text)
+        text = _UNQUOTED.sub(lambda run: _up_to_at(_OF_A_USER, run[0]), text)
+        text = _UNSPACED.sub(lambda run: _up_to_at(_WITH_A_QUOTE, run[0]), text)
         text = _TOKEN.sub(rf"\1{MASK}@", text)
     text = _MEMBER.sub(rf'\1"{MASK}"', text)
     text = _STATEMENT.sub(rf"\1\2'{MASK}'", text)
     text = _ODBC.sub(rf"\1{MASK}", text)
     return _KEYWORD.sub(rf"\1\2{MASK}", text)
+
+
+def _up_to_at(pattern: re.Pattern[str], run: str) -> str:
+    """Mask the passwords of users in a text without spaces: none is behind its last @."""
+    head, at, tail = run.rpartition("@")
+    return pattern.sub(rf"\1:{MASK}@", head + at) + tail if "://" in head else run
 
 
 def is_secret_name(name: str) -> bool:
