@@ -3825,7 +3825,7 @@ function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow
   md5 ed7f2812b576e623eb33a49c758b962f
 
 function pgflow.check_objects_(list jsonb, what text) returns void, owner pgflow_owner
-  -- Refuses (PF003) a value that is no array of objects
+  -- Refuses (PF003) a value other than an array of objects
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 fe91dc9031157548a3dc52ad71d48fa9
@@ -3901,7 +3901,7 @@ function pgflow.check_spec_(spec jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) what no slots can be made of; the fields of an expression are checked when it is evaluated
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 9e45de40688e3f8aaf8b449cbb7222ea
+  md5 3d25457c6d1acc7341dc77888b8f990a
 
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
@@ -4309,7 +4309,7 @@ function pgflow.declare_pools(pools jsonb) returns integer, owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 efc78dd957ac707def46165fc71e8b3e
+  md5 aa34fa0ec3966895e6c46192c7861369
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -6280,7 +6280,7 @@ function pgflow.names_of_(path json) returns text[], owner pgflow_owner
   -- Array of the texts of a JSON array; PF003 if it is none
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 bafde94ec3a4ddfb66301542666586d5
+  md5 cb5263c4bc8417105817606b8935888a
 
 function pgflow.needs_(name text, risk text, request jsonb, me bigint DEFAULT NULL::bigint, decision text DEFAULT NULL::text, is_planned boolean DEFAULT false, OUT version integer, OUT needs text, OUT terms jsonb) returns record, owner pgflow_owner
   -- Judgement of the policy in force on an effect of a run: its version, gate, nothing or null where no rule fits, and the terms of the gate where the rule says any
@@ -6899,7 +6899,7 @@ function pgflow.put_documents(documents json) returns integer, owner pgflow_owne
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2483ba771eee97c0676349850cf5c732
+  md5 ad742c359962a425a004c5c3e8675d0c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -7028,7 +7028,7 @@ function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, a
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 83e83260e84c387c752127ff7f2f49ca
+  md5 55fcb0ff83cd48f86a9ae44dcbfaab6d
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_tenant
@@ -8598,7 +8598,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 d5fc0df2c0ea71c269889d28187b29e1
+  md5 1d6f2eed8ec31855cc4cdaaa6515db3b
   grant execute to pgflow_approver
   grant execute to pgflow_client
   grant execute to pgflow_operator
