@@ -75,27 +75,31 @@ def cut(text: str, most: int) -> str:
 
 MASK = "***"
 
-_NAMES = (
-    r"[\w-]*?(?:password|passwd|passphrase|[_-]pass|secret|(?:api|access|account|private"
-    r"|secret)[_-]?key|(?:access|api|auth|id|refresh|secret|session)[_-]?token)"
-    r"|scram_(?:client|server)_key|(?:proxy-)?authorization|(?:set-)?cookie"
+# No search begins with what may stand anywhere in a text: it would read the rest from each place.
+_ENDS = (
+    r"password|passwd|passphrase|[_-]pass|secret|(?:api|access|account|private|secret)[_-]?key"
+    r"|(?:access|api|auth|id|refresh|secret|session)[_-]?token|\bscram_(?:client|server)_key"
+    r"|\b(?:proxy-)?authorization|\b(?:set-)?cookie"
 )
+_NAMES = rf"[\w-]*?(?:{_ENDS})"
 _HINT = re.compile(
     r"://|pass[wp_-]|[_-]pass|pwd|secret|scram_|identified|authorization|bearer|cookie|key|token|eyJ",
     re.IGNORECASE,
 )
 # Up to the last @ before a space or quote: masking too much is better than too little.
-_OF_A_USER = re.compile(r"(\b[A-Za-z][A-Za-z0-9.+-]*://[^\s:/?#@'\"]*):[^\s'\"<>]*@")
+_OF_A_USER = re.compile(r"((?<=[A-Za-z0-9.+-])://[^\s:/?#@'\"]*):[^\s'\"]*@")
 # A quote may be part of such a password, even behind digits that look like a port.
-_WITH_A_QUOTE = re.compile(r"(\b[A-Za-z][A-Za-z0-9.+-]*://[^\s:/?#@'\"]*):(?!\*\*\*@)\S*@")
+_WITH_A_QUOTE = re.compile(r"((?<=[A-Za-z0-9.+-])://[^\s:/?#@'\"]*):(?!\*\*\*@)\S*@")
+_UNQUOTED = re.compile(r"[^\s'\"]+")
+_UNSPACED = re.compile(r"\S+")
 _TOKEN = re.compile(r"(\bhttps?://)[^\s:/?#@'\"]{16,}@", re.IGNORECASE)
 # A value ends at its closing quote, or else at the next space; an unclosed quote hides the rest.
 _VALUE = r"""'(?:[^'\\]|\\.|'')*'?|"(?:[^"\\]|\\.)*"?|(?:[^\s\\]|\\.)*"""
 _KEYWORD = re.compile(
-    rf"\b({_NAMES})(\s*[=:]\s*)(?!\s|\*\*\*(?:\W|$))(?:{_VALUE})", re.IGNORECASE | re.DOTALL
+    rf"({_ENDS})(\s*[=:]\s*)(?!\s|\*\*\*(?:\W|$))(?:{_VALUE})", re.IGNORECASE | re.DOTALL
 )
 _MEMBER = re.compile(
-    rf"""(\\*["'](?:{_NAMES})\\*["']\s*:\s*)(?:\\+"(?:(?!\\+").)*(?:\\+")?|{_VALUE})""",
+    rf"""((?<!\\)\\*["'](?:{_NAMES})\\*["']\s*:\s*)(?:\\+"(?:(?!\\+").)*(?:\\+")?|{_VALUE})""",
     re.IGNORECASE | re.DOTALL,
 )
 _ODBC = re.compile(r"((?:^|[;\s])pwd\s*=\s*)[^;\s]+(?=;|$)", re.IGNORECASE)
@@ -106,14 +110,14 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(
-    r"\b(bearer\s+)(?=[\w.~+/=-]*\d)[\w.~+/=-]{8,}|\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?",
+    r"\b(bearer\s+)(?=[\w.~+/=-]*\d)[\w.~+/=-]{8,}|(?<![\w-])eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?",
     re.IGNORECASE,
 )
 _QUERY = re.compile(
     r"([?&](?:[\w-]*(?:token|secret|signature)|sig|api_?key)=)[^&\s'\"#]+", re.IGNORECASE
 )
 _OPTION = re.compile(
-    r"(--[\w-]*(?:password|token|secret|api-key)(?:=|['\"]?,?\s+['\"]?))(?!-)[^\s'\",\]]+",
+    r"((?<![\w-])--[\w-]*(?:password|token|secret|api-key)(?:=|['\"]?,?\s+['\"]?))(?!-)[^\s'\",\]]+",
     re.IGNORECASE,
 )
 _PEM = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END|$)", re.DOTALL)
@@ -189,8 +193,8 @@ def without_secrets(text: str) -> str:
     if _HINT.search(text) is None:
         return text
     if "://" in text:
-        text = _OF_A_USER.sub(rf"\1:{MASK}@", text)
-        text = _WITH_A_QUOTE.sub(rf"\1:{MASK}@", text)
+        text = _UNQUOTED.sub(lambda run: _up_to_at(_OF_A_USER, run[0]), text)
+        text = _UNSPACED.sub(lambda run: _up_to_at(_WITH_A_QUOTE, run[0]), text)
         text = _TOKEN.sub(rf"\1{MASK}@", text)
     text = _PEM.sub(rf"\1{MASK}", text)
     text = _HEADER.sub(rf"\1\2{MASK}", text)
@@ -201,6 +205,12 @@ def without_secrets(text: str) -> str:
     text = _STATEMENT.sub(rf"\1\2'{MASK}'", text)
     text = _ODBC.sub(rf"\1{MASK}", text)
     return _KEYWORD.sub(rf"\1\2{MASK}", text)
+
+
+def _up_to_at(pattern: re.Pattern[str], run: str) -> str:
+    """Mask the passwords of users in a text without spaces: none is behind its last @."""
+    head, at, tail = run.rpartition("@")
+    return pattern.sub(rf"\1:{MASK}@", head + at) + tail if "://" in head else run
 
 
 def is_secret_name(name: str) -> bool:

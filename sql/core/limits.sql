@@ -174,4 +174,4 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.check_objects_(jsonb, text) is 'Refuses (PF003) a value that is no array of objects';
+comment on function pgflow.check_objects_(jsonb, text) is 'Refuses (PF003) a value other than an array of objects';

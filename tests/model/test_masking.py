@@ -153,3 +153,14 @@ def test_a_reason_without_one_is_only_cut(db: psycopg.Connection) -> None:
         assert one(db, "select pgflow.told_(%s, 4096)", text) == text
     assert one(db, "select pgflow.told_('abc', 2)") == "ab"
     assert one(db, "select pgflow.told_(null, 2)") is None
+
+
+@pytest.mark.parametrize(
+    "part", ["a-", "a.", "a://b:", "a-password-", "\\", '"', "'a", "pwd ", "x@"]
+)
+def test_a_text_is_read_once_however_long_it_is(part: str) -> None:
+    """A search that reads the rest from each place would take an hour."""
+    long = part * 100_000
+    assert (
+        without_secrets(f"{long} postgresql://app:hunter2@db") == f"{long} postgresql://app:***@db"
+    )

@@ -201,7 +201,7 @@ def complaint(conn: Conn, role: str, name: str, given: list[tuple[str, str, Any]
     call = sql.SQL("select r::text from pgflow.{}({}) r limit 50").format(
         sql.Identifier(name),
         sql.SQL(", ").join(
-            sql.SQL("{} => %s::{}").format(sql.Identifier(parameter), sql.SQL(kind))  # type: ignore[arg-type]
+            sql.SQL("{} => %s::{}").format(sql.Identifier(parameter), sql.SQL(kind))
             for parameter, kind, _ in given
         ),
     )
