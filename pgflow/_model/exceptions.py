@@ -215,13 +215,18 @@ def _telling(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.Fra
     """Frames without those of the engine, which say nothing of an error in code that it runs.
 
     Those below the last line of that code are kept, except for a single one: more of them are of an
-    error that the engine itself has come to.
+    error that the engine itself has come to, unless they take the outcome of a call.
     """
     others = [n for n, frame in enumerate(frames) if not is_own(frame.filename)]
     if not others:
         return frames
     below = frames[others[-1] + 1 :]
-    return [frames[n] for n in others] + ([*below] if len(below) > 1 else [])
+    is_of_engine = len(below) > 1 and below[-1].name != _TAKE
+    return [frames[n] for n in others] + ([*below] if is_of_engine else [])
+
+
+_TAKE = "take"
+"""Method of a sync call's waiter that raises the error of the call."""
 
 
 _STEERING = (StopIteration, StopAsyncIteration)

@@ -322,16 +322,23 @@ def test_a_traceback_leaves_out_the_engine_that_runs_the_code(
     async def asks() -> None:
         await declines()
 
-    flow.include(asks)
-    flow.start(asks)
-    flow.until_idle()
-    of_run = conn.execute("select error->'traceback' from pgflow.outcome").fetchone()
+    @workflow
+    def asks_sync() -> None:
+        declines.sync()
+
+    flow.include(asks, asks_sync)
+    for code, line in ((asks, "asks: await declines()"), (asks_sync, "asks_sync: declines.sync()")):
+        flow.start(code.options(key=line))
+        flow.until_idle()
+        of_run = conn.execute(
+            "select error->'traceback' from pgflow.runs where key = %s", (line,)
+        ).fetchone()
+        assert of_run is not None
+        assert [told.split(" ", 1)[1] for told in of_run[0]] == [line]
     of_step = conn.execute(
         "select payload->'traceback' from pgflow.unit where kind = 'f'"
     ).fetchone()
-    assert of_run is not None
     assert of_step is not None
-    assert [line.split(" ", 1)[1] for line in of_run[0]] == ["asks: await declines()"]
     assert [line.split(" ", 1)[1] for line in of_step[0]] == ['declines: raise ValueError("no")']
 
 

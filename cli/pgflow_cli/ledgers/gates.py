@@ -70,7 +70,7 @@ def gates(
         find_run(db, key)
     found = db.ask(inspect.list_gates(key, asks=asks, limit=None)).items
     columns = table(
-        "RUN!/255 ASKED=asked_at ENDS ASKS/30 NAME=name/30@100 gate!/255@120 request~*200@100",
+        "RUN!/255 ASKED=asked_at ENDS ASKS/30 NAME=name/30@110 gate!/255@120 request~*200@110",
         db.now,
         RUN=lambda gate: " > ".join(gate.path),
         ENDS=lambda gate: until(gate.expires_at, db.now, "in 0ms"),
