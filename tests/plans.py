@@ -13,11 +13,13 @@ those that a server with LLVM compiles (`jit`). `lease` may be read from end to 
 for the runs of a worker or of a queue with a limit: it has as many rows as all workers hold runs,
 and every claim would pay for a further index. `queues` counts every open run.
 
-`prove` puts it into words for the proof, and `python -m tests.plans DSN` prints it all.
+`prove` puts it into words for the proof, and `python -m tests.plans DSN` prints it all. With
+`--beside-few` it prints instead what each call reads as a multiple of that in a small database.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import re
@@ -78,9 +80,15 @@ class Sizes:
     held: int = 10_000
     kin: int = 1_000
     """Number of generations that continue another, and of children."""
+    events: int = 1_000_000
+    """Most events that a relay has yet to take."""
+    partition: int = 300_000
+    """Runs of a partition of the journal."""
 
 
 FEW = Sizes(finished=40, unclaimable=20, ready=40, parked=40, leased=10, held=10, kin=5)
+BASE = Sizes(finished=20_000, unclaimable=20_000, ready=20_000, parked=20_000)
+"""Few runs that have ended or are parked, and as many of the others as the calls name."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,6 @@ class Ids:
 
 SERVED = list(range(1, 9))
 FOREIGN, PAUSED, LIMITED, RARE, LINED = 9, 10, 11, 12, 13
-PARTITION_WIDTH = 300_000
 
 LANES = """
 insert into pgflow.queue (queue, paused_at, max_running) values
@@ -286,9 +293,9 @@ on conflict (pool, period_at, unit) do update set admitted = excluded.admitted, 
 -- Events that a relay has yet to take, and parked runs that wait for one of them or for none.
 insert into pgflow.event (event_id, xid, at, topic, key, payload)
 select i, '3', now(), case when i % 10 = 0 then 'rare' else 'orders' end, 'key-' || i % 1000, json_build_object('n', i)
-from generate_series({finished}, {unclaimable} - 1) i;
+from generate_series({finished}, least({finished} + {events}, {unclaimable}) - 1) i;
 
-select setval('pgflow.event_id_seq', {unclaimable});
+select setval('pgflow.event_id_seq', max(event_id)) from pgflow.event;
 
 insert into pgflow.event_wait (chain_id, event_id, value, is_current, name, topic, path, match)
 select i, 0, jsonb_hash_extended(to_jsonb(i), 0), true, 'event', 'orders', '{{n}}', jsonb_build_object('n', i)
@@ -321,14 +328,15 @@ def build(dsn: str, sizes: Sizes) -> Ids:
 
 def _fill(conn: psycopg.Connection[Any], dsn: str, sizes: Sizes, last: int) -> Ids:
     ids = Ids.after(last, sizes)
+    numbers = {**vars(ids), "kin": sizes.kin, "events": sizes.events}
     values: dict[str, sql.Composable] = {
-        name: sql.Literal(value) for name, value in {**vars(ids), "kin": sizes.kin}.items()
+        name: sql.SQL("{}::bigint").format(value) for name, value in numbers.items()
     }
     conn.execute("select setval('pgflow.run_id_seq', %s)", (ids.end,))
     for name in _names(conn):
         if name.startswith("unit_") and name != "unit_kind" and not _has_more(conn, name, 0):
             conn.execute(sql.SQL("drop table pgflow.{}").format(sql.Identifier(name)))
-    conn.execute("select pgflow.add_unit_partitions(2, %s)", (PARTITION_WIDTH,))
+    conn.execute("select pgflow.add_unit_partitions(2, %s)", (sizes.partition,))
     for (table,) in conn.execute(TABLES).fetchall():
         conn.execute(
             sql.SQL("alter table pgflow.{} set (autovacuum_enabled = false)").format(
@@ -559,6 +567,8 @@ def end_of_child(ids: Ids, **more: int) -> str:
     }
     return json.dumps(batch | more)
 
+
+KEEP = "select pgflow.set_retention('all', {days} * 86400)"
 
 CASES = [
     Case("claim of ten from eight lanes", CLAIM, lambda _: (1, SERVED, tokens(10)), 420,
@@ -865,6 +875,16 @@ CASES = [
         "select * from pgflow.start_run(%s, '{\"n\": 2}', %s, key_seconds => 0)",
         lambda ids: (f"flow_{(ids.finished + 5000) % 8 + 1}", f"key-{ids.finished + 5000}"), 150,
         uses="held_pkey lease_pkey parked_pkey ready_run_id_key outcome_pkey run_generation_key run_key_pkey run_pkey"),
+    Case("retiring 100 families", "select * from pgflow.retire_runs(100)", lambda _: (), 3300,
+        uses="outcome_pkey owed_pkey run_generation_key run_key_pkey run_parent_idx run_pkey",
+        before=(KEEP.format(days=1),)),
+    Case("retiring when nothing is old enough", "select * from pgflow.retire_runs(100)",
+        lambda _: (), 230,  # most to see that no nudge is left of those that are deleted here
+        uses="held_pkey lease_pkey nudge:whole nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey signal_pkey",
+        before=(KEEP.format(days=40), "delete from pgflow.nudge"), drained=6_100),
+    Case("pruning 100 families",
+        "select * from pgflow.drop_history(now() - interval '1 day', 100)", lambda _: (), 5400,
+        uses="outcome_pkey owed_pkey run_generation_key run_key_pkey run_parent_idx run_pkey"),
     Case(
         "freeing ten keys",
         "select pgflow.sweep_keys(10, false)",
@@ -1157,7 +1177,7 @@ def measure(
     """Make one call three times, the first of which brings its plans into the cache, and take it
     all back.
     """
-    known = {name: str(value) for name, value in vars(ids).items()} | {
+    known = {name: f"{value}::bigint" for name, value in vars(ids).items()} | {
         "signalled": parked_key(ids, 0),
         "gated": str(gated_run(ids)),
     }
@@ -1315,10 +1335,37 @@ def prove(server_dsn: str, seconds: float, seed: int, sizes: Sizes | None = None
     return Findings("plans", seed, [evidence], fired, seconds=time.monotonic() - begin)
 
 
-if __name__ == "__main__":
-    for one in run(sys.argv[1], Sizes()):
+def print_beside_few(server_dsn: str, sizes: Sizes) -> None:
+    """Print how many buffers each call reads in a database of these sizes, as a multiple of those
+    that it reads in one with few runs that have ended or are parked.
+    """
+    kinds = [("fresh", plans) for plans in PLANS]
+    pairs = zip(run(server_dsn, BASE, kinds), run(server_dsn, sizes, kinds), strict=True)
+    for few, many in sorted(pairs, key=lambda pair: -pair[1].buffers / max(1, pair[0].buffers)):
+        times = many.buffers / max(1, few.buffers)
+        print(f"{times:7.2f} {few.buffers:7} {many.buffers:7}  {few.plans[6:13]:7} {few.case.name}")
+
+
+def main() -> None:
+    """Print what was measured."""
+    parser = argparse.ArgumentParser("python -m tests.plans", description=__doc__)
+    parser.add_argument("dsn", help="a server on which databases may be made")
+    parser.add_argument("--finished", type=int, default=Sizes.finished, help="runs that have ended")
+    parser.add_argument("--parked", type=int, default=Sizes.parked, help="runs that wait")
+    parser.add_argument("--beside-few", action="store_true", help="compare with few of both")
+    given = parser.parse_args()
+    partition = min(5_000_000, max(Sizes.partition, given.finished // 3))
+    sizes = Sizes(finished=given.finished, parked=given.parked, partition=partition)
+    if given.beside_few:
+        print_beside_few(given.dsn, sizes)
+        return
+    for one in run(given.dsn, sizes):
         print(
             f"{one.buffers:7} of {one.case.buffers:6} {one.seconds * 1000:7.1f} ms  cost "
             f"{one.cost:12,.0f}  {one.statistics:5} {one.plans[6:13]:7} {one.case.name}"
         )
         print("\n".join(one.complaints), end="\n" if one.complaints else "")
+
+
+if __name__ == "__main__":
+    main()

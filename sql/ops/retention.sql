@@ -131,9 +131,13 @@ declare
 begin
   return query
   select o.run_id, case when o.status = 'continued' then pgflow.newest_run_(o.run_id) else o.run_id end
-  from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
-  where o.run_id > after and o.run_id < upto and o.finished_at < ended_before and r.parent_run_id is null
-    and r.generation = 1 and (tenants is null or r.tenant = any(tenants))
+  from pgflow.outcome o
+  cross join lateral (
+    select from pgflow.run r where r.run_id = o.run_id and r.parent_run_id is null and r.generation = 1
+      and (tenants is null or r.tenant = any(tenants))
+    offset 0
+  ) r
+  where o.run_id > after and o.run_id < upto and o.finished_at < ended_before
   order by o.run_id limit max;
 end
 $$;
