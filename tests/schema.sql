@@ -4985,7 +4985,7 @@ function pgflow.flow_line_(body text, place integer) returns integer, owner pgfl
   -- The line of a position in a text
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 e111bb6d43c410d9a9ddcab9fe86491d
+  md5 d8738422dd743f16cbba9965feacecfe
 
 function pgflow.flow_lock_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- lock: begins a loop of one round, in which the run holds a lock
@@ -5021,7 +5021,7 @@ function pgflow.flow_place_(body text, at integer) returns text, owner pgflow_ow
   -- Line and column of a position in a text
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 32a9ac1349974e9255bd5d3382643bae
+  md5 fe9069a4288ae582d23ff11f60aa7577
 
 function pgflow.flow_place_word_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- Compiles one statement that is not SQL, or the head of its block, by the word that it begins with
@@ -5138,7 +5138,7 @@ function pgflow.flow_tokens_(body text, OUT tokens text[], OUT low text[], OUT p
   -- Tokens of SQL as they are and in lower case, save what is quoted, with their positions; no blanks, no comments
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 2eea0aa446867a70ff6e9a7829d449de
+  md5 0e2e2ba514036c98d9d790535cf6f997
 
 function pgflow.flow_type_(type text, body text, at integer, schemas name[]) returns text, owner pgflow_owner
   -- The type of a variable, with what %type and %rowtype stand for
