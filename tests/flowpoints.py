@@ -53,7 +53,8 @@ begin
     lock 'z' || n % 4 loop
       zb: insert into trace (key, what) values (run->>'key', 'zb');
         if n % 5 = 0 then perform pgflow.cancel_run(run->>'key'); end if;
-      ask zgate(n => n) timeout '0.2 s' into v;
+        if n % 11 = 0 then perform pgflow.force_cancel_run(run->>'key'); end if;
+      ask zgate(n => n) timeout '0.5 s' into v;
       zc timeout '1 min': perform 1 / (n % 2);
         if n % 7 = 0 then perform pgflow.cancel_run(run->>'key'); end if;
     end loop;
@@ -71,16 +72,19 @@ exception when others then
   end if;
 end $$);
 select pgflow.start_run('doomed', json_build_object('n', n), key => 'z' || n, pool => case when n % 3 < 2 then 'few' end)
-from generate_series(1, 40) n;
+from generate_series(1, 80) n;
 """
 """Runs that are paused, cancelled and lose their locks."""
 OPEN_DOOMED = "select key from pgflow.runs where workflow = 'doomed' and finished_at is null order by random() limit 1"
 ORDERS = (
     f"select pgflow.pause_run(key) from ({OPEN_DOOMED}) r",
     *[f"select pgflow.resume_run(key) from ({OPEN_DOOMED}) r"] * 4,
-    f"select pgflow.cancel_run(key) from ({OPEN_DOOMED}) r where random() < 0.3",
-    f"select pgflow.force_cancel_run(key) from ({OPEN_DOOMED}) r where random() < 0.1",
-    "select pgflow.break_lock(l.key, 'on purpose') from pgflow.locks l where l.key like 'z%' limit 1",
+    f"select pgflow.cancel_run(key) from ({OPEN_DOOMED}) r where random() < 0.5",
+    f"select pgflow.force_cancel_run(key) from ({OPEN_DOOMED}) r where random() < 0.5",
+    (
+        "select pgflow.break_lock(l.key, 'on purpose'), pgflow.pause_run(l.holder), pgflow.resume_run(l.holder)"
+        " from pgflow.locks l where l.key like 'z%' limit 1"
+    ),
 )
 """What operators do meanwhile."""
 END = "select pgflow.force_cancel_run(key) from pgflow.runs where workflow = 'doomed' and finished_at is null"
@@ -152,7 +156,7 @@ class Caller(flowprograms.Session):
 
     def work(self, conn: flowprograms.Connection, draw: random.Random) -> None:
         conn.execute(f"set synchronous_commit = {draw.choice(['on', 'on', 'off'])}".encode())
-        if draw.random() < 0.6:
+        if draw.random() < 0.4:
             super().work(conn, draw)
             return
         step: Any = {}

@@ -632,33 +632,48 @@ def campaign(
     return result
 
 
+def rehearse(dsn: str, *, programs: int, seed: str) -> Result:
+    """Play programs as tests, each in a transaction of its own that makes it too and is rolled back."""
+    result = Result()
+    with patiently(dsn) as conn:
+        conn.execute(SETUP)
+        for n in range(programs):
+            program = Grower(f"{seed}/{n}").grow()
+            with conn.transaction(force_rollback=True):
+                conn.execute("select pgflow.create_workflow('p()', %s)", (program.text,))
+                conn.execute("select pgflow.test_run('p', keep => true)")
+                (key,) = conn.execute("select queue from pgflow.flow_test").fetchone()  # type: ignore[misc]
+                compare(conn, program, [key], result)
+    return result
+
+
+def compare(conn: Connection, program: Program, keys: Sequence[str], result: Result) -> None:
+    """Compare runs of a program, and their rows, with the interpreter."""
+    plain = Interpreter(program)
+    expected = plain.run()
+    for key in keys:
+        status, output, error, *sums = conn.execute(OUTCOME, (key,)).fetchone()  # type: ignore[misc]
+        found = (status, error if status == "failed" else output)
+        rows = conn.execute("select what from trace where key = %s order by n", (key,))
+        trace = [what for (what,) in rows]
+        journal = conn.execute(JOURNAL, (key,)).fetchall()
+        if journal != plain.journal:
+            result.wrong.append(
+                f"{program.seed} {key}: the journal is {journal}, not {plain.journal}"
+            )
+        result.runs += 1
+        result.rows += len(trace)
+        sums_expected = [plain.spent, plain.published]
+        if (found, trace, sums) != (expected, plain.trace, sums_expected):
+            result.wrong.append(
+                f"{program.seed} {key}: {found} {sums} {trace}, not {expected} {sums_expected} {plain.trace}"
+            )
+
+
 def judge(conn: Connection, grown: dict[str, Program], copies: int, result: Result) -> None:
     """Compare runs, their rows and those of their children with the interpreter."""
     for name, program in grown.items():
-        plain = Interpreter(program)
-        expected = plain.run()
-        for copy in range(1, copies + 1):
-            key = f"{name}/{copy}"
-            status, output, error, *sums = conn.execute(OUTCOME, (key,)).fetchone()  # type: ignore[misc]
-            found = (status, error if status == "failed" else output)
-            trace = [
-                what
-                for (what,) in conn.execute(
-                    "select what from trace where key = %s order by n", (key,)
-                )
-            ]
-            journal = conn.execute(JOURNAL, (key,)).fetchall()
-            if journal != plain.journal:
-                result.wrong.append(
-                    f"{program.seed} {key}: the journal is {journal}, not {plain.journal}"
-                )
-            result.runs += 1
-            result.rows += len(trace)
-            sums_expected = [plain.spent, plain.published]
-            if (found, trace, sums) != (expected, plain.trace, sums_expected):
-                result.wrong.append(
-                    f"{program.seed} {key}: {found} {sums} {trace}, not {expected} {sums_expected} {plain.trace}"
-                )
+        compare(conn, program, [f"{name}/{copy}" for copy in range(1, copies + 1)], result)
     doubled = """select key, what, count(*) from trace where key not like 'p%' group by key, what
       having count(*) > 1"""
     result.wrong += [f"doubled in a child: {row}" for row in conn.execute(doubled)]

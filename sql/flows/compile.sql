@@ -247,7 +247,7 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select substring(pgflow.flow_place_(body, place) from e'\\d+')::int
+  select 1 + length(h.head) - length(replace(h.head, e'\n', '')) from (select left(body, place - 1) as head) h
 $$;
 comment on function pgflow.flow_line_(text, int) is 'The line of a position in a text';
 

@@ -10,7 +10,7 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
   select format('line %s, column %s', 1 + length(h.head) - length(replace(h.head, e'\n', '')),
-    1 + length(substring(h.head from e'[^\\n]*$')))
+    1 + length(split_part(h.head, e'\n', -1)))
   from (select left(body, at - 1) as head) h
 $$;
 comment on function pgflow.flow_place_(text, int) is 'Line and column of a position in a text';
@@ -38,6 +38,11 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  -- Of a word, a number or an operator, none of which has quotes, comments or $.
+  plain constant text := e'\\s+|[^\\x01-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f]'
+    || e'[^\\x01-\\x23\\x25-\\x2f\\x3a-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f]*'
+    || e'|\\d+(?:\\.(?!\\.)\\d*)?|:=|::|=>|<=|>=|<>|!=|<<|>>|\\.\\.|.';
+  many record;
   pos int := 1;
   rest text;
   token text;
@@ -49,8 +54,20 @@ begin
   places := '{}';
   while pos <= length(body) loop
     rest := substr(body, pos, 300);
-    token := substring(rest from e'^\\s+');
+    -- Up to the last blank before a quote, a comment or a $, in one look; the rest one by one.
+    token := substring(rest from e'^[^''"$/-]*\\s');
     if token is not null then
+      select array_agg(m.t order by m.n) filter (where m.t !~ e'^\\s') as tokens,
+        array_agg(pos + m.behind - length(m.t) order by m.n) filter (where m.t !~ e'^\\s') as places
+      into many
+      from (
+        select t.m[1] as t, t.n, sum(length(t.m[1])) over (order by t.n)::int as behind
+        from regexp_matches(token, plain, 'g') with ordinality as t (m, n)
+      ) m;
+      tokens := tokens || many.tokens;
+      low := low || array(select lower(t.token collate "C") from unnest(many.tokens) with ordinality as t (token, n)
+        order by t.n);
+      places := places || many.places;
       pos := pos + length(token);
       continue;
     end if;
@@ -80,9 +97,7 @@ begin
     elsif rest ~ '^([uU]&)?"' then
       token := substring(substr(body, pos) from '^(?:[uU]&)?"(?:[^"]|"")*"');
     else
-      token := coalesce(substring(rest from e'^[^\\x01-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f][^\\x01-\\x23\\x25-\\x2f\\x3a-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f]*'),
-        substring(rest from e'^\\d+(?:\\.(?!\\.)\\d*)?'),
-        substring(rest from e'^(?::=|::|=>|<=|>=|<>|!=|<<|>>|\\.\\.)'), left(rest, 1));
+      token := substring(rest from '^(?:' || plain || ')');
     end if;
     if token is null or substr(body, pos, length(token)) <> token then
       perform pgflow.flow_fail_(body, pos, 'a quote is not closed');

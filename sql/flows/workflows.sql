@@ -434,4 +434,5 @@ comment on column pgflow.flow_node.alt is 'The node after it where a condition d
 comment on column pgflow.flow_node.op is 'Kind of node';
 comment on column pgflow.flow_node.name is 'Name of the step, signal or workflow';
 comment on column pgflow.flow_node.opts
-  is 'retry, every and undo of a step; leads = a wait or the end is next; void = the result is null; into, most and go_on of a wait or child; var and rows of a loop';
+  is 'retry, every and undo of a step; leads = a wait or the end is next; void = the result is null; into, most and '
+     'go_on of a wait or child; var and rows of a loop';
