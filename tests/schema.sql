@@ -3571,7 +3571,7 @@ function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow
   plpgsql immutable
 
 function pgflow.check_objects_(list jsonb, what text) returns void, owner pgflow_owner
-  -- Refuses (PF003) a value that is no array of objects
+  -- Refuses (PF003) a value other than an array of objects
   plpgsql immutable
 
 function pgflow.check_obligations_() returns TABLE(invariant text, detail text), owner pgflow_owner
