@@ -37,7 +37,9 @@ begin
     -- As pgflow/texts.py does it: of a URL up to the last @, of a value up to its closing quote or the next space.
     why := regexp_replace(why, e'([A-Za-z][A-Za-z0-9.+-]*://[^\\s:/?#@]*):\\S*@', e'\\1:***@', 'g');
     why := regexp_replace(why, e'([a-z_-]*(?:password|passwd|passphrase|[_-]pass|secret'
-      || e'|(?:api|access|account|private|secret)[_-]?key|(?:access|api|auth|id|refresh|secret|session)[_-]?token|cookie)["'']*)(\\s*[=:]\\s*)'
+      || e'|(?:api|access|account|private|secret)[_-]?key|(?:access|api|auth|id|refresh|secret|session)[_-]?token|cookie)'
+      || e'["'']*)'
+      || e'(\\s*=\\s*|\\s*:(?=\\S)|\\s*:\\s+(?=\\S+\\s*(?:[\\n,;)}]|$)|[''"]))'
       || e'(''(?:[^''\\\\]|\\\\.|'''')*''?|"(?:[^"\\\\]|\\\\.)*"?|[^\\s]+)', e'\\1\\2***', 'gi');
     why := regexp_replace(why,
       e'(authorization["'']*\\s*[=:]\\s*["'']?)(?!\\*\\*\\*)((?:basic|bearer|digest|token)\\s+)?[^\\s''",]+',

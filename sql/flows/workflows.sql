@@ -215,7 +215,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   body text := program->>'body';
-  line int := coalesce((program->'nodes'->(greatest(node, 1) - 1)->>'line')::int, 1);
+  -- A declaration belongs to no node.
+  line int := coalesce(case when node > 0 then program->'nodes'->(node - 1)->>'line' end::int, 1);
   word text := substring(problem from '"(.*)"');
 begin
   perform pgflow.flow_fail_(body, x.place, problem)

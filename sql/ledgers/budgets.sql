@@ -670,8 +670,10 @@ declare
   changed int := 0;
 begin
   perform pgflow.check_objects_(pools, 'pools');
-  if pools @? '$[*] ? (@.soft.type() != "number" && @.soft != null || @.hard.type() != "boolean" && @.hard != null)'
-  then
+  if exists (
+    select from jsonb_array_elements(pools) e
+    where e->>'soft' !~ '^[0-9]*[.]?[0-9]+$' or jsonb_typeof(e->'hard') not in ('boolean', 'null')
+  ) then
     raise exception using errcode = 'PF003', message = 'of a pool soft is a number, and hard true or false';
   end if;
   -- All at once and in the order of their names, as everybody locks them.

@@ -92,9 +92,9 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-  low bigint := 0;
+  low bigint := (select min(r.run_id) - 1 from pgflow.run r);
   high bigint := (select max(r.run_id) + 1 from pgflow.run r);
-  step bigint := high / 8 + 1;
+  step bigint := (high - low) / 8 + 1;
   probed record;
 begin
   -- From the newest run down, so a clock that was ahead for a while hides no older run that came after.

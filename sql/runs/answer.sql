@@ -106,6 +106,8 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+-- whose bitmap marks no entry as dead: of a mailbox of thousands it would read all that were ever there, each time
+set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare

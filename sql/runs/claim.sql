@@ -291,17 +291,16 @@ begin
     else jsonb_build_array(s.signal_id, s.name, s.payload::text, pgflow.micros_(s.sent_at), s.call, c.workflow) end
   from unnest(chains, runs) as a (chain, me)
   cross join lateral (
-    select m.* from pgflow.signal m
-    where m.chain_id = a.chain
-      and not exists (select from pgflow.signal o where o.chain_id = a.chain and o.signal_id <> m.signal_id offset 0)
-    limit 1
+    -- Of two, no matter how many: looking for another beside each would read a full mailbox once for each message.
+    select m.*, count(*) over () as messages
+    from (select f.* from pgflow.signal f where f.chain_id = a.chain limit 2) m
   ) s
   left join lateral (
     select r.run_id, r.chain_id, l.workflow from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id
     where s.kind = 'c' and r.run_id = (s.payload->>'run_id')::bigint offset 0
   ) c on true
-  where s.kind = 's' or s.kind = 'c' and s.run_id = a.me
-    and not (s.payload->>'status' = 'completed' and pgflow.leaves_effects_(c.run_id, c.chain_id));
+  where s.messages = 1 and (s.kind = 's' or s.kind = 'c' and s.run_id = a.me
+    and not (s.payload->>'status' = 'completed' and pgflow.leaves_effects_(c.run_id, c.chain_id)));
 end
 $$;
 comment on function pgflow.only_messages_(bigint[], bigint[])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from records import SOON, eventually, run_row
+from records import SOON, count, eventually, run_row
 from sqlkit import claim
 
 import pgflow
@@ -100,8 +100,10 @@ async def test_none_but_children_of_whoever_has_the_turn_pass(
     first = await aflow.start(leaves_one_behind.options(key="first"), "a")
     second = await aflow.start(calls.options(key="second"), "b")
     await eventually(
-        lambda: (  # in this order: the end of a child wakes its parent
-            "left behind" in ended(conn) and run_row(conn, "first", "reason_code") == ("signal",)
+        lambda: (  # in this order: the end of a child wakes its parent, by a nudge
+            "left behind" in ended(conn)
+            and count(conn, "pgflow.nudge") == 0
+            and run_row(conn, "first", "reason_code") == ("signal",)
         ),
         "the child has passed, and the first waits",
     )

@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from records import SOON, wait_until
+from records import SOON, eventually, wait_until
 
 import pgflow
 from pgflow import FailedRun, Retries, RunCancelled, RunFailed, step, workflow
@@ -54,6 +54,9 @@ async def test_each_function_is_told_once_of_a_run_that_has_failed(
     aflow.include(ships)
     run = await aflow.start(ships.options(key="k", labels={"team": "north"}))
     await aflow.until_idle()
+    await eventually(
+        lambda: threads, "the function for sync code is called, in a thread of its own"
+    )
     await aflow.crash()
     await aflow.until_idle()
     with pytest.raises(RunFailed):
