@@ -95,7 +95,7 @@ _UNSPACED = re.compile(r"\S+")
 _TOKEN = re.compile(r"(\bhttps?://)[^\s:/?#@'\"]{16,}@", re.IGNORECASE)
 # A value ends at its closing quote, or else at the next space; an unclosed quote hides the rest.
 _VALUE = r"""'(?:[^'\\]|\\.|'')*'?|"(?:[^"\\]|\\.)*"?|(?:[^\s\\]|\\.)*"""
-# Behind a colon and a space only a single word is a value: "secret: variable X is not set" has none.
+# Behind a colon and a space only a single word is a value, not a sentence about the setting.
 _ALONE = r"(?=[^\s]+\s*(?:[\r\n,;)\]}]|$)|['\"])"
 _KEYWORD = re.compile(
     rf"({_ENDS})(\s*=\s*|\s*:(?=\S)|\s*:\s+{_ALONE})(?!\s|\*\*\*(?:\W|$))(?:{_VALUE})",

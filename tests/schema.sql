@@ -5252,6 +5252,7 @@ function pgflow.look_all_(questions jsonb, positions integer[], seqs integer[], 
   -- Takes what has happened to runs of a batch, of each in the order in which it happened, and records it: of each position with news the last seq then, and its units
   plpgsql volatile
   set enable_seqscan=off
+  set enable_bitmapscan=off
 
 function pgflow.look_at_schedule_(s pgflow.schedule, t timestamp with time zone, OUT fired integer, OUT lanes integer[], OUT cancelled bigint[], OUT trouble text) returns record, owner pgflow_owner
   -- Decides the slots of a schedule that are due: starts runs, cancels those before, buffers, or lets them pass
