@@ -288,8 +288,9 @@ begin
   mail := '{}';
   ended := '{}';
   busy := 0;
+  chains := pgflow.own_runs_(chains);
   if chains is not null then
-    chains := array(select c from unnest(pgflow.own_runs_(chains)) c where c is not null);
+    chains := array(select c from unnest(chains) c where c is not null); -- of any dimensions
   end if;
   perform set_config('synchronous_commit', 'off', true);
   -- Only nudges seen before looking may be deleted after it: a later one speaks of a later message.
