@@ -120,7 +120,8 @@ _QUERY = re.compile(
     r"([?&](?:[\w-]*(?:token|secret|signature)|sig|api_?key)=)[^&\s'\"#]+", re.IGNORECASE
 )
 _OPTION = re.compile(
-    r"((?<![\w-])--[\w-]*(?:password|token|secret|api-key)(?:=|['\"]?,?\s+['\"]?))(?!-)[^\s'\",\]]+",
+    r"((?<![\w-])--[\w-]*(?:password|token|secret|api-key)(?:=|['\"]?,?\s+['\"]?))"
+    r"(?!-)[^\s'\",\]]+",
     re.IGNORECASE,
 )
 _PEM = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END|$)", re.DOTALL)

@@ -142,11 +142,17 @@ def test_a_workflow_is_named_in_a_folder_that_is_searched_with_what_it_calls(dsn
         (["count.yaml", "--provider", "cmd:cat", "-i", "files=x"], "has no input 'files'"),
         (["count.yaml", "--provider", "no:x", "-i", "file=x"], "unknown provider 'no'"),
         (["count.yaml", "--cwd", "nowhere"], "is not a folder"),
-        (["count.yaml", "--env", "NO_SUCH_NAME"], "NO_SUCH_NAME: this variable is not set"),
+        (["count.yaml", "--env", "NO_SUCH_NAME"], "--env: the variable NO_SUCH_NAME is not set"),
         (["missing.yaml"], "No such file"),
-        (["release.yaml", "--secret", "NO_SUCH_NAME"], "NO_SUCH_NAME: this variable is not set"),
+        (
+            ["release.yaml", "--secret", "NO_SUCH_NAME"],
+            "--secret: the variable NO_SUCH_NAME is not set",
+        ),
         (["release.yaml", "--secret", "PGFLOW_DSN"], "no program gets the connection"),
-        (["release.yaml", os.environ["PATH"], "--secret", "PATH"], "the message says its value"),
+        (
+            ["release.yaml", os.environ["PATH"], "--secret", "PATH"],
+            "the message says the value of the secret PATH",
+        ),
         (["release.yaml", "--env", "DATABASE_URL"], "no program gets the connection"),
         (["limited.yaml", "--provider", "cmd:cat"], "limits its agent by allowed_tools"),
         (

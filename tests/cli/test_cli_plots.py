@@ -100,8 +100,8 @@ def test_names_in_a_timeline_cannot_drive_a_terminal() -> None:
     """The screen of `pgflow top` draws the same table, and cleans nothing itself."""
     evil = "a\u202eb\x1b[31mc"
     entries = [
-        Entry(1, "step", evil, NOON, True, "completed", NOON, (), 0, None, None),
-        Entry(0, "mark", evil, NOON, True, "", NOON, (), 0, None, {evil: evil}),
+        Entry(1, "step", evil, NOON, True, "completed", NOON, (), 0, 0, None, None),
+        Entry(0, "mark", evil, NOON, True, "", NOON, (), 0, 0, None, {evil: evil}),
     ]
     out = Console(width=100, file=io.StringIO())
     with out.capture() as captured:

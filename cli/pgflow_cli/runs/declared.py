@@ -302,9 +302,9 @@ def _check_variable(option: str, name: str, *, is_elsewhere: bool) -> None:
     from pgflow.declare.durable.providers import NEVER
 
     if name in NEVER:
-        raise Mistake(f"{option} {name}: no program gets the connection to the database")
+        raise Mistake(f"{option}: no program gets the connection to the database, as in {name}")
     if not is_elsewhere and not os.environ.get(name):
-        raise Mistake(f"{option} {name}: this variable is not set, or is empty")
+        raise Mistake(f"{option}: the variable {name} is not set, or is empty")
 
 
 def _refuse_secrets(names: tuple[str, ...], where: str, value: Any) -> None:
@@ -315,7 +315,7 @@ def _refuse_secrets(names: tuple[str, ...], where: str, value: Any) -> None:
     text = json.dumps(value)
     for name, secret in known_secrets(names).items():
         if len(secret) >= SHORTEST and Mask([secret]).text(text) != text:
-            raise Mistake(f"--secret {name}: {where} says its value, which would be recorded")
+            raise Mistake(f"{where} says the value of the secret {name}, which would be recorded")
 
 
 def _check_agents(graph: Graph, settings: Settings, *, is_here: bool) -> Agents:
