@@ -33,7 +33,7 @@ from pgflow.app._base import CLIENT_CONNECTIONS, NUDGE_SECONDS, WAKE_AGAIN_SECON
 from pgflow.app._declared import declarations, forgive
 from pgflow.app._loops import OnLoop, end_with_its_loop
 from pgflow.errors import MissingGrant, PgflowError, WrongColourError
-from pgflow.inspect import ask_async, find_unserved
+from pgflow.inspect import ask_async, find_newest, find_unserved
 from pgflow.schema import naming_refusals
 
 P = ParamSpec("P")
@@ -166,18 +166,21 @@ class AsyncApp(AsyncPoolClient):
             async with asyncio.timeout(None if patience is None else patience.total_seconds()):
                 return await waiter.wait(chain_id)
         except TimeoutError:
-            why = await self._why_unserved(chain_id, patience)
+            why = await self._why_open(chain_id, patience)
             raise TimeoutError(f"run {key!r} has not ended after {patience}{why}") from None
 
-    async def _why_unserved(self, chain_id: int, patience: timedelta | None) -> str:
+    async def _why_open(self, chain_id: int, patience: timedelta | None) -> str:
         """Return the end of a sentence with the reason why no worker takes the run or a child of
-        it; empty if one does, or for short waits, which just ask again.
+        it, or else with the place of the run; empty for short waits, which just ask again.
         """
         if patience is None or patience < timedelta(seconds=1):
             return ""
         with contextlib.suppress(psycopg.Error, OSError, MissingGrant):
             if (why := await ask_async(self, find_unserved(chain_id))) is not None:
                 return f": {why}"
+            if (run := await ask_async(self, find_newest(chain_id))) is not None:
+                reason = f" ({run.why})" if run.why else ""
+                return f": it is {run.status}{reason}, since {run.since:%Y-%m-%dT%H:%M:%S%z}"
         return ""
 
     async def wait_for(

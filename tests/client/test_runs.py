@@ -147,6 +147,9 @@ async def test_a_result_that_does_not_come_in_time_is_a_timeout_error_and_the_ru
     run = await aflow.start(wait_for_go.options(key="patient"))
     with pytest.raises(TimeoutError, match="'patient'"):
         await run.result(timedelta(milliseconds=20))
+    await aflow.until_idle()
+    with pytest.raises(TimeoutError, match=r"after 0:00:01: it is waiting \(signal go\), since 2"):
+        await run.result(1)
     await run.send(go, 3)
     assert await run.result(SOON) == 3
 
