@@ -151,10 +151,7 @@ def test_inputs_arrive_with_their_defaults_and_places():
     ).inputs
     assert [
         (one.name, one.has_default, one.default, one.required, one.description) for one in inputs
-    ] == [
-        ("q", True, None, False, "what"),
-        ("r", False, None, True, ""),
-    ]
+    ] == [("q", True, None, False, "what"), ("r", False, None, True, "")]
     assert inputs[1].position is not None
     assert (inputs[1].position.line, inputs[1].position.column) == (5, 3)
 

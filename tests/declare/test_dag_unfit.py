@@ -31,10 +31,7 @@ def test_a_pipe_among_workflows_is_refused_and_not_waited_for(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("written", "said"),
-    [
-        ("x\\0y", "A NUL in a text"),
-        ("x\\ud800y", "Half of a character in a text"),
-    ],
+    [("x\\0y", "A NUL in a text"), ("x\\ud800y", "Half of a character in a text")],
 )
 def test_a_text_that_nobody_can_take_is_refused_by_its_line(written: str, said: str) -> None:
     verdict = read_text(SOUND.replace("echo", written))

@@ -466,8 +466,6 @@ def test_the_work_on_a_rejection_is_shown_with_its_reason() -> None:
 def test_a_rejection_that_nobody_was_asked_for_is_told() -> None:
     skipped = ASK.model_copy(update={"when": parse_condition("$INPUTS.x == 'y'")})
     run = play(
-        skipped,
-        inputs=(Input(name="x", default="", has_default=True),),
-        rejections={"ask": ["no"]},
+        skipped, inputs=(Input(name="x", default="", has_default=True),), rejections={"ask": ["no"]}
     )
     assert (run.unasked, run.outcome) == (("ask",), "completed")

@@ -22,16 +22,7 @@ from typing import Any
 import pytest
 from enginekit import NoHost, WatchedExecution, Worker, make_driver
 from enginestore import Store, StoredRun
-from exampleflows import (
-    EXAMPLES,
-    Example,
-    add,
-    book,
-    charged_child,
-    each_example,
-    look_up,
-    paid,
-)
+from exampleflows import EXAMPLES, Example, add, book, charged_child, each_example, look_up, paid
 
 import pgflow
 from pgflow import read, step, workflow

@@ -204,10 +204,7 @@ def test_a_workflow_is_run_as_a_child_for_every_item(
     assert conn.execute(
         "select status, count(*) from pgflow.runs where parent_run_id is not null "
         "group by 1 order by 1"
-    ).fetchall() == [
-        ("completed", 2),
-        ("failed", 1),
-    ]
+    ).fetchall() == [("completed", 2), ("failed", 1)]
 
 
 @pytest.mark.parametrize("colour", COLOURS)

@@ -64,10 +64,7 @@ def test_who_drives_or_operates_starts_everything(admin: Conn, mallory: Conn) ->
 
 @pytest.mark.usefixtures("closed")
 def test_a_member_of_a_role_has_what_the_role_was_granted(
-    admin: Conn,
-    alice: Conn,
-    mallory: Conn,
-    server_dsn: str,
+    admin: Conn, alice: Conn, mallory: Conn, server_dsn: str
 ) -> None:
     with psycopg.connect(server_dsn, autocommit=True) as server:
         server.execute("create role clerks")
@@ -94,9 +91,7 @@ def test_the_text_is_seen_by_those_who_may(alice: Conn, mallory: Conn) -> None:
 
 
 def test_who_replaces_a_workflow_gives_its_steps_the_own_rights(
-    admin: Conn,
-    alice: Conn,
-    mallory: Conn,
+    admin: Conn, alice: Conn, mallory: Conn
 ) -> None:
     make(alice, "pay()", BODY)
     assert (
@@ -115,9 +110,7 @@ def test_who_replaces_a_workflow_gives_its_steps_the_own_rights(
 
 
 def test_a_name_is_kept_for_a_role_before_it_is_taken(
-    admin: Conn,
-    alice: Conn,
-    mallory: Conn,
+    admin: Conn, alice: Conn, mallory: Conn
 ) -> None:
     with pytest.raises(psycopg.Error, match="role mallory does not own workflow 'pay'"):
         mallory.execute("select pgflow.grant_workflow('pay', 'mallory', 'replace')")
@@ -197,9 +190,7 @@ STEPS = {
 
 @pytest.mark.usefixtures("closed")
 def test_no_step_borrows_the_right_of_its_driver_or_of_others(
-    admin: Conn,
-    alice: Conn,
-    mallory: Conn,
+    admin: Conn, alice: Conn, mallory: Conn
 ) -> None:
     begin(alice, "pay", "k0")
     start = "returns void language plpgsql security definer as $$ begin perform pgflow.start_run('pay'); end $$"
@@ -256,9 +247,7 @@ SESSIONS = {
 @pytest.mark.usefixtures("closed")
 @pytest.mark.parametrize("attack", SESSIONS)
 def test_no_session_takes_a_right_that_it_was_not_granted(
-    attack: str,
-    admin: Conn,
-    as_role: Callable[[str], Conn],
+    attack: str, admin: Conn, as_role: Callable[[str], Conn]
 ) -> None:
     conn = as_role("mallory")
     with pytest.raises(psycopg.Error) as refused:

@@ -132,9 +132,7 @@ def test_a_step_is_tried_again_as_often_as_it_says(conn: Conn) -> None:
 
 def test_a_retry_waits_as_long_as_it_says(conn: Conn) -> None:
     make(
-        conn,
-        "w()",
-        "begin a retry 1 every '1 hour': perform nextval('tries'); perform 1 / 0; end",
+        conn, "w()", "begin a retry 1 every '1 hour': perform nextval('tries'); perform 1 / 0; end"
     )
     conn.execute("create sequence tries")
     set_clock(conn, T0)
@@ -636,9 +634,7 @@ def test_a_restart_begins_with_the_newest_version(conn: Conn) -> None:
 
 def test_a_run_is_retried_from_the_step_that_failed(conn: Conn) -> None:
     make(
-        conn,
-        "w()",
-        "declare n int; begin a: n := 4; b: insert into late values (n); return n; end",
+        conn, "w()", "declare n int; begin a: n := 4; b: insert into late values (n); return n; end"
     )
     begin(conn)
     work(conn)

@@ -250,10 +250,7 @@ def test_who_renews_its_place_while_the_lock_is_given_back_is_let_in_afterwards(
     assert take(conn, "a", "one") == 1
     assert take(conn, "a", "two", **patience) is None
     sqlkit.rows(conn, "select pgflow.sweep_locks()")
-    with (
-        sqlkit.connect(dsn) as asking,
-        sqlkit.connect(dsn) as waiting,
-    ):
+    with sqlkit.connect(dsn) as asking, sqlkit.connect(dsn) as waiting:
         asking.execute("begin")
         assert take(asking, "a", "three") is None  # decides of the key until it commits
         waiting.execute("begin")

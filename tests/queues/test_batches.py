@@ -274,10 +274,7 @@ def test_a_batch_in_parts_goes_on_where_it_was_cut_short(
 def test_a_batch_is_started_in_a_callers_transaction(dsn: str, conn: Conn) -> None:
     async def work() -> str:
         async with AsyncApp(dsn, include=[load, report]) as app:
-            async with (
-                await psycopg.AsyncConnection.connect(dsn) as own,
-                own.transaction(),
-            ):
+            async with await psycopg.AsyncConnection.connect(dsn) as own, own.transaction():
                 run = await app.using(own).start_batch(
                     load, [(0,), (3,)], then=report.options(key="b"), args=("b",), keys=["x", "y"]
                 )

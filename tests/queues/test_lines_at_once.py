@@ -78,11 +78,7 @@ def test_a_claim_passes_over_a_run_that_somebody_is_just_cancelling(conn: Conn, 
 def test_a_start_waits_for_no_claim_and_no_claim_for_a_start(conn: Conn, dsn: str) -> None:
     rule(conn, key="input.k", fifo=True, rate="1000/1s")
     start_keys(conn, "a")
-    with (
-        connect(dsn) as starter,
-        connect(dsn) as worker,
-        starter.transaction(),
-    ):
+    with connect(dsn) as starter, connect(dsn) as worker, starter.transaction():
         start_keys(starter, "ab")
         with worker.transaction():
             assert len(claim(worker, 5)) == 1

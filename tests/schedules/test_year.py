@@ -46,10 +46,7 @@ def test_no_slot_of_a_year_is_missed_or_doubled(conn: psycopg.Connection, dsn: s
     now = YEAR
     with connect(dsn) as dying:
         while now < END:
-            now = min(
-                now + timedelta(seconds=chance.expovariate(1 / 100_000)),
-                END,
-            )
+            now = min(now + timedelta(seconds=chance.expovariate(1 / 100_000)), END)
             set_clock(conn, now)
             if chance.random() < 0.2:
                 with dying.transaction(force_rollback=True):

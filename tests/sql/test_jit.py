@@ -153,10 +153,7 @@ def test_doctor_says_which_looks_at_views_are_compiled(compiling):
     assert "pgflow.runs, pgflow.steps" in said
     database = compiling.conn.info.dbname
     compiling.conn.execute(f"alter database {database} set jit_above_cost = 100000")
-    assert found() == (
-        "ok",
-        "Postgres does not compile (jit) what reads the views",
-    )
+    assert found() == ("ok", "Postgres does not compile (jit) what reads the views")
     compiling.conn.execute(f"alter database {database} set jit = off")
     assert found() == ("ok", "this server compiles nothing (jit)")
 

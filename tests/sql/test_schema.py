@@ -144,7 +144,7 @@ def changed_assets(**texts: str) -> schema.Assets:
     return ours._replace(
         sources=tuple(
             file._replace(text=file.text + added.get(file.name, "")) for file in ours.sources
-        ),
+        )
     )
 
 

@@ -408,8 +408,7 @@ def test_a_limit_can_be_lowered_raised_and_lifted_while_runs_go_on(db: Conn) -> 
 
 
 @pytest.mark.parametrize(
-    "rule",
-    ["'concurrency', 0", "'concurrency', -1", "'max_deaths', 0", "'max_deaths', 1001"],
+    "rule", ["'concurrency', 0", "'concurrency', -1", "'max_deaths', 0", "'max_deaths', 1001"]
 )
 def test_a_limit_that_makes_no_sense_is_refused(db: Conn, rule: str) -> None:
     with pytest.raises(psycopg.Error) as error, db.transaction():

@@ -196,13 +196,7 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
         "child": lambda c: commit(c, flush(parent, expected=0, children=[child(1, key="new")])),
         "ask lock": lambda c: commit(
             c,
-            flush(
-                asker,
-                expected=0,
-                locks=[[1, "a", False, None, None, []]],
-                park=True,
-                idle=True,
-            ),
+            flush(asker, expected=0, locks=[[1, "a", False, None, None, []]], park=True, idle=True),
         ),
         "take lock": call("take_lock('a', gen_random_uuid()::text, '1 hour', false, '1 hour')"),
         "release lock": call("release_lock('a', %s, 'mine')", fence),

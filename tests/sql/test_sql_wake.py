@@ -444,12 +444,7 @@ def test_a_sender_waits_for_nobody(dsn: str, conn: Conn) -> None:
 
 def test_two_senders_of_the_same_run_do_not_wait_for_each_other(dsn: str, conn: Conn) -> None:
     park(conn, key="k")
-    with (
-        connect(dsn) as a,
-        connect(dsn) as b,
-        a.transaction(),
-        b.transaction(),
-    ):
+    with connect(dsn) as a, connect(dsn) as b, a.transaction(), b.transaction():
         send(a, "k", "paid", "1")
         send(b, "k", "paid", "2")
         send(a, "k", "paid", "3")
@@ -644,12 +639,7 @@ def test_mail_that_nobody_took_is_put_aside_when_the_run_ends(db: Conn) -> None:
     assert one(
         db,
         "select name, payload::text, sent_at, moved_at from pgflow.undelivered order by signal_id",
-    ) == (
-        "a",
-        '{"b":1, "a":-0.0}',
-        T0,
-        T0 + seconds(9),
-    )
+    ) == ("a", '{"b":1, "a":-0.0}', T0, T0 + seconds(9))
 
 
 def test_mail_to_a_finished_run_is_accepted_and_put_aside(db: Conn) -> None:

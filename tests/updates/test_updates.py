@@ -190,9 +190,7 @@ async def test_a_rejected_update_is_answered_and_leaves_nothing_in_the_journal(
     assert await run.result(SOON) == ["tea!"]
 
 
-async def test_what_a_handler_raises_is_the_answer_and_the_run_goes_on(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_a_handler_raises_is_the_answer_and_the_run_goes_on(aflow: AsyncHarness) -> None:
     aflow.include(order)
     run = await aflow.start(order)
     with pytest.raises(UpdateFailed, match="say that you mean it") as raised:
@@ -951,10 +949,7 @@ async def test_what_was_asked_and_answered_can_be_redacted(
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 async def test_who_waits_for_an_answer_is_told_and_need_not_look(
-    aflow: AsyncHarness,
-    conn: psycopg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    where: str,
+    aflow: AsyncHarness, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setattr("pgflow._client.results.FIRST_POLL_SECONDS", 3600)
     monkeypatch.setattr("pgflow._client.results.LONGEST_POLL_SECONDS", 3600)
