@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import sqlkit
-from records import SOON, count, run_row, steps
+from records import SOON, calling, count, launch, result_of, run_row, steps
 from sqlkit import (
     PATIENT,
     Actor,
@@ -231,8 +231,7 @@ def test_a_run_that_continues_as_new_is_rewound_in_its_newest_generation_and_for
             pgflow.continue_as_new(left - 1, made)
         return made
 
-    flow.include(chain)
-    run = flow.start(chain.options(key="k"), 2, [])
+    run = launch(flow, chain.options(key="k"), 2, [])
     for text in "abc":
         run.send(word, text)
     result = ["x2 bought", "a", "x1 bought", "b", "x0 bought", "c"]
@@ -263,9 +262,7 @@ async def shopping(items: list[str]) -> list[str]:
 
 @pytest.mark.full
 def test_what_has_acted_is_named_and_refused(flow: Harness, conn: Conn) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "bread"])
-    run.result(SOON)
+    result_of(flow, shopping.options(key="k"), ["milk", "bread"])
     with pytest.raises(
         HasActed,
         match=r"what would be dropped has acted: step buy \(unit 2, completed\), step buy \(unit "
@@ -290,8 +287,7 @@ def test_what_has_acted_is_named_and_refused(flow: Harness, conn: Conn) -> None:
 def test_repeat_does_it_again_under_new_keys_and_reuse_does_nothing_again(
     flow: Harness, conn: Conn
 ) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "bread", "milk"])
+    run = launch(flow, shopping.options(key="k"), ["milk", "bread", "milk"])
     run.result(SOON)
     root = one(conn, "select root::text from pgflow.run")
     first = [("milk", f"{root}/buy/1"), ("bread", f"{root}/buy/2"), ("milk", f"{root}/buy/3")]
@@ -337,8 +333,7 @@ def test_a_step_that_is_begun_has_its_key_after_every_cut(flow: Harness, conn: C
         await insist("taxi")
         await word.wait()
 
-    flow.include(trip)
-    flow.start(trip.options(key="k"))
+    launch(flow, trip.options(key="k"))
     flow.until_idle()
     keys = dict(rows(conn, KEYS, "k"))
     assert len(keys) == 4
@@ -370,8 +365,7 @@ def test_what_was_handed_on_is_handed_on_again_asked_for_or_not(flow: Harness, c
     async def trip(items: list[str], seats: list[str]) -> list[str]:
         return [await buy(item) for item in items] + [await book(seat) for seat in seats]
 
-    flow.include(trip)
-    run = flow.start(trip.options(key="k"), ["milk", "bread"], ["12a", "12b"])
+    run = launch(flow, trip.options(key="k"), ["milk", "bread"], ["12a", "12b"])
     done = run.result(SOON)
     keys = list(acted)
     for _ in range(2):
@@ -402,8 +396,7 @@ def test_transactions_are_acts_too(flow: Harness, conn: Conn) -> None:
     async def trip(seat: str) -> str:
         return await book(seat)
 
-    flow.include(trip)
-    run = flow.start(trip.options(key="k"), "12a")
+    run = launch(flow, trip.options(key="k"), "12a")
     run.result(SOON)
     with pytest.raises(HasActed, match=r"transaction book \(unit 1, completed\)"):
         flow.app.restart("k")
@@ -427,8 +420,7 @@ def test_a_failed_run_is_retried_from_the_step_that_failed_under_the_same_key(
     async def once(items: list[str]) -> list[str]:
         return [await buying(item) for item in items]
 
-    flow.include(once)
-    run = flow.start(once.options(key="k"), ["milk", "bread", "tea"])
+    run = launch(flow, once.options(key="k"), ["milk", "bread", "tea"])
     with pytest.raises(RunFailed):
         run.result(SOON)
     with pytest.raises(RunFailed):
@@ -456,12 +448,7 @@ def test_attempts_is_a_budget_of_its_own(flow: Harness, conn: Conn) -> None:
             raise ValueError("not yet")
         return len(tries)
 
-    @workflow
-    async def trying() -> int:
-        return await flaky()
-
-    flow.include(trying)
-    run = flow.start(trying.options(key="k"))
+    run = launch(flow, calling(flaky).options(key="k"))
     with pytest.raises(RunFailed):
         run.result(SOON)
     assert len(tries) == 2
@@ -507,8 +494,7 @@ def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(
         first = await buy("milk")
         return [first, await buy(f"more than {first}")]
 
-    flow.include(decide)
-    run = flow.start(decide.options(key="k"))
+    run = launch(flow, decide.options(key="k"))
     run.result(SOON)
     at = seq_of(conn, "k", "step_completed", "buy") - 1
     flow.app.rewind("k", at, edit="cream", effects="reuse", why="the bill says cream", by="ann")
@@ -554,8 +540,7 @@ def test_a_step_that_failed_is_given_a_result(flow: Harness) -> None:
 
 @pytest.mark.full
 def test_another_input_needs_a_journal_that_does_not_rest_on_it(flow: Harness, conn: Conn) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk"])
+    run = launch(flow, shopping.options(key="k"), ["milk"])
     run.result(SOON)
     flow.app.restart("k", input={"items": []}, effects="repeat")
     assert run.result(SOON) == []
@@ -584,8 +569,7 @@ def test_chance_is_the_same_in_the_kept_part_and_another_after_it(
         await look("b")
         return [*drawn, str(pgflow.uuid()), pgflow.idempotency_key()]
 
-    flow.include(dice)
-    run = flow.start(dice.options(key="k"))
+    run = launch(flow, dice.options(key="k"))
     first = run.result(SOON)
     flow.app.rewind("k", 1, effects="repeat")
     second = run.result(SOON)
@@ -613,8 +597,7 @@ def test_a_waiting_run_is_rewound_and_its_messages_come_again_in_order(
     async def collect(want: int) -> list[str]:
         return [await word.wait(timeout=timedelta(hours=1)) for _ in range(want)]
 
-    flow.include(collect)
-    run = flow.start(collect.options(key="k"), 5)
+    run = launch(flow, collect.options(key="k"), 5)
     for text in "abc":
         run.send(word, text)
     flow.until_idle()
@@ -645,8 +628,7 @@ def test_a_message_that_came_in_time_comes_in_time_again(flow: Harness) -> None:
         first = await word.wait(timeout=timedelta(minutes=1))
         return [first, await word.wait()]
 
-    flow.include(collect)
-    run = flow.start(collect.options(key="k"))
+    run = launch(flow, collect.options(key="k"))
     flow.until_idle()
     run.send(word, "in time")
     flow.until_idle()
@@ -663,8 +645,7 @@ def test_what_was_put_aside_at_the_end_is_there_again(flow: Harness, conn: Conn)
     async def takes(how_many: int) -> list[str]:
         return [await word.wait() for _ in range(how_many)]
 
-    flow.include(takes)
-    run = flow.start(takes.options(key="k"), 1)
+    run = launch(flow, takes.options(key="k"), 1)
     for text in "abc":
         run.send(word, text)
     assert run.result(SOON) == ["a"]
@@ -923,8 +904,7 @@ def keys_of(items: str) -> list[str]:
 def test_a_kept_effect_stays_and_a_dropped_one_is_repeated_under_keys_of_its_own(
     flow: Harness, conn: Conn
 ) -> None:
-    flow.include(spending)
-    run = flow.start(spending.options(key="k"), ["milk", "tea"])
+    run = launch(flow, spending.options(key="k"), ["milk", "tea"])
     made = ["milk paid", "tea paid", "tip paid"]
     assert run.result(SOON) == made
     with pytest.raises(
@@ -954,8 +934,7 @@ def test_a_kept_effect_stays_and_a_dropped_one_is_repeated_under_keys_of_its_own
 @pytest.mark.parametrize("verdict", ["confirmed", "absent"])
 def test_an_open_effect_is_handed_on_with_its_key(flow: Harness, conn: Conn, verdict: Any) -> None:
     broken.add("tea")
-    flow.include(spending)
-    run = flow.start(spending.options(key="k"), ["milk", "tea"])
+    run = launch(flow, spending.options(key="k"), ["milk", "tea"])
     with pytest.raises(RunStuck):
         run.result(SOON)
     with pytest.raises(
@@ -984,8 +963,7 @@ def test_a_word_that_was_not_taken_yet_reaches_whoever_owes_the_effect(
     flow: Harness, conn: Conn, cut: int
 ) -> None:
     broken.add("tea")
-    flow.include(spending)
-    run = flow.start(spending.options(key="k"), ["milk", "tea"])
+    run = launch(flow, spending.options(key="k"), ["milk", "tea"])
     with pytest.raises(RunStuck):
         run.result(SOON)
     broken.clear()
@@ -1011,8 +989,7 @@ def test_a_step_that_rests_on_a_decision_is_handed_on(flow: Harness, conn: Conn)
         with pgflow.because(chosen):
             return [await buy(item) for item in items]
 
-    flow.include(buying)
-    run = flow.start(buying.options(key="k"), ["milk", "tea"])
+    run = launch(flow, buying.options(key="k"), ["milk", "tea"])
     assert run.result(SOON) == ["milk bought", "tea bought"]
     flow.app.rewind("k", 2, effects="reuse")
     assert run.result(SOON) == ["milk bought", "tea bought"]
@@ -1026,8 +1003,7 @@ def test_a_step_that_rests_on_a_decision_is_handed_on(flow: Harness, conn: Conn)
 def test_an_imported_run_is_forked_and_not_rewound(
     flow: Harness, conn: Conn, other_dsn: str
 ) -> None:
-    flow.include(spending)
-    assert flow.start(spending.options(key="k"), ["milk"]).result(SOON) == ["milk paid", "tip paid"]
+    assert result_of(flow, spending.options(key="k"), ["milk"]) == ["milk paid", "tip paid"]
     flow.app.rewind("k", 3, effects="repeat")
     assert flow.app.get("k", spending).result(SOON) == ["milk paid", "tip paid"]
     out = io.StringIO()
@@ -1082,8 +1058,7 @@ def test_an_open_licence_is_asked_for_again_under_its_key_after_a_rewind(db: Con
 
 
 def test_the_same_fork_twice_is_one_and_another_is_a_conflict(flow: Harness) -> None:
-    flow.include(shopping)
-    flow.start(shopping.options(key="k"), ["milk"]).result(SOON)
+    result_of(flow, shopping.options(key="k"), ["milk"])
     for _ in range(2):
         assert flow.app.fork("k", "f", at=0, effects="repeat", labels={"a": "b"}) == "f"
     assert flow.app.get("f", shopping).result(SOON) == ["milk bought"]
@@ -1114,8 +1089,7 @@ def test_unit_and_step_are_not_said_together(db: Conn) -> None:
 def test_in_the_callers_transaction_a_rewind_is_done_if_that_commits(
     flow: Harness, conn: Conn, dsn: str
 ) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk"])
+    run = launch(flow, shopping.options(key="k"), ["milk"])
     run.result(SOON)
     with psycopg.connect(dsn) as mine:
         flow.app.using(mine).rewind("k", 1, effects="repeat")
@@ -1133,8 +1107,7 @@ def test_in_the_callers_transaction_a_rewind_is_done_if_that_commits(
 
 @pytest.mark.full
 async def test_both_colours_do_it(aflow: AsyncHarness, conn: Conn) -> None:
-    aflow.include(shopping)
-    run = await aflow.start(shopping.options(key="k"), ["milk"])
+    run = await launch(aflow, shopping.options(key="k"), ["milk"])
     await run.result(SOON)
     await aflow.app.restart("k", effects="repeat")
     await run.result(SOON)
@@ -1157,8 +1130,7 @@ def test_a_stream_tells_nothing_twice(flow: Harness) -> None:
             pgflow.emit("log", n)
             await look("a")
 
-    flow.include(talks)
-    run = flow.start(talks.options(key="k"))
+    run = launch(flow, talks.options(key="k"))
     run.result(SOON)
     flow.app.rewind("k", 4)
     run.result(SOON)

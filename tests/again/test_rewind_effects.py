@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, run_row
+from records import SOON, launch, result_of, run_row
 from servers import HANG_SECONDS
 from sqlkit import Actor, begin, child, claim_one, commit, finish, flush, one, rows
 
@@ -170,8 +170,7 @@ def sound(conn: Conn) -> None:
 def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_same(
     flow: Harness, conn: Conn
 ) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "tea", "milk"])
+    run = launch(flow, shopping.options(key="k"), ["milk", "tea", "milk"])
     made = ["milk for 100", "tea for 100", "milk for 100"]
     assert run.result(SOON) == made
     calls, keys = list(World.calls), list(World.keys)
@@ -192,8 +191,7 @@ def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_sa
 def test_another_request_is_another_act_under_another_key(
     flow: Harness, conn: Conn, cut: int
 ) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "tea"])
+    run = launch(flow, shopping.options(key="k"), ["milk", "tea"])
     run.result(SOON)
     World.prices["tea"] = 90
     flow.app.rewind("k", cut, effects="reuse")
@@ -216,8 +214,7 @@ def test_a_fork_is_handed_results_and_takes_none_of_them_back(flow: Harness, con
             await buy(item)
         raise ValueError("too dear")
 
-    flow.include(shopping, doomed)
-    flow.start(shopping.options(key="k"), ["milk", "tea"]).result(SOON)
+    result_of(flow, shopping.options(key="k"), ["milk", "tea"], beside=[doomed])
     fork = flow.app.fork("k", at=2, effects="reuse")
     assert flow.app.get(fork, shopping).result(SOON) == ["milk for 100", "tea for 100"]
     assert World.calls == ["buy milk", "buy tea"]
@@ -241,8 +238,7 @@ def test_what_was_taken_back_is_not_reused(flow: Harness) -> None:
             raise ValueError("too dear")
         return made
 
-    flow.include(doomed)
-    run = flow.start(doomed.options(key="k"), ["gin"])
+    run = launch(flow, doomed.options(key="k"), ["gin"])
     with pytest.raises(RunFailed):
         run.result(SOON)
     World.prices["gin"] = 1
@@ -254,8 +250,7 @@ def test_what_was_taken_back_is_not_reused(flow: Harness) -> None:
 
 @pytest.mark.full
 def test_an_acceptance_that_was_confirmed_is_reused(flow: Harness, conn: Conn) -> None:
-    flow.include(leasing)
-    run = flow.start(leasing.options(key="k"))
+    run = launch(flow, leasing.options(key="k"))
     flow.until_idle()
     with pytest.raises(
         WrongState,
@@ -298,8 +293,7 @@ async def patient(item: str) -> str:
 
 @pytest.mark.full
 def test_a_child_that_has_completed_is_not_started_again(flow: Harness, conn: Conn) -> None:
-    flow.include(family, helper)
-    run = flow.start(family.options(key="k"), ["milk", "tea"])
+    run = launch(flow, family.options(key="k"), ["milk", "tea"], beside=[helper])
     made = ["milk for 100", "tea for 100", "milk for 100"]
     assert run.result(SOON) == made
     for cut in (5, 2, 0):
@@ -318,8 +312,7 @@ def test_a_child_that_has_completed_is_not_started_again(flow: Harness, conn: Co
 
 @pytest.mark.full
 def test_a_child_that_goes_on_is_waited_for(flow: Harness, conn: Conn) -> None:
-    flow.include(patient, waiting)
-    run = flow.start(patient.options(key="k"), "tea")
+    run = launch(flow, patient.options(key="k"), "tea", beside=[waiting])
     flow.until_idle()
     assert flow.app.get("child tea", waiting).status() == "waiting"
     flow.app.restart("k", effects="reuse")
@@ -339,8 +332,7 @@ def test_a_child_that_nobody_asks_for_again_ends_with_its_parent(flow: Harness, 
     async def fickle() -> str:
         return await pgflow.run_child(waiting, "tea") if await is_too_dear() else "alone"
 
-    flow.include(fickle, waiting)
-    run = flow.start(fickle.options(key="k"))
+    run = launch(flow, fickle.options(key="k"), beside=[waiting])
     flow.until_idle()
     World.prices["tea"] = 1
     flow.app.restart("k", effects="reuse")
@@ -358,8 +350,7 @@ def test_a_child_is_asked_for_with_other_arguments_under_the_same_key(flow: Harn
             helper.options(key="child"), "milk" if await is_too_dear() else "tea"
         )
 
-    flow.include(one_child, helper)
-    run = flow.start(one_child.options(key="k"))
+    run = launch(flow, one_child.options(key="k"), beside=[helper])
     assert run.result(SOON) == "milk for 100"
     World.prices["tea"] = 1
     flow.app.restart("k", effects="reuse")
@@ -400,8 +391,7 @@ def test_a_child_that_ends_while_its_parent_is_rewound_is_heard(conn: Conn, dsn:
 def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(
     flow: Harness, conn: Conn
 ) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "tea", "gin"])
+    run = launch(flow, shopping.options(key="k"), ["milk", "tea", "gin"])
     made = run.result(SOON)
     flow.app.rewind("k", 2, effects="compensate")
     assert run.result(SOON) == made
@@ -454,8 +444,7 @@ def test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_on
     def posting() -> int:
         return here(1) + there(2)
 
-    flow.include(posting)
-    run = flow.start(posting.options(key="k"))
+    run = launch(flow, posting.options(key="k"))
     assert run.result(SOON) == 3
     flow.app.rewind("k", 0, effects="compensate")
     assert run.result(SOON) == 3
@@ -465,8 +454,7 @@ def test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_on
 
 @pytest.mark.full
 async def test_async_apps_do_it_too(aflow: AsyncHarness, conn: Conn) -> None:
-    aflow.include(shopping)
-    run = await aflow.start(shopping.options(key="k"), ["milk"])
+    run = await launch(aflow, shopping.options(key="k"), ["milk"])
     await run.result(SOON)
     await aflow.app.restart("k", effects="compensate")
     assert await run.result(SOON) == ["milk for 100"]
@@ -481,8 +469,7 @@ def test_sync_workflows_are_taken_back_as_async_ones_are(flow: Harness, conn: Co
     def plain() -> list[str]:
         return [buy.sync("milk"), burn("tea")]
 
-    flow.include(plain)
-    run = flow.start(plain.options(key="k"))
+    run = launch(flow, plain.options(key="k"))
     run.result(SOON)
     flow.app.rewind("k", 2, effects="compensate")
     with pytest.raises(RunStuck):
@@ -568,8 +555,7 @@ def test_a_run_goes_on_only_after_the_last_compensation(flow: Harness, conn: Con
     """A compensation that fails is tried again under its own key; one that cannot be done leaves
     the run stuck and the debt open.
     """
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "tea"])
+    run = launch(flow, shopping.options(key="k"), ["milk", "tea"])
     run.result(SOON)
     World.trouble = {"return tea": 2, "return milk": 99}
     flow.app.rewind("k", 0, effects="compensate")
@@ -642,8 +628,7 @@ async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(
 def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_confirmed(
     flow: Harness, conn: Conn
 ) -> None:
-    flow.include(mixed)
-    run = flow.start(mixed.options(key="k"), "car")
+    run = launch(flow, mixed.options(key="k"), "car")
     flow.until_idle()
     assert owed(conn) == ["lease"]
     flow.app.restart("k", effects="compensate", input={"item": "van"})
@@ -674,8 +659,7 @@ def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_c
 def test_what_was_accepted_and_then_rejected_need_not_be_taken_back(
     flow: Harness, conn: Conn
 ) -> None:
-    flow.include(leasing)
-    run = flow.start(leasing.options(key="k"))
+    run = launch(flow, leasing.options(key="k"))
     flow.until_idle()
     flow.app.restart("k", effects="compensate")
     flow.until_idle()
@@ -722,8 +706,7 @@ def test_a_compensation_that_the_dropped_part_has_begun_goes_on(flow: Harness, c
 
 @pytest.mark.full
 def test_a_cancel_waits_until_everything_is_taken_back(flow: Harness, conn: Conn) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "tea"])
+    run = launch(flow, shopping.options(key="k"), ["milk", "tea"])
     run.result(SOON)
     World.trouble = {"return tea": 99}
     flow.app.rewind("k", 0, effects="compensate")
@@ -739,8 +722,7 @@ def test_a_cancel_waits_until_everything_is_taken_back(flow: Harness, conn: Conn
 
 @pytest.mark.full
 def test_children_that_have_done_something_cannot_be_taken_back(flow: Harness) -> None:
-    flow.include(family, helper, patient, waiting)
-    flow.start(family.options(key="k"), ["milk"]).result(SOON)
+    result_of(flow, family.options(key="k"), ["milk"], beside=[helper, patient, waiting])
     with pytest.raises(
         HasActed,
         match=r"child 'child milk', started at unit 1, has done effects that its parent cannot "
@@ -760,8 +742,7 @@ def test_children_that_have_done_something_cannot_be_taken_back(flow: Harness) -
 def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(
     flow: Harness, conn: Conn
 ) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["tea"])
+    run = launch(flow, shopping.options(key="k"), ["tea"])
     run.result(SOON)
     conn.execute("set pgflow.rewrites = 'on'")
     conn.execute("update pgflow.unit set name = 'fetch' where kind in ('i', 'C')")
@@ -830,8 +811,7 @@ def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began
 
 @pytest.mark.full
 def test_an_acceptance_that_was_handed_over_is_taken_back_once(flow: Harness, conn: Conn) -> None:
-    flow.include(doomed_lease)
-    run = flow.start(doomed_lease.options(key="k"))
+    run = launch(flow, doomed_lease.options(key="k"))
     flow.until_idle()
     flow.app.confirm_effect("contract of car")
     flow.until_idle()

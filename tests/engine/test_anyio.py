@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.to_thread
 import pytest
+from records import calling, launch
 from test_loop import Bench, bench  # noqa: F401 - the fixture
 
 from pgflow import RunStuck, step, workflow
@@ -389,8 +390,7 @@ async def test_anyio_is_durable_in_workflow_code_and_replays(
     aflow: AsyncHarness, chosen: Any
 ) -> None:
     """The harness replays each run once more when the test is over."""
-    aflow.include(chosen)
-    run = await aflow.start(chosen, *WORKFLOWS[chosen])
+    run = await launch(aflow, chosen, *WORKFLOWS[chosen])
     await aflow.until_idle()
     for _ in range(4):
         await aflow.skip(timedelta(seconds=31))
@@ -400,8 +400,7 @@ async def test_anyio_is_durable_in_workflow_code_and_replays(
 
 @pytest.mark.parametrize("chosen", WORKFLOWS, ids=lambda w: w.name)
 async def test_anyio_goes_on_after_a_crash(aflow: AsyncHarness, chosen: Any) -> None:
-    aflow.include(chosen)
-    run = await aflow.start(chosen, *WORKFLOWS[chosen])
+    run = await launch(aflow, chosen, *WORKFLOWS[chosen])
     await aflow.until_idle()
     await aflow.crash()
     for _ in range(4):
@@ -420,8 +419,7 @@ async def test_a_thread_of_anyio_has_no_way_back_and_the_run_says_so(aflow: Asyn
     """The thread is told by name that it cannot take part; the code is not, and waits for what
     nothing can bring.
     """
-    aflow.include(using_a_thread)
-    run = await aflow.start(using_a_thread)
+    run = await launch(aflow, using_a_thread)
     await aflow.until_idle()
     with pytest.raises(RunStuck, match="waits for something that nothing can bring"):
         await run.result()
@@ -434,11 +432,6 @@ async def test_no_body_of_a_step_is_kept_from_anyio(aflow: AsyncHarness) -> None
             group.start_soon(anyio.sleep, 0)
         return await anyio.to_thread.run_sync(lambda: "from a thread")
 
-    @workflow
-    async def outside() -> str:
-        return await at_home()
-
-    aflow.include(outside)
-    run = await aflow.start(outside)
+    run = await launch(aflow, calling(at_home))
     await aflow.until_idle()
     assert await run.result() == "from a thread"

@@ -21,7 +21,7 @@ import servers
 from clikit import pgflow, prepare, statuses
 from exampleflows import EXAMPLES, Example, charged_child, each_example
 from ledgerflows import LEDGERS
-from records import SOON
+from records import launch, result_of
 
 from pgflow import InvalidArgument, step, workflow
 from pgflow.errors import NonDeterminismError
@@ -217,8 +217,9 @@ def test_a_long_journal_goes_in_pages_and_comes_back_whole(
 async def test_an_open_effect_of_an_imported_run_is_history_and_owed_by_nobody_here(
     aflow: AsyncHarness, conn: psycopg.Connection, empty_dsn: str, tmp_path: Path
 ) -> None:
-    aflow.include(ledgerflows.asking_a_person, ledgerflows.ordering)
-    await aflow.start(ledgerflows.asking_a_person.options(key="open"), 1)
+    await launch(
+        aflow, ledgerflows.asking_a_person.options(key="open"), 1, beside=[ledgerflows.ordering]
+    )
     await aflow.start(ledgerflows.ordering.options(key="accepted"), 500)
     await aflow.until_idle()
     for _ in range(5):
@@ -432,8 +433,7 @@ async def test_both_sides_of_a_divergence_are_told_apart_whatever_a_key_says(
     async def changed() -> None:
         await accepted("a: b, the code c")
 
-    aflow.include(recorded)
-    await (await aflow.start(recorded.options(key="k: l, the code m"))).result(SOON)
+    await result_of(aflow, recorded.options(key="k: l, the code m"))
     ((chain,),) = conn.execute("select chain_id from pgflow.run_key").fetchall()
     found = find_divergence(next(read_database(conn, [chain])), changed)
     assert found is not None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import sqlkit
+from records import launch
 from sqlkit import begin, commit, flush, one, unit
 
 import pgflow
@@ -85,8 +86,7 @@ def _pages(request: pytest.FixtureRequest) -> None:
 async def test_values_of_every_length_are_recorded_as_they_were_encoded(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(book)
-    run = await aflow.start(book, LENGTHS)
+    run = await launch(aflow, book, LENGTHS)
     assert await run.result() == prose(LENGTHS[-1])
     texts = [json.dumps(prose(length), ensure_ascii=False) for length in LENGTHS]
     recorded = "select payload::text from pgflow.unit where kind = 'c' and name = %s order by seq"
@@ -111,8 +111,7 @@ async def test_many_runs_with_long_and_short_values_share_their_commits(
 
 @pytest.mark.full
 def test_steps_in_threads_have_long_values_too(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(book_sync)
-    assert flow.start(book_sync, LENGTHS).result() == prose(LENGTHS[-1])
+    assert launch(flow, book_sync, LENGTHS).result() == prose(LENGTHS[-1])
     assert (
         one(
             conn,
@@ -134,9 +133,8 @@ async def test_a_value_above_the_limit_fails_its_step_and_nothing_else(aflow: As
         assert len(await huge(MAX_BYTES - 2)) == MAX_BYTES - 2
         return len(await huge(MAX_BYTES - 1))
 
-    aflow.include(at_the_limit)
     with pytest.raises(RunFailed, match="is 1,048,577 bytes of JSON; the limit is 1 MiB"):
-        await (await aflow.start(at_the_limit)).result()
+        await (await launch(aflow, at_the_limit)).result()
 
 
 async def test_the_state_of_a_run_may_be_long(aflow: AsyncHarness) -> None:
@@ -145,8 +143,7 @@ async def test_the_state_of_a_run_may_be_long(aflow: AsyncHarness) -> None:
         pgflow.set_state(page=prose(50_000))
         return await told(10)
 
-    aflow.include(stately)
-    run = await aflow.start(stately)
+    run = await launch(aflow, stately)
     await run.result()
     assert await run.state() == {"page": prose(50_000)}
 

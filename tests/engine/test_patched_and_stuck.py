@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, events, run_row, steps, wait_until
+from records import HOUR, SOON, calling, count, events, launch, run_row, steps, wait_until
 
 import pgflow
 from pgflow import App, RunStuck, Signal, step, workflow
@@ -67,8 +67,7 @@ async def changing(loops: int = 1) -> list[str]:
 async def test_a_run_that_passed_before_the_change_keeps_the_old_side_and_a_new_one_takes_the_new(
     aflow: AsyncHarness,
 ) -> None:
-    aflow.include(changing)
-    before = await aflow.start(changing)
+    before = await launch(aflow, changing)
     await aflow.until_idle()
     Code.version = 2
     after = await aflow.start(changing)
@@ -83,8 +82,7 @@ async def test_a_run_that_passed_before_the_change_keeps_the_old_side_and_a_new_
 async def test_what_comes_after_the_change_in_an_old_run_takes_the_new_side_for_good(
     aflow: AsyncHarness,
 ) -> None:
-    aflow.include(changing)
-    run = await aflow.start(changing, 3)
+    run = await launch(aflow, changing, 3)
     await aflow.until_idle()
     Code.version = 2
     for _ in range(3):
@@ -99,8 +97,7 @@ async def test_a_marker_is_recorded_once_a_place_and_replayed(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
     Code.version = 2
-    aflow.include(changing)
-    run = await aflow.start(changing, 2)
+    run = await launch(aflow, changing, 2)
     for _ in range(2):
         await run.send(go, 1)
         await aflow.until_idle()
@@ -117,8 +114,7 @@ def test_a_marker_works_in_a_sync_workflow(flow: Harness) -> None:
         go.sync.wait()
         return said
 
-    flow.include(changing_sync)
-    before = flow.start(changing_sync)
+    before = launch(flow, changing_sync)
     flow.until_idle()
     version[0] = 2
     after = flow.start(changing_sync)
@@ -174,8 +170,7 @@ async def deploy(aflow: AsyncHarness, version: int) -> None:
 async def test_code_that_does_not_repeat_its_journal_is_stuck_and_says_what_differs(
     aflow: AsyncHarness, conn: psycopg.Connection, version: int
 ) -> None:
-    aflow.include(unsteady, changing)
-    run = await aflow.start(unsteady)
+    run = await launch(aflow, unsteady, beside=[changing])
     await aflow.until_idle()
     recorded = events(conn, run.key)
     await deploy(aflow, version)
@@ -192,8 +187,7 @@ async def test_code_that_does_not_repeat_its_journal_is_stuck_and_says_what_diff
 async def test_a_divergence_names_the_line_that_asks_or_waits_for_something_else(
     aflow: AsyncHarness, conn: psycopg.Connection, version: int
 ) -> None:
-    aflow.include(unsteady, changing)
-    run = await aflow.start(unsteady)
+    run = await launch(aflow, unsteady, beside=[changing])
     await aflow.until_idle()
     await deploy(aflow, version)
     await run.send(go, 1)
@@ -207,8 +201,7 @@ async def test_a_divergence_names_the_line_that_asks_or_waits_for_something_else
 async def test_a_stuck_run_keeps_its_mail_and_goes_on_once_the_code_is_right_again(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(unsteady)
-    run = await aflow.start(unsteady)
+    run = await launch(aflow, unsteady)
     await aflow.until_idle()
     await deploy(aflow, 2)
     await run.send(go, 1)
@@ -226,8 +219,7 @@ async def test_a_stuck_run_keeps_its_mail_and_goes_on_once_the_code_is_right_aga
 async def test_a_change_beyond_what_is_recorded_is_no_divergence(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(unsteady)
-    run = await aflow.start(unsteady)
+    run = await launch(aflow, unsteady)
     await aflow.until_idle()
     await deploy(aflow, 3)
     await run.send(go, 1)
@@ -260,8 +252,7 @@ async def test_a_started_step_that_is_asked_for_in_another_way_after_a_crash_is_
         else:
             await asyncio.gather(second(1), first(1))
 
-    aflow.include(pays)
-    run = await aflow.start(pays)
+    run = await launch(aflow, pays)
     await hanging.wait()
     await aflow.crash()
     Code.version = 2
@@ -358,8 +349,7 @@ async def test_a_run_that_waits_for_what_nothing_can_bring_is_stuck_and_says_whe
         else:
             await DEADLOCKS[kind]()
 
-    aflow.include(dead_end)
-    run = await aflow.start(dead_end)
+    run = await launch(aflow, dead_end)
     with pytest.raises(RunStuck, match=r"deadlock.*nothing can bring"):
         await run.result(SOON)
     (status, reason, detail) = run_row(conn, run.key, "status, reason, error")
@@ -373,8 +363,7 @@ async def test_a_wait_for_time_or_mail_is_no_deadlock(aflow: AsyncHarness) -> No
         async with asyncio.timeout(3600):
             await asyncio.Event().wait()
 
-    aflow.include(patient)
-    run = await aflow.start(patient)
+    run = await launch(aflow, patient)
     await aflow.until_idle()
     assert await run.status() == "waiting"
     await aflow.skip(HOUR)
@@ -392,8 +381,7 @@ async def test_a_stuck_run_can_be_cancelled(aflow: AsyncHarness) -> None:
         finally:
             cleaned.append(await new(1))
 
-    aflow.include(dead_end)
-    run = await aflow.start(dead_end)
+    run = await launch(aflow, dead_end)
     await aflow.until_idle()
     assert await run.status() == "stuck"
     await run.cancel()
@@ -420,16 +408,11 @@ async def test_a_run_on_which_too_many_workers_died_is_stuck_and_a_retry_gives_i
         return len(deaths)
 
     @workflow
-    async def killer() -> int:
-        return await poison()
-
-    @workflow
     async def harmless() -> int:
         return 1
 
     conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 2))")
-    aflow.include(killer, harmless)
-    run = await aflow.start(killer)
+    run = await launch(aflow, calling(poison), beside=[harmless])
     for _ in range(2):
         # It ends before the worker does: with another suspect beside it, the run would not be stuck.
         await (await aflow.start(harmless)).result(SOON)
@@ -456,8 +439,7 @@ async def test_a_worker_that_dies_while_a_run_waits_is_no_death_of_the_run(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
     conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1))")
-    aflow.include(changing)
-    run = await aflow.start(changing)
+    run = await launch(aflow, changing)
     await aflow.until_idle()
     for _ in range(3):
         await aflow.crash()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import sqlkit
-from records import SOON, count, events, eventually, in_a_loop
+from records import SOON, count, events, eventually, in_a_loop, launch, result_of
 
 import pgflow
 from pgflow import App, AsyncApp, InvalidArgument, Signal, workflow
@@ -67,9 +67,7 @@ def updates(conn: psycopg.Connection[Any], key: str = "a") -> list[tuple[Any, ..
 async def test_an_update_in_a_run_is_one_commit_with_its_verdict_and_its_history(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(act)
-    run = await aflow.start(act.options(key="first"), "a", "ann")
-    assert await run.result(SOON) == [True, 1, "ann"]
+    assert await result_of(aflow, act.options(key="first"), "a", "ann") == [True, 1, "ann"]
     late = await aflow.start(act.options(key="second"), "a", "bob")
     assert await late.result(SOON) == [False, 1, "ann"]
     assert updates(conn) == [
@@ -100,9 +98,7 @@ async def test_an_update_that_raises_changes_nothing_and_raises_in_the_run(
             return str(error)
         return "done"
 
-    aflow.include(refused)
-    run = await aflow.start(refused)
-    assert await run.result(SOON) == "bob does not hold it"
+    assert await result_of(aflow, refused) == "bob does not hold it"
     assert [row[0] for row in updates(conn)] == ["claim"]
 
 
@@ -131,8 +127,7 @@ async def test_the_verdict_is_repeated_and_not_the_update_after_a_crash(
         await go.wait()
         return won
 
-    aflow.include(claims_and_waits)
-    run = await aflow.start(claims_and_waits, "ann")
+    run = await launch(aflow, claims_and_waits, "ann")
     await aflow.until_idle()
     await aflow.crash()
     await run.send(go, "on")
@@ -152,9 +147,7 @@ async def test_an_expected_version_is_compared_before_the_change(aflow: AsyncHar
             return str(error)
         return "done"
 
-    aflow.include(careful)
-    run = await aflow.start(careful)
-    assert "'a' has version 1, not 0" in await run.result(SOON)
+    assert "'a' has version 1, not 0" in await result_of(aflow, careful)
 
 
 async def test_updates_from_plain_code(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
@@ -179,8 +172,7 @@ def test_updates_from_sync_code_and_sync_workflows(flow: Harness, conn: psycopg.
         won = Incident.claim.sync("a", agent)
         return [won, pgflow.sync.query(Incident, "a").state.holder]
 
-    flow.include(acts)
-    assert flow.start(acts, "ann").result(SOON) == [True, "ann"]
+    assert result_of(flow, acts, "ann") == [True, "ann"]
     assert flow.app.update(Incident.record, "a", "ann", "acted") == 1
     assert flow.app.query(Incident, "a").version == 2
 
@@ -352,9 +344,7 @@ async def test_an_idempotency_key_holds_over_runs_and_plain_code(
 async def test_the_history_of_an_entity_outlives_its_runs(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(act)
-    run = await aflow.start(act, "a", "ann")
-    await run.result(SOON)
+    await result_of(aflow, act, "a", "ann")
     await aflow.until_idle()
     conn.execute("select from pgflow.drop_history(pgflow.now_())")
     assert count(conn, "pgflow.unit") == 0
@@ -366,9 +356,7 @@ async def test_the_history_of_an_entity_outlives_its_runs(
 async def test_a_rewind_past_an_update_is_refused_until_it_is_said_what_becomes_of_it(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(act)
-    run = await aflow.start(act.options(key="first"), "a", "ann")
-    await run.result(SOON)
+    await result_of(aflow, act.options(key="first"), "a", "ann")
     with pytest.raises(pgflow.errors.HasActed, match=r"test incident\.claim"):
         await aflow.app.rewind("first", 0)
     await aflow.app.rewind("first", 0, effects="reuse")
@@ -382,8 +370,7 @@ async def test_a_rewind_past_an_update_is_refused_until_it_is_said_what_becomes_
 async def test_the_steps_of_a_run_have_its_updates(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(act)
-    run = await aflow.start(act, "a", "ann")
+    run = await launch(aflow, act, "a", "ann")
     await run.result(SOON)
     shown = "select step, status, output::text from pgflow.steps where key = %s order by call"
     first, _ = conn.execute(shown, (run.key,)).fetchall()
@@ -458,9 +445,7 @@ async def test_mistakes_are_told_where_they_are_made(aflow: AsyncHarness) -> Non
             return str(error)
         return ""
 
-    aflow.include(wrong_colour)
-    run = await aflow.start(wrong_colour)
-    assert "aio()" in await run.result(SOON)
+    assert "aio()" in await result_of(aflow, wrong_colour)
 
 
 def test_a_version_that_is_older_is_refused_by_the_database(conn: psycopg.Connection) -> None:

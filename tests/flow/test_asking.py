@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from records import SOON, steps
+from records import SOON, launch, result_of, steps
 
 import pgflow
 from pgflow import KeyConflict, RunFailed, RunNotFound, Signal, workflow
@@ -95,8 +95,7 @@ async def test_a_run_asks_another_once_and_is_parked_until_the_answer(
 async def test_an_error_of_the_handler_and_a_refusal_reach_the_code(
     aflow: AsyncHarness, coin: int, error: type[Exception]
 ) -> None:
-    aflow.include(till, customer)
-    asked = await aflow.start(till.options(key="till"), 0 if coin == 5 else 1)
+    asked = await launch(aflow, till.options(key="till"), 0 if coin == 5 else 1, beside=[customer])
     run = await aflow.start(customer, "till", coin)
     await aflow.until_idle()
     await asked.send(go, 1)
@@ -113,8 +112,7 @@ async def test_an_error_of_the_handler_and_a_refusal_reach_the_code(
 async def test_who_asks_a_run_that_is_ended_by_others_is_refused(
     aflow: AsyncHarness, conn: psycopg.Connection, *, force: bool
 ) -> None:
-    aflow.include(till, customer)
-    await aflow.start(till.options(key="till"), 1)
+    await launch(aflow, till.options(key="till"), 1, beside=[customer])
     run = await aflow.start(customer, "till", 5)
     await aflow.until_idle()
     cancel = "select pgflow.wake(array[pgflow.cancel_run('till', 'enough', force => %s)])"
@@ -144,8 +142,7 @@ async def customers() -> list[Any]:
 
 
 async def test_a_parent_asks_its_child_and_hears_what_cannot_be_asked(aflow: AsyncHarness) -> None:
-    aflow.include(till, customers)
-    told = await (await aflow.start(customers)).result(SOON)
+    told = await result_of(aflow, customers, beside=[till])
     assert told == [1, 3, 3, "RunNotFound", "KeyConflict"]
 
 
@@ -154,8 +151,7 @@ async def test_a_parent_asks_its_child_and_hears_what_cannot_be_asked(aflow: Asy
 async def test_a_rewound_run_keeps_its_answer_or_asks_again(
     aflow: AsyncHarness, effects: Any, total: int
 ) -> None:
-    aflow.include(till, customer)
-    asked = await aflow.start(till.options(key="till"), 2)
+    asked = await launch(aflow, till.options(key="till"), 2, beside=[customer])
     await asked.send(go, 1)
     run = await aflow.start(customer.options(key="ann"), "till", 5)
     assert await run.result(SOON) == 5

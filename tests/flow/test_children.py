@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, events, eventually, run_row
+from records import HOUR, SOON, calling, count, events, eventually, launch, result_of, run_row
 
 import pgflow
 from pgflow import App, KeyConflict, RunCancelled, RunFailed, Signal, StepFailed, step, workflow
@@ -86,8 +86,7 @@ def test_a_parent_gets_the_results_of_its_children_in_both_colours(
     def parent_sync(n: int) -> list[int]:
         return [pgflow.sync.run_child(double, n), pgflow.sync.run_child(double, n=n + 1)]
 
-    flow.include(parent, parent_sync, double)
-    assert flow.start(parent, 1).result(SOON) == [2, 4, 6]
+    assert result_of(flow, parent, 1, beside=[parent_sync, double]) == [2, 4, 6]
     assert flow.start(parent_sync, 5).result(SOON) == [10, 12]
     assert count(conn, "pgflow.run", "parent_run_id is not null") == 5
 
@@ -98,9 +97,7 @@ def test_children_of_children_reach_the_root(flow: Harness, conn: psycopg.Connec
     async def tower(height: int) -> int:
         return 1 + (await pgflow.run_child(tower, height - 1) if height > 1 else 0)
 
-    flow.include(tower)
-    run = flow.start(tower, 5)
-    assert run.result(SOON) == 5
+    assert result_of(flow, tower, 5) == 5
     assert conn.execute(
         "select count(*), count(distinct root_run_id), count(distinct parent_run_id) from "
         "pgflow.run"
@@ -115,8 +112,7 @@ async def test_the_result_of_a_child_is_recorded_by_its_parent_whose_replay_need
     async def parent() -> int:
         return await pgflow.run_child(double.options(key="child"), 4) + await go.wait()
 
-    aflow.include(parent, double)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[double])
     await aflow.until_idle()
     await aflow.crash()
     await aflow.until_idle()
@@ -164,8 +160,7 @@ async def test_steps_with_one_result_are_not_run_again_after_a_crash_nor_by_a_fo
     aflow: AsyncHarness, conn: psycopg.Connection, whole: Workflow[[], int]
 ) -> None:
     bodies.clear()
-    aflow.include(whole, visit_both)
-    run = await aflow.start(whole)
+    run = await launch(aflow, whole, beside=[visit_both])
     await aflow.until_idle()
     inside = ["inside", "Lima", "Quito"]
     assert bodies == inside
@@ -200,8 +195,7 @@ async def test_the_failure_of_a_child_is_run_failed_with_its_error_as_the_cause_
         await go.wait()
         return "coped"
 
-    aflow.include(parent, sell)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[sell])
     await aflow.until_idle()
     await aflow.crash()
     await aflow.until_idle()
@@ -214,14 +208,8 @@ async def test_the_failure_of_a_child_is_run_failed_with_its_error_as_the_cause_
 async def test_an_uncaught_failure_of_a_child_fails_its_parent_with_a_text_that_says_so(
     aflow: AsyncHarness,
 ) -> None:
-    @workflow
-    async def parent() -> None:
-        await pgflow.run_child(sell, "sku-7")
-
-    aflow.include(parent, sell)
-    run = await aflow.start(parent)
     with pytest.raises(RunFailed) as failed:
-        await run.result(SOON)
+        await result_of(aflow, calling(pgflow.run_child, sell, "sku-7"), beside=[sell])
     assert isinstance(failed.value.__cause__, RunFailed)
     assert "child sell failed: sku-7" in str(failed.value.__cause__)
 
@@ -229,14 +217,8 @@ async def test_an_uncaught_failure_of_a_child_fails_its_parent_with_a_text_that_
 async def test_the_cause_of_a_childs_failure_reaches_the_client_of_the_root(
     aflow: AsyncHarness,
 ) -> None:
-    @workflow
-    async def parent() -> None:
-        await pgflow.run_child(sell, "sku-7")
-
-    aflow.include(parent, sell)
-    run = await aflow.start(parent)
     with pytest.raises(RunFailed) as failed:
-        await run.result(SOON)
+        await result_of(aflow, calling(pgflow.run_child, sell, "sku-7"), beside=[sell])
     assert failed.value.__cause__ is not None
     assert isinstance(failed.value.__cause__.__cause__, (SoldOutError, StepFailed))
 
@@ -253,8 +235,7 @@ async def test_a_child_that_was_cancelled_is_run_cancelled_to_its_parent(
             return str(error)
         return ""
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[wait_for_go])
     await aflow.until_idle()
     await aflow.app.cancel("child", why="no longer wanted")
     assert await run.result(SOON) == "child wait_for_go was cancelled: no longer wanted"
@@ -276,8 +257,7 @@ async def test_a_child_that_is_stuck_keeps_its_parent_waiting_until_it_goes_on(
     async def parent() -> int:
         return await pgflow.run_child(dead_end.options(key="child"))
 
-    aflow.include(parent, dead_end)
-    run = await aflow.start(parent.options(key="parent"))
+    run = await launch(aflow, parent.options(key="parent"), beside=[dead_end])
     await aflow.until_idle()
     assert statuses(conn) == {"parent": "waiting", "child": "stuck"}
     helped.append(True)
@@ -304,10 +284,9 @@ async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed
             return str(error)
         return ""
 
-    aflow.include(parent, price_as_deployed)
-    assert "the result of child price does not fit its annotation int" in await (
-        await aflow.start(parent)
-    ).result(SOON)
+    assert "the result of child price does not fit its annotation int" in await result_of(
+        aflow, parent, beside=[price_as_deployed]
+    )
 
 
 # ---------------------------------------------------------------- options of a child
@@ -360,8 +339,7 @@ async def test_a_child_under_a_key_that_another_run_has_is_a_conflict_and_harms_
                 said.append(str(error))
         return said
 
-    aflow.include(parent, double, wait_for_go)
-    first = await aflow.start(wait_for_go.options(key="taken"), 1)
+    first = await launch(aflow, wait_for_go.options(key="taken"), 1, beside=[parent, double])
     run = await aflow.start(parent)
     said = await run.result(SOON)
     assert "'taken'" in said[0]
@@ -385,8 +363,7 @@ def test_an_input_that_does_not_fit_the_child_is_refused_at_the_call(
                 said.append(str(error))
         return said
 
-    flow.include(parent, double)
-    not_storable, missing = flow.start(parent).result(SOON)
+    not_storable, missing = result_of(flow, parent, beside=[double])
     assert "the input of workflow double" in not_storable
     assert "'n'" in missing
     assert count(conn, "pgflow.run") == 1
@@ -448,8 +425,7 @@ async def asking_async(how: str) -> str:
 def test_a_plain_function_is_no_child(
     flow: Harness, parent: Workflow[[str], str], how: str
 ) -> None:
-    flow.include(parent)
-    said = flow.start(parent, how).result(SOON)
+    said = result_of(flow, parent, how)
     assert said.startswith(f"{how}() takes a ")
     assert "<function plain at " in said
     assert "is it decorated with @pgflow." in said
@@ -460,8 +436,7 @@ def test_a_plain_function_is_no_child(
 async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(
     aflow: AsyncHarness, conn: psycopg.Connection, ends: str
 ) -> None:
-    aflow.include(family)
-    run = await aflow.start(family.options(key="level 3"), 3, "cancel", ends)
+    run = await launch(aflow, family.options(key="level 3"), 3, "cancel", ends)
     await aflow.until_idle()
     assert set(statuses(conn).values()) == {"waiting"}
     await (run.cancel() if ends == "is cancelled" else run.send(go, 1))
@@ -481,8 +456,7 @@ async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(
 
 @pytest.mark.full
 async def test_an_abandoned_child_lives_on(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    aflow.include(family)
-    run = await aflow.start(family.options(key="level 1"), 1, "abandon", "returns")
+    run = await launch(aflow, family.options(key="level 1"), 1, "abandon", "returns")
     await aflow.until_idle()
     await run.send(go, 1)
     await aflow.until_idle()
@@ -510,12 +484,7 @@ async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(
         finally:
             await clean()
 
-    @workflow
-    async def parent() -> None:
-        await pgflow.run_child(child)
-
-    aflow.include(parent, child)
-    run = await aflow.start(parent)
+    run = await launch(aflow, calling(pgflow.run_child, child), beside=[child])
     await aflow.until_idle()
     await run.cancel()
     await aflow.until_idle()
@@ -539,8 +508,7 @@ async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goe
             return f"too long {await go.wait()}"
         return ""
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[wait_for_go])
     await aflow.until_idle()
     await aflow.skip(HOUR)
     assert await run.status() == "waiting"
@@ -562,8 +530,7 @@ async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result
             return await go.wait()
         return 0
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[wait_for_go])
     await aflow.until_idle()
     await aflow.skip(HOUR)
     await aflow.app.send("child", go, 1)
@@ -584,8 +551,7 @@ async def test_a_child_that_was_given_up_is_cancelled_at_once(
         except TimeoutError:
             await go.wait()
 
-    aflow.include(parent, wait_for_go)
-    await aflow.start(parent)
+    await launch(aflow, parent, beside=[wait_for_go])
     await aflow.until_idle()
     await aflow.skip(HOUR)
     assert run_row(conn, "child", "status") == ("cancelled",)
@@ -604,8 +570,7 @@ async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_pa
             return await pgflow.run_child(wait_for_go.options(key="second"))
         return 0
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[wait_for_go])
     second = aflow.app.get("second", wait_for_go)
     await eventually(lambda: is_waiting(second), "the second child waits")
     try:
@@ -635,8 +600,7 @@ async def test_the_faster_of_two_children_wins(aflow: AsyncHarness) -> None:
             task.cancel()
         return [racers.index(task) for task in done]
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[wait_for_go])
     await aflow.until_idle()
     await aflow.app.send("fast", go, 1)
     assert await run.result(SOON) == [1]
@@ -663,9 +627,15 @@ async def test_a_child_that_was_started_has_a_key_and_is_waited_for_later(
             await child.result(),
         ]
 
-    aflow.include(parent, double)
-    run = await aflow.start(parent, 4)
-    assert await run.result(SOON) == [True, "named", "double", 4, 10, 8, 8]
+    assert await result_of(aflow, parent, 4, beside=[double]) == [
+        True,
+        "named",
+        "double",
+        4,
+        10,
+        8,
+        8,
+    ]
     assert run_row(conn, "named", "status, output") == ("completed", 10)
 
 
@@ -676,8 +646,7 @@ def test_a_sync_workflow_starts_children_and_waits_for_them_later(flow: Harness)
         second = pgflow.sync.start_child(double.options(key="second"), n + 1)
         return [second.key, second.workflow, second.result(), first.result(), first.result()]
 
-    flow.include(parent, double)
-    assert flow.start(parent, 4).result(SOON) == ["second", "double", 10, 8, 8]
+    assert result_of(flow, parent, 4, beside=[double]) == ["second", "double", 10, 8, 8]
 
 
 @pytest.mark.full
@@ -711,8 +680,7 @@ async def test_a_start_that_was_waited_for_is_replayed_in_its_place(
             group.create_task(one("b"))
         return said
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[wait_for_go])
     for key, n in [("b", 1), ("a", 2)]:
         await aflow.until_idle()
         await aflow.crash()
@@ -735,9 +703,7 @@ async def test_a_child_that_outlives_its_parent_has_started_when_that_ends(
             await pgflow.start_child(wait_for_go.options(key="orphan", when_parent_ends="abandon"))
         ).key
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
-    assert await run.result(SOON) == "orphan"
+    assert await result_of(aflow, parent, beside=[wait_for_go]) == "orphan"
     await aflow.until_idle()
     assert run_row(conn, "orphan", "status") == ("waiting",)
 
@@ -750,8 +716,7 @@ async def test_a_child_that_nobody_waits_for_ends_with_its_parent(
     async def parent() -> None:
         await pgflow.start_child(wait_for_go.options(key="child"))
 
-    aflow.include(parent, wait_for_go)
-    await (await aflow.start(parent)).result(SOON)
+    await result_of(aflow, parent, beside=[wait_for_go])
     await aflow.until_idle()
     assert run_row(conn, "child", "status") == ("cancelled",)
 
@@ -773,8 +738,7 @@ async def test_a_start_under_a_taken_key_raises_and_brings_no_child(aflow: Async
             return str(error)
         return "started"
 
-    aflow.include(parent, parent_sync, double)
-    await (await aflow.start(double.options(key="taken"), 7)).result(SOON)
+    await result_of(aflow, double.options(key="taken"), 7, beside=[parent, parent_sync])
     for flow in (parent, parent_sync):
         assert "taken" in await (await aflow.start(flow)).result(SOON)
 
@@ -795,8 +759,7 @@ async def test_a_child_is_cancelled_by_its_handle_and_its_result_says_so(
             return "cancelled"
         return "completed"
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[wait_for_go])
     await aflow.until_idle()
     assert run_row(conn, "child", "status") == ("cancelled",)
     await aflow.crash()
@@ -816,8 +779,7 @@ def test_a_child_is_cancelled_by_its_handle_in_a_sync_workflow(flow: Harness) ->
             return "cancelled"
         return "completed"
 
-    flow.include(parent, wait_for_go)
-    assert flow.start(parent).result(SOON) == "cancelled"
+    assert result_of(flow, parent, beside=[wait_for_go]) == "cancelled"
 
 
 async def test_a_child_that_outlives_its_parent_is_not_its_parents_to_cancel(
@@ -832,8 +794,7 @@ async def test_a_child_that_outlives_its_parent_is_not_its_parents_to_cancel(
             return str(error).partition(" ")[2]
         return ""
 
-    aflow.include(parent, double)
-    assert "app.cancel(" in await (await aflow.start(parent)).result(SOON)
+    assert "app.cancel(" in await result_of(aflow, parent, beside=[double])
 
 
 @pytest.mark.full
@@ -850,8 +811,7 @@ async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(
             return await child.result()
         return 0
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[wait_for_go])
     await aflow.until_idle()
     await aflow.skip(timedelta(minutes=2))
     await aflow.app.send("child", go, 5)
@@ -869,8 +829,7 @@ async def test_the_failure_of_a_child_that_nobody_asks_for_is_no_noise(
         await go.wait()
         return "coped"
 
-    aflow.include(parent, sell)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[sell])
     await aflow.until_idle()
     await run.send(go, 1)
     assert await run.result(SOON) == "coped"
@@ -891,6 +850,5 @@ async def test_a_start_that_is_given_up_before_it_has_happened_starts_nothing(
             return "given up"
         return "started"
 
-    aflow.include(parent, double)
-    assert await (await aflow.start(parent)).result(SOON) == "given up"
+    assert await result_of(aflow, parent, beside=[double]) == "given up"
     assert count(conn, "pgflow.run") == 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON
+from records import SOON, launch, result_of
 
 import pgflow
 from pgflow import AsyncApp, Signal, read, step, transaction, workflow
@@ -79,8 +79,7 @@ async def test_bodies_of_every_kind_see_what_the_workflow_has_set(aflow: AsyncHa
             await pgflow.call("closure", tenant.get),
         ]
 
-    aflow.include(flow)
-    assert await (await aflow.start(flow)).result(SOON) == ["ada"] * 8
+    assert await result_of(aflow, flow) == ["ada"] * 8
 
 
 @pytest.mark.full
@@ -96,8 +95,7 @@ def test_bodies_that_a_sync_workflow_calls_see_what_it_has_set(flow: Harness) ->
             pgflow.sync.call("closure", tenant.get),
         ]
 
-    flow.include(code)
-    assert flow.start(code).result(SOON) == ["ada"] * 5
+    assert result_of(flow, code) == ["ada"] * 5
 
 
 async def test_each_task_of_a_workflow_hands_on_its_own(aflow: AsyncHarness) -> None:
@@ -109,8 +107,7 @@ async def test_each_task_of_a_workflow_hands_on_its_own(aflow: AsyncHarness) -> 
 
         return (await pgflow.map(of_step, [])).values + [await of("a"), await of("b")]  # type: ignore[arg-type]
 
-    aflow.include(flow)
-    assert await (await aflow.start(flow)).result(SOON) == ["a", "b"]
+    assert await result_of(aflow, flow) == ["a", "b"]
 
 
 async def test_what_a_body_sets_stays_there_and_its_next_try_begins_afresh(
@@ -131,8 +128,7 @@ async def test_what_a_body_sets_stays_there_and_its_next_try_begins_afresh(
         await sets()
         return [tenant.get(), await of_step()]
 
-    aflow.include(flow)
-    assert await (await aflow.start(flow)).result(SOON) == ["ada", "ada"]
+    assert await result_of(aflow, flow) == ["ada", "ada"]
     assert seen == ["ada", "ada"]
 
 
@@ -144,8 +140,7 @@ async def test_a_body_that_starts_after_a_crash_sees_them_too(aflow: AsyncHarnes
         await go.wait()
         return [await of_step()]
 
-    aflow.include(flow)
-    run = await aflow.start(flow)
+    run = await launch(aflow, flow)
     await aflow.until_idle()
     await aflow.crash()
     await run.send(go, 1)
@@ -188,8 +183,7 @@ async def test_a_body_that_begins_when_another_ends_does_not_see_what_that_has_s
             seen.append(await body())
         return seen
 
-    aflow.include(flow)
-    assert await (await aflow.start(flow)).result(SOON) == ["nobody"] * 5
+    assert await result_of(aflow, flow) == ["nobody"] * 5
 
 
 class Sets(Interceptor):

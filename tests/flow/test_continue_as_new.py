@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, events, eventually, run_row
+from records import HOUR, SOON, count, events, eventually, launch, result_of, run_row
 
 import pgflow
 from pgflow import KeyConflict, RunCancelled, RunFailed, Signal, step, workflow
@@ -54,9 +54,7 @@ async def collect(want: int, got: list[str]) -> list[str]:
 def test_the_result_follows_the_chain_to_its_last_generation(
     flow: Harness, conn: psycopg.Connection, made: Any
 ) -> None:
-    flow.include(made)
-    run = flow.start(made.options(key="k"), 4)
-    assert run.result(SOON) == 10
+    assert result_of(flow, made.options(key="k"), 4) == 10
     assert flow.app.get("k", made).result(SOON) == 10
     assert run_row(conn, "k", "generation, status") == (5, "completed")
     assert conn.execute(
@@ -65,8 +63,7 @@ def test_the_result_follows_the_chain_to_its_last_generation(
 
 
 def test_each_generation_has_a_journal_of_its_own(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(sum_down)
-    flow.start(sum_down.options(key="k"), 2).result(SOON)
+    result_of(flow, sum_down.options(key="k"), 2)
     journal = "select generation, array_agg(event order by seq) from pgflow.timeline group by 1 order by 1"
     assert conn.execute(journal).fetchall() == [
         (1, ["step_started", "step_completed", "continued"]),
@@ -77,8 +74,7 @@ def test_each_generation_has_a_journal_of_its_own(flow: Harness, conn: psycopg.C
 
 @pytest.mark.full
 def test_the_key_goes_on_to_name_the_run_that_was_first_started(flow: Harness) -> None:
-    flow.include(sum_down)
-    flow.start(sum_down.options(key="k"), 2).result(SOON)
+    result_of(flow, sum_down.options(key="k"), 2)
     assert flow.start(sum_down.options(key="k"), 2).result(SOON) == 3
     with pytest.raises(KeyConflict):
         flow.start(sum_down.options(key="k"), 1)
@@ -88,8 +84,7 @@ def test_the_key_goes_on_to_name_the_run_that_was_first_started(flow: Harness) -
 async def test_messages_that_were_not_taken_wait_for_the_next_generation(
     aflow: AsyncHarness,
 ) -> None:
-    aflow.include(collect)
-    run = await aflow.start(collect, 3, [])
+    run = await launch(aflow, collect, 3, [])
     for text in ("a", "b"):
         await run.send(word, text)
     await aflow.until_idle()
@@ -108,8 +103,7 @@ async def test_a_parent_hears_of_the_last_generation_only(
     async def parent() -> int:
         return await pgflow.run_child(sum_down.options(key="child"), 3)
 
-    aflow.include(parent, sum_down)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[sum_down])
     assert await run.result(SOON) == 6
     assert [event for event, _ in events(conn, run.key)] == ["child_started", "child_finished"]
     assert run_row(conn, "child", "generation") == (4,)
@@ -146,16 +140,14 @@ async def test_a_run_knows_its_generation(aflow: AsyncHarness) -> None:
             pgflow.continue_as_new(seen)
         return seen
 
-    aflow.include(generations)
-    assert await (await aflow.start(generations, [])).result(SOON) == [1, 2, 3]
+    assert await result_of(aflow, generations, []) == [1, 2, 3]
 
 
 @pytest.mark.full
 async def test_a_chain_is_cancelled_and_paused_at_its_newest_generation(
     aflow: AsyncHarness,
 ) -> None:
-    aflow.include(collect)
-    run = await aflow.start(collect, 3, [])
+    run = await launch(aflow, collect, 3, [])
     await run.send(word, "a")
     await aflow.until_idle()
     await aflow.app.pause(run.key)
@@ -187,8 +179,7 @@ async def test_children_of_an_old_generation_end_with_it(
             pgflow.continue_as_new(2)
         await word.wait()
 
-    aflow.include(parent, forever)
-    run = await aflow.start(parent, 1)
+    run = await launch(aflow, parent, 1, beside=[forever])
     await aflow.until_idle()
     await run.send(word, "go on")
     await aflow.until_idle()
@@ -215,8 +206,7 @@ async def test_a_crash_between_two_generations_loses_neither(aflow: AsyncHarness
             pgflow.continue_as_new(n + 1)
         return n
 
-    aflow.include(loop)
-    run = await aflow.start(loop, 1)
+    run = await launch(aflow, loop, 1)
     await hanging.wait()
     await aflow.crash()
     await aflow.until_idle()
@@ -237,8 +227,7 @@ async def test_an_input_that_does_not_fit_the_next_generation_is_a_typed_error_i
                 said.append(type(error).__name__)
         return said
 
-    aflow.include(loop)
-    assert await (await aflow.start(loop, 1)).result(SOON) == [
+    assert await result_of(aflow, loop, 1) == [
         "NotStorable",
         "TypeError",
         "TypeError",
@@ -259,16 +248,13 @@ async def test_it_leaves_time_outs_and_handlers_alone(
             return "caught"
         return "done"
 
-    aflow.include(loop)
-    run = await aflow.start(loop, 2)
-    assert await run.result(SOON) == "done"
+    assert await result_of(aflow, loop, 2) == "done"
     assert await aflow.until_idle() is None
     assert count(conn, "pgflow.timer") == 0
 
 
 async def test_a_handle_waits_across_generations(aflow: AsyncHarness) -> None:
-    aflow.include(collect)
-    run = await aflow.start(collect, 2, [])
+    run = await launch(aflow, collect, 2, [])
     waiting = asyncio.create_task(run.result(SOON))
     await aflow.until_idle()
     await run.send(word, "a")
@@ -285,10 +271,8 @@ async def test_an_error_in_a_later_generation_fails_the_run(aflow: AsyncHarness)
             raise ValueError("the end")
         pgflow.continue_as_new(n - 1)
 
-    aflow.include(loop)
-    run = await aflow.start(loop, 3)
     with pytest.raises(RunFailed) as failed:
-        await run.result(SOON)
+        await result_of(aflow, loop, 3)
     assert str(failed.value.__cause__) == "the end"
 
 
@@ -314,8 +298,7 @@ async def test_a_step_that_still_runs_when_its_generation_ends_is_stopped(
         await word.wait()
         pgflow.continue_as_new(n - 1)
 
-    aflow.include(loop)
-    run = await aflow.start(loop, 1)
+    run = await launch(aflow, loop, 1)
     await started.wait()
     await run.send(word, "go on")
     assert await run.result(SOON) == 0

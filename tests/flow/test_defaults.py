@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pydantic
 import pytest
-from records import SOON
+from records import SOON, launch, result_of
 
 import pgflow
 from pgflow import KeyConflict, Signal, step, workflow
@@ -96,8 +96,7 @@ async def test_no_run_and_no_replay_sees_what_another_left_in_a_default(
 
 
 async def test_children_have_defaults_of_their_own(aflow: AsyncHarness) -> None:
-    aflow.include(with_children, child)
-    assert await (await aflow.start(with_children)).result(SOON) == [1, 1]
+    assert await result_of(aflow, with_children, beside=[child]) == [1, 1]
 
 
 def paying(fee: int) -> Any:
@@ -122,8 +121,7 @@ async def test_a_deploy_changes_no_default_of_a_run_that_has_begun(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:
     old, new = paying(10), paying(30)
-    aflow.include(old)
-    run = await aflow.start(old.options(key="k"), 5)
+    run = await launch(aflow, old.options(key="k"), 5)
     await aflow.until_idle()
     assert await input_of(conn, "k") == {"amount": 5, "fee": 10, "rate": 1.0}
     aflow.app.definitions.workflows["paying"] = new
@@ -162,8 +160,7 @@ async def test_a_default_that_cannot_be_stored_is_the_object_itself(aflow: Async
     async def code(client: Any = marker) -> bool:
         return client is marker
 
-    aflow.include(code)
-    assert await (await aflow.start(code)).result(SOON)
+    assert await result_of(aflow, code)
 
 
 class Cart:
@@ -188,8 +185,7 @@ async def add(cart: Cart, items: list[str] = []) -> int:  # noqa: B006
 
 
 async def test_updates_have_defaults_of_their_own(aflow: AsyncHarness) -> None:
-    aflow.include(shop)
-    run = await aflow.start(shop)
+    run = await launch(aflow, shop)
     await aflow.until_idle()
     assert await run.execute_update(add) == 1
     assert await run.execute_update(add) == 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import servers
-from records import SOON, events, eventually, steps
+from records import SOON, calling, events, eventually, launch, result_of, steps
 
 import pgflow
 from pgflow import App, InvalidArgument, Retries, RunFailed, Signal, step, workflow
@@ -68,8 +68,7 @@ async def test_a_closure_is_recorded_under_its_name_and_not_run_again_by_a_repla
         await go.wait()
         return [reply.text, reply.tokens]
 
-    aflow.include(agent)
-    run = await aflow.start(agent, "hello")
+    run = await launch(aflow, agent, "hello")
     await aflow.until_idle()
     await aflow.crash()
     await run.send(go, 1)
@@ -92,8 +91,7 @@ def test_a_sync_workflow_calls_closures_of_either_colour(
         go.sync.wait()
         return [first.text, second.text]
 
-    flow.include(agent)
-    run = flow.start(agent, "hello")
+    run = launch(flow, agent, "hello")
     flow.until_idle()
     flow.crash()
     run.send(go, 1)
@@ -118,8 +116,7 @@ async def test_whatever_can_be_called_is_a_body(aflow: AsyncHarness) -> None:
         ]
         return [f"{reply.text}" if isinstance(reply, Reply) else repr(reply) for reply in replies]
 
-    aflow.include(agent)
-    assert await (await aflow.start(agent)).result(SOON) == ["A", "B", "C", "D", "E", "3"]
+    assert await result_of(aflow, agent) == ["A", "B", "C", "D", "E", "3"]
 
 
 async def test_the_result_is_read_back_as_returns_says_or_as_the_closure_is_annotated(
@@ -139,8 +136,7 @@ async def test_the_result_is_read_back_as_returns_says_or_as_the_closure_is_anno
         by_itself = await pgflow.call("c", annotated)
         return [type(value).__name__ for value in (typed, by_itself)]
 
-    aflow.include(agent)
-    assert await (await aflow.start(agent)).result(SOON) == ["Reply", "Reply"]
+    assert await result_of(aflow, agent) == ["Reply", "Reply"]
 
 
 async def test_retries_time_out_and_final_errors_are_those_of_a_step(
@@ -177,8 +173,7 @@ async def test_retries_time_out_and_final_errors_are_those_of_a_step(
             said.append("late")
         return said
 
-    aflow.include(agent)
-    run = await aflow.start(agent)
+    run = await launch(aflow, agent)
     assert await run.result(SOON) == ["1", "refused: no", "late"]
     assert tries == ["shaky"] * 3 + ["refuses"]
     assert steps(conn, run.key) == [
@@ -200,8 +195,7 @@ async def test_a_lambda_that_makes_a_coroutine_keeps_to_its_time_out(aflow: Asyn
         except TimeoutError:
             return "late"
 
-    aflow.include(agent)
-    assert await (await aflow.start(agent)).result(SOON) == "late"
+    assert await result_of(aflow, agent) == "late"
 
 
 async def test_every_try_has_the_same_key_and_every_call_of_a_name_another(
@@ -219,8 +213,7 @@ async def test_every_try_has_the_same_key_and_every_call_of_a_name_another(
         await pgflow.call("model", shaky, retries=Retries(2, first_delay=AT_ONCE))
         await pgflow.call("model", shaky)
 
-    aflow.include(agent)
-    await (await aflow.start(agent)).result(SOON)
+    await result_of(aflow, agent)
     assert [key.partition("/")[2] for key in keys] == ["model/1", "model/1", "model/2"]
 
 
@@ -239,8 +232,7 @@ async def test_arguments_that_are_passed_are_compared_when_a_body_may_have_begun
     async def agent() -> None:
         await pgflow.call("model", hangs, given[0])
 
-    aflow.include(agent)
-    run = await aflow.start(agent)
+    run = await launch(aflow, agent)
     await began.wait()
     await aflow.crash()
     given[0] = "second"
@@ -267,8 +259,7 @@ async def test_a_call_that_is_cancelled_is_given_up_as_a_step_is(
             return "given up"
         return ""
 
-    aflow.include(agent)
-    run = await aflow.start(agent)
+    run = await launch(aflow, agent)
     assert await run.result(SOON) == "given up"
     assert ("step_abandoned", "model") in events(conn, run.key)
 
@@ -305,12 +296,7 @@ async def test_in_the_body_of_a_step_the_closure_is_part_of_that_step(
 
         return await pgflow.call("inner", inner)
 
-    @workflow
-    async def agent() -> str:
-        return await outer()
-
-    aflow.include(agent)
-    run = await aflow.start(agent)
+    run = await launch(aflow, calling(outer))
     assert await run.result(SOON) == "outer"
     assert steps(conn, run.key) == [("outer", "completed", 1)]
 
@@ -332,8 +318,7 @@ async def test_the_wrong_colour_is_told_its_twin(aflow: AsyncHarness) -> None:
             return str(error)
         return ""
 
-    aflow.include(agent, async_agent)
-    assert "pgflow.sync.call()" in await (await aflow.start(agent)).result(SOON)
+    assert "pgflow.sync.call()" in await result_of(aflow, agent, beside=[async_agent])
     assert "await pgflow.call()" in await (await aflow.start(async_agent)).result(SOON)
 
 
@@ -348,9 +333,8 @@ async def test_what_the_result_cannot_be_stored_as_fails_the_step(aflow: AsyncHa
     async def agent() -> None:
         await pgflow.call("lock", threading.Lock, retries=1)
 
-    aflow.include(agent)
     with pytest.raises(RunFailed, match="the result of step lock cannot be stored as JSON"):
-        await (await aflow.start(agent)).result(SOON)
+        await result_of(aflow, agent)
 
 
 # ---------------------------------------------------------------- where am I
@@ -376,8 +360,7 @@ async def test_in_workflow_tells_workflow_code_from_everything_else(aflow: Async
     def asks_sync() -> bool:
         return pgflow.in_workflow()
 
-    aflow.include(asks, asks_sync)
-    assert await (await aflow.start(asks)).result(SOON) == [True, True]
+    assert await result_of(aflow, asks, beside=[asks_sync]) == [True, True]
     assert await (await aflow.start(asks_sync)).result(SOON) is True
     assert seen == {"step": False, "thread of a step": False}
     assert not pgflow.in_workflow()
@@ -422,8 +405,7 @@ async def test_inside_inline_what_is_handed_to_a_thread_is_code_of_the_workflow(
         await go.wait()
         return said
 
-    aflow.include(agent)
-    run = await aflow.start(agent)
+    run = await launch(aflow, agent)
     await aflow.until_idle()
     await aflow.crash()
     await run.send(go, 1)
@@ -451,8 +433,7 @@ async def test_bodies_of_steps_have_threads_inside_inline_too(aflow: AsyncHarnes
         with pgflow.inline():
             return await body()
 
-    aflow.include(agent)
-    assert await (await aflow.start(agent)).result(SOON) is True
+    assert await result_of(aflow, agent) is True
 
 
 async def test_a_coroutine_that_comes_after_the_time_out_is_closed(aflow: AsyncHarness) -> None:
@@ -473,8 +454,7 @@ async def test_a_coroutine_that_comes_after_the_time_out_is_closed(aflow: AsyncH
         except TimeoutError:
             return "late"
 
-    aflow.include(agent)
-    assert await (await aflow.start(agent)).result(SOON) == "late"
+    assert await result_of(aflow, agent) == "late"
     given_up.set()
     await eventually(
         lambda: made and inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED, "it is closed"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, events
+from records import SOON, events, launch, result_of
 
 import pgflow
 from pgflow import InvalidArgument, Signal, step, transaction, workflow
@@ -58,8 +58,7 @@ def found(conn: psycopg.Connection[Any], **wanted: str) -> list[str]:
 def test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_then(
     flow: Harness, conn: psycopg.Connection[Any]
 ):
-    flow.include(order)
-    run = flow.start(order.options(key="o", labels={"shop": "1", "stage": "asked"}))
+    run = launch(flow, order.options(key="o", labels={"shop": "1", "stage": "asked"}))
     flow.until_idle()
     assert labels(conn, "o") == {"shop": "1", "stage": "new", "hold": "yes"}
     assert (found(conn, stage="new"), found(conn, stage="asked")) == (["o"], [])
@@ -90,8 +89,7 @@ def test_a_run_without_labels_may_set_and_take_away_its_first(
         await go.wait()
         return before
 
-    flow.include(shy)
-    run = flow.start(shy.options(key="s"))
+    run = launch(flow, shy.options(key="s"))
     flow.until_idle()
     assert labels(conn, "s") == {}
     run.send(go, 1)
@@ -109,9 +107,11 @@ def test_the_next_generation_begins_with_the_labels_of_the_one_before(
         pgflow.set_labels(**{f"round {n}": "done"})
         pgflow.continue_as_new(n + 1)
 
-    flow.include(rounds)
-    run = flow.start(rounds.options(key="r", labels={"shop": "1"}))
-    assert run.result(SOON) == {"shop": "1", "round 0": "done", "round 1": "done"}
+    assert result_of(flow, rounds.options(key="r", labels={"shop": "1"})) == {
+        "shop": "1",
+        "round 0": "done",
+        "round 1": "done",
+    }
 
 
 @pytest.mark.full
@@ -126,8 +126,7 @@ def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(
         await go.wait()
         return pgflow.run_info().labels
 
-    flow.include(stages)
-    run = flow.start(stages.options(key="k", labels={"shop": "1"}))
+    run = launch(flow, stages.options(key="k", labels={"shop": "1"}))
     flow.until_idle()
     assert labels(conn, "k") == {"shop": "1", "stage": "3"} | {f"was {n}": "yes" for n in range(4)}
     ends = [
@@ -160,8 +159,7 @@ def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(
 def test_an_export_tells_the_labels_of_the_start_and_an_import_has_those_of_the_end(
     flow: Harness, conn: psycopg.Connection[Any]
 ):
-    flow.include(order)
-    run = flow.start(order.options(key="o", labels={"shop": "1"}))
+    run = launch(flow, order.options(key="o", labels={"shop": "1"}))
     run.send(go, 1)
     run.send(go, 2)
     run.result(SOON)
@@ -195,9 +193,7 @@ def test_labels_that_are_set_before_a_transaction_are_durable_with_it(
             seen.append(await look(n))
         return seen
 
-    flow.include(staged)
-    run = flow.start(staged.options(key="staged"))
-    assert run.result(SOON) == [0, 1, 2]
+    assert result_of(flow, staged.options(key="staged")) == [0, 1, 2]
     assert conn.execute("select labels->>'stage' from pgflow.runs").fetchone() == ("2",)
 
 
@@ -220,8 +216,7 @@ def test_what_no_label_can_be_is_refused_where_it_is_set(
             return str(error)
         return ""
 
-    flow.include(wrong)
-    assert said in flow.start(wrong).result(SOON)
+    assert said in result_of(flow, wrong)
 
 
 def test_labels_are_set_by_the_code_of_a_run_alone():

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from processes import worker
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from records import SOON, wait_until
+from records import SOON, launch, result_of, wait_until
 
 import pgflow
 from pgflow import App, Retries, RunFailed, RunStuck, Signal, logger, logs, step, workflow
@@ -77,8 +77,7 @@ def talks_sync() -> int:
 async def test_what_was_logged_is_not_logged_again_by_a_replay(
     aflow: AsyncHarness, caplog: pytest.LogCaptureFixture, made: Any
 ) -> None:
-    aflow.include(made)
-    run = await aflow.start(made)
+    run = await launch(aflow, made)
     await aflow.until_idle()
     before = said(caplog)
     await aflow.crash()
@@ -97,8 +96,7 @@ async def test_records_say_which_run_workflow_step_and_attempt_they_are_of(
         logger.info("begins", extra={"own": 7})
         await work(2)
 
-    aflow.include(retries)
-    await (await aflow.start(retries.options(key="k"))).result(SOON)
+    await result_of(aflow, retries.options(key="k"))
     records = [record for record in caplog.records if record.name == "pgflow.run"]
     fields = [tuple(getattr(record, name, None) for name in FIELDS) for record in records]
     name = retries.name
@@ -120,8 +118,7 @@ async def test_what_the_unwinding_of_a_parked_run_would_log_is_not_logged(
         finally:
             logger.info("cleans up")
 
-    aflow.include(tidy)
-    run = await aflow.start(tidy)
+    run = await launch(aflow, tidy)
     await aflow.until_idle()
     assert said(caplog) == []
     await run.send(go, 1)
@@ -145,8 +142,7 @@ async def test_levels_are_those_of_the_logger_behind_it(
         await asyncio.sleep(0)
 
     caplog.set_level(logging.ERROR, logger="pgflow.run")
-    aflow.include(quiet)
-    await (await aflow.start(quiet)).result(SOON)
+    await result_of(aflow, quiet)
     assert said(caplog) == ["heard"]
 
 
@@ -158,8 +154,7 @@ def test_a_record_can_carry_an_exception(flow: Harness, caplog: pytest.LogCaptur
         except ZeroDivisionError:
             logger.exception("divided")
 
-    flow.include(fails_softly)
-    flow.start(fails_softly).result(SOON)
+    result_of(flow, fails_softly)
     (record,) = [record for record in caplog.records if record.name == "pgflow.run"]
     assert record.exc_info is not None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, eventually, steps
+from records import HOUR, SOON, eventually, launch, result_of, steps
 from servers import HANG_SECONDS
 
 import pgflow
@@ -128,8 +128,7 @@ async def test_enough_successes_end_the_rest(aflow: AsyncHarness, conn: psycopg.
     async def first_two() -> list[int]:
         return (await pgflow.map(race, range(5), min_successful=2)).values
 
-    aflow.include(first_two)
-    run = await aflow.start(first_two)
+    run = await launch(aflow, first_two)
     assert await run.result(SOON) == [1, 3]
     await eventually(lambda: sorted(stopped) == [0, 2, 4], "the others are cancelled")
     assert [status for _, status, _ in steps(conn, run.key)] == ["abandoned", "completed"] * 2 + [
@@ -148,8 +147,7 @@ async def test_many_items_take_no_more_tasks_than_may_go_on_at_once(aflow: Async
         assert (await mapping).values == list(range(1000))
         return most
 
-    aflow.include(tasks_of_a_map)
-    assert await (await aflow.start(tasks_of_a_map)).result(SOON) == 3
+    assert await result_of(aflow, tasks_of_a_map) == 3
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -254,8 +252,7 @@ async def test_cancelling_the_run_cancels_every_item(aflow: AsyncHarness) -> Non
     async def all_items() -> None:
         await pgflow.map(endless, range(4))
 
-    aflow.include(all_items)
-    run = await aflow.start(all_items)
+    run = await launch(aflow, all_items)
     await eventually(lambda: len(started) == 4, "all bodies run")
     await run.cancel()
     with pytest.raises(pgflow.RunCancelled):
@@ -283,8 +280,7 @@ async def test_as_completed_yields_what_is_done_first_in_the_same_order_on_repla
         await go.wait()
         return order
 
-    aflow.include(by_time)
-    run = await aflow.start(by_time)
+    run = await launch(aflow, by_time)
     await aflow.until_idle()
     await aflow.skip(5 * HOUR)
     await aflow.crash()
@@ -308,8 +304,7 @@ def test_asyncio_as_completed_over_coroutines_is_refused_by_name(flow: Harness) 
                 coroutine.close()
         return ""
 
-    flow.include(unordered)
-    assert "pgflow.as_completed()" in flow.start(unordered).result(SOON)
+    assert "pgflow.as_completed()" in result_of(flow, unordered)
 
 
 @pytest.mark.parametrize(
@@ -351,8 +346,7 @@ def by_percent_sync(bad: int, percent: float, failures: int) -> list[int]:
 
 @pytest.mark.parametrize("made", [by_percent, by_percent_sync])
 async def test_a_map_bears_failures_by_percentage(aflow: AsyncHarness, made: Any) -> None:
-    aflow.include(made)
-    assert await (await aflow.start(made, 3, 30, 0)).result(SOON) == [7, 3]
+    assert await result_of(aflow, made, 3, 30, 0) == [7, 3]
     assert await (await aflow.start(made, 2, 29.9, 0)).result(SOON) == [8, 2]
     for too_many in ((3, 29.9, 0), (3, 30, 2), (1, 0, 0)):
         with pytest.raises(RunFailed):
@@ -391,8 +385,7 @@ async def test_different_branches_are_awaited_under_one_rule(aflow: AsyncHarness
 
 
 async def test_the_first_success_is_the_result(aflow: AsyncHarness) -> None:
-    aflow.include(race_them)
-    assert await (await aflow.start(race_them, ["bad", "2"])).result(SOON) == "2"
+    assert await result_of(aflow, race_them, ["bad", "2"]) == "2"
     with pytest.raises(RunFailed) as failure:
         await (await aflow.start(race_them, ["bad", "bad"])).result(SOON)
     assert "0 of 2 items succeeded" in str(failure.value.__cause__)
@@ -413,8 +406,7 @@ def named_sync(items: list[int], as_child: bool) -> list[int]:
 @pytest.mark.parametrize("colour", COLOURS)
 def test_items_have_names(flow: Harness, conn: psycopg.Connection, colour: str) -> None:
     which = named if colour == "async" else named_sync
-    flow.include(which, half_as_child)
-    run = flow.start(which, [2, 4], False)
+    run = launch(flow, which, [2, 4], False, beside=[half_as_child])
     assert run.result(SOON) == [1, 2]
     assert sorted(name for name, *_ in steps(conn, run.key)) == ["half: row 2", "half: row 4"]
     assert flow.start(which, [2, 4], True).result(SOON) == [1, 2]
@@ -431,8 +423,7 @@ async def test_a_run_that_has_mapped_without_names_goes_on_with_them(aflow: Asyn
         values = (await pgflow.map(half, items, item_name=name)).values
         return sum(values) + await go.wait()
 
-    aflow.include(changing)
-    run = await aflow.start(changing, [2, 4])
+    run = await launch(aflow, changing, [2, 4])
     await aflow.until_idle()
     await aflow.crash()
     has_names.append(True)
@@ -457,7 +448,5 @@ async def effects_of_items() -> None:
 
 
 async def test_an_effect_keeps_its_name_whatever_the_item(aflow: AsyncHarness) -> None:
-    aflow.include(effects_of_items)
-    run = await aflow.start(effects_of_items)
     with pytest.raises(RunFailed, match="acts"):
-        await run.result(SOON)
+        await result_of(aflow, effects_of_items)

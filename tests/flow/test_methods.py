@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from records import SOON, steps
+from records import SOON, launch, result_of, steps
 
 import pgflow
 from pgflow import read, step, transaction, workflow
@@ -95,8 +95,7 @@ RIGHT = [
 
 
 async def test_steps_may_be_methods(aflow: AsyncHarness, conn: psycopg.Connection[Any]) -> None:
-    aflow.include(mailing)
-    run = await aflow.start(mailing)
+    run = await launch(aflow, mailing)
     assert await run.result(SOON) == RIGHT
     assert len(steps(conn, run.key)) == len(RIGHT) - 1  # a decision is listed elsewhere
 
@@ -106,8 +105,7 @@ async def test_a_method_is_replaced_for_all_instances_in_a_test(aflow: AsyncHarn
         return f"fake {to}"
 
     aflow.replace(Mailer.send, fake)
-    aflow.include(mailing)
-    assert (await (await aflow.start(mailing)).result(SOON))[:3] == ["fake x", "fake x", "fake y"]
+    assert (await result_of(aflow, mailing))[:3] == ["fake x", "fake x", "fake y"]
 
 
 class Counter:
@@ -122,8 +120,7 @@ def counting() -> int:
 
 
 def test_so_they_may_in_sync_code_and_outside_of_workflows(flow: Harness) -> None:
-    flow.include(counting)
-    assert flow.start(counting).result(SOON) == 2
+    assert result_of(flow, counting) == 2
     assert Counter().count(1) == 2
     assert Mailer.known is outside
 
@@ -259,9 +256,7 @@ async def failing(name: str) -> None:
 async def test_an_error_with_odd_attributes_is_an_outcome_all_the_same(
     aflow: AsyncHarness, name: str
 ) -> None:
-    aflow.include(catching)
-    run = await aflow.start(catching, name)
-    assert await run.result(SOON) == f"test_methods.{name}"
+    assert await result_of(aflow, catching, name) == f"test_methods.{name}"
 
 
 @pytest.mark.parametrize("kind", [transaction, workflow, effect(risk="reversible")])
@@ -275,5 +270,4 @@ async def test_a_function_made_by_a_partial_is_called_by_name(aflow: AsyncHarnes
     async def code() -> int:
         return await pgflow.call("add", functools.partial(add, 1), 2)
 
-    aflow.include(code)
-    assert await (await aflow.start(code)).result(SOON) == 3
+    assert await result_of(aflow, code) == 3

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, count, eventually, run_row, steps, wait_until
+from records import SOON, count, eventually, launch, run_row, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
@@ -93,8 +93,7 @@ async def publish() -> str:
 
 async def parked(aflow: AsyncHarness, what: Any = publish) -> Any:
     """A run that waits for a signal, with its results recorded."""
-    aflow.include(what)
-    run = await aflow.start(what)
+    run = await launch(aflow, what)
     await aflow.until_idle()
     return run
 
@@ -243,8 +242,7 @@ def test_sync_workflows_and_checkers_do_alike(
         return ref.id in store.things
 
     store.names = "anew"
-    flow.include(draws)
-    run = flow.start(draws)
+    run = launch(flow, draws)
     flow.until_idle()
     store.things.clear()
     run.send(go, 1)
@@ -456,8 +454,7 @@ def test_a_sync_checker_that_is_cancelled_has_not_answered(flow: Harness, store:
             raise concurrent.futures.CancelledError
         return ref.id in store.things
 
-    flow.include(publish)
-    run = flow.start(publish)
+    run = launch(flow, publish)
     flow.until_idle()
     run.send(go, 1)
     assert run.result(SOON) == "a, b"
@@ -478,8 +475,7 @@ def test_a_sync_checker_that_hangs_is_not_called_again_while_it_does(
         answer.wait(HANG_SECONDS)
         return ref.id in store.things
 
-    flow.include(publish)
-    run = flow.start(publish)
+    run = launch(flow, publish)
     flow.until_idle()
     run.send(go, 1)
     wait_until(lambda: caplog.text.count("did not answer") >= 4, "each was asked for twice")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, steps
+from records import SOON, launch, result_of, steps
 
 import pgflow
 from pgflow import InvalidArgument, RunFailed, RunNotFound, Signal, transaction, workflow
@@ -45,8 +45,7 @@ def sends_sync(key: str) -> list[Any]:
 async def test_a_message_is_sent_once_however_often_the_code_is_replayed(
     aflow: AsyncHarness, conn: psycopg.Connection, made: Any
 ) -> None:
-    aflow.include(receives, made)
-    receiver = await aflow.start(receives.options(key="receiver"))
+    receiver = await launch(aflow, receives.options(key="receiver"), beside=[made])
     await aflow.until_idle()
     run = await aflow.start(made.options(key="sender"), "receiver")
     await aflow.until_idle()
@@ -85,8 +84,7 @@ def asks_twice_sync(key: str) -> list[Any]:
 async def test_a_run_that_is_not_there_or_has_ended_is_told_to_the_sender(
     aflow: AsyncHarness, made: Any
 ) -> None:
-    aflow.include(receives, made)
-    receiver = await aflow.start(receives.options(key="receiver"))
+    receiver = await launch(aflow, receives.options(key="receiver"), beside=[made])
     await receiver.send(go, 1)
     await receiver.result(SOON)
     assert await (await aflow.start(made, "receiver")).result(SOON) == [True, "completed"]
@@ -108,8 +106,7 @@ def parent_sync() -> int:
 
 @pytest.mark.parametrize("made", [parent, parent_sync])
 async def test_a_parent_sends_to_its_child(aflow: AsyncHarness, made: Any) -> None:
-    aflow.include(receives, made)
-    assert await (await aflow.start(made)).result(SOON) == 6
+    assert await result_of(aflow, made, beside=[receives]) == 6
 
 
 @transaction(raises=[ValueError])
@@ -135,8 +132,7 @@ async def booking(key: str, is_sync: bool, fails: bool) -> None:  # noqa: FBT001
 async def test_a_transaction_sends_with_what_it_writes(
     aflow: AsyncHarness, *, is_sync: bool
 ) -> None:
-    aflow.include(receives, booking)
-    receiver = await aflow.start(receives.options(key="receiver"))
+    receiver = await launch(aflow, receives.options(key="receiver"), beside=[booking])
     with pytest.raises(RunFailed):
         await (await aflow.start(booking, "receiver", is_sync, True)).result(SOON)
     assert await aflow.app.messages("receiver") == []
@@ -161,8 +157,7 @@ async def sends_wrongly(what: str) -> None:
 async def test_what_cannot_be_sent_is_refused_in_the_code(
     aflow: AsyncHarness, what: str, error: type[Exception]
 ) -> None:
-    aflow.include(receives, sends_wrongly)
-    await aflow.start(receives.options(key="receiver"))
+    await launch(aflow, receives.options(key="receiver"), beside=[sends_wrongly])
     with pytest.raises(RunFailed) as failure:
         await (await aflow.start(sends_wrongly, what)).result(SOON)
     assert isinstance(failure.value.__cause__, error)

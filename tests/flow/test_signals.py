@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, events, eventually, run_row
+from records import HOUR, SOON, calling, count, events, eventually, launch, run_row
 
 import pgflow
 from pgflow import InvalidArgument, RunNotFound, Signal, read, step, workflow
@@ -36,8 +36,7 @@ async def collect(n: int) -> list[str]:
 
 
 async def test_messages_are_taken_in_the_order_in_which_they_were_sent(aflow: AsyncHarness) -> None:
-    aflow.include(collect)
-    run = await aflow.start(collect, 4)
+    run = await launch(aflow, collect, 4)
     await run.send(word, "a")
     await run.send(word, "b")
     await aflow.until_idle()
@@ -53,8 +52,7 @@ SAME_TRANSACTION = "select r.xmin = s.xmin from pgflow.ready r, pgflow.signal s"
 async def test_who_sends_in_a_transaction_of_its_own_makes_the_run_ready_in_it(
     aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:
-    aflow.include(collect)
-    run = await aflow.start(collect, 2)
+    run = await launch(aflow, collect, 2)
     await aflow.until_idle()
     await aflow.crash()
     await run.send(word, "a")
@@ -71,8 +69,7 @@ async def test_who_sends_in_a_transaction_of_its_own_makes_the_run_ready_in_it(
 
 @pytest.mark.full
 def test_so_does_sync_code(flow: Harness, conn: psycopg.Connection, pgflow_dsn: str) -> None:
-    flow.include(collect)
-    run = flow.start(collect, 2)
+    run = launch(flow, collect, 2)
     flow.until_idle()
     flow.crash()
     flow.app.send(run.key, word, "a")
@@ -108,8 +105,7 @@ async def test_messages_survive_a_crash_and_are_taken_once(
         seen.append(first)
         return [first, await word.wait()]
 
-    aflow.include(reader)
-    run = await aflow.start(reader)
+    run = await launch(aflow, reader)
     await run.send(word, "a")
     await aflow.until_idle()
     await aflow.crash()
@@ -128,8 +124,7 @@ async def test_a_payload_comes_back_as_its_class(aflow: AsyncHarness) -> None:
         assert isinstance(payment, Payment)
         return payment
 
-    aflow.include(till)
-    run = await aflow.start(till)
+    run = await launch(aflow, till)
     await run.send(paid, Payment(5, "thanks"))
     assert await run.result(SOON) == Payment(5, "thanks")
 
@@ -139,8 +134,7 @@ async def test_signals_of_different_names_do_not_meet(aflow: AsyncHarness) -> No
     async def both() -> list[Any]:
         return [await word.wait(), (await paid.wait()).cents]
 
-    aflow.include(both)
-    run = await aflow.start(both)
+    run = await launch(aflow, both)
     await run.send(paid, Payment(7))
     await aflow.until_idle()
     assert await run.status() == "waiting"
@@ -153,8 +147,7 @@ async def test_waits_that_go_on_at_once_each_take_one_message(aflow: AsyncHarnes
     async def crowd() -> list[str]:
         return await asyncio.gather(*(word.wait() for _ in range(5)))
 
-    aflow.include(crowd)
-    run = await aflow.start(crowd)
+    run = await launch(aflow, crowd)
     for text in "abcde":
         await run.send(word, text)
     assert await run.result(SOON) == ["a", "b", "c", "d", "e"]
@@ -170,8 +163,7 @@ async def test_a_wait_that_loses_a_race_leaves_its_message_to_the_next(aflow: As
             task.cancel()
         return [str(await done.pop()), await word.wait()]
 
-    aflow.include(race)
-    run = await aflow.start(race)
+    run = await launch(aflow, race)
     await aflow.until_idle()
     await run.send(stop, None)
     await aflow.until_idle()
@@ -196,8 +188,7 @@ async def test_messages_arrive_while_steps_run(aflow: AsyncHarness) -> None:
         pgflow.set_state(heard=heard)
         return [*heard, await working]
 
-    aflow.include(busy)
-    run = await aflow.start(busy)
+    run = await launch(aflow, busy)
     await started.wait()
     await run.send(word, "a")
     await run.send(word, "b")
@@ -228,8 +219,7 @@ async def test_a_wait_that_lasts_too_long_is_a_timeout_error_and_a_later_message
         await stop.wait()
         return await word.wait()
 
-    aflow.include(patient)
-    run = await aflow.start(patient)
+    run = await launch(aflow, patient)
     assert await aflow.until_idle() is not None
     assert run_row(conn, run.key, "status")[0] == "waiting"
     await aflow.skip(HOUR)
@@ -247,12 +237,7 @@ async def test_a_wait_that_lasts_too_long_is_a_timeout_error_and_a_later_message
 async def test_a_message_in_time_beats_the_timeout_however_late_a_worker_looks(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    @workflow
-    async def patient() -> str:
-        return await word.wait(timeout=HOUR)
-
-    aflow.include(patient)
-    run = await aflow.start(patient)
+    run = await launch(aflow, calling(word.wait, timeout=HOUR))
     await aflow.until_idle()
     conn.execute("select pgflow.pause_queue('default')")
     await run.send(word, "in time")
@@ -275,8 +260,7 @@ async def test_a_timeout_of_nothing_takes_what_is_there_and_waits_for_nothing(
             except TimeoutError:
                 return taken
 
-    aflow.include(drain)
-    run = await aflow.start(drain)
+    run = await launch(aflow, drain)
     for text in "abc":
         await run.send(word, text)
     await run.send(stop, None)
@@ -294,8 +278,7 @@ def test_a_sync_workflow_waits_for_signals_too(flow: Harness) -> None:
             return [first, "too long"]
         return []
 
-    flow.include(patient)
-    run = flow.start(patient)
+    run = launch(flow, patient)
     run.send(word, "a")
     flow.until_idle()
     flow.crash()
@@ -312,8 +295,7 @@ def test_a_message_to_nobody_is_refused(flow: Harness) -> None:
 
 
 def test_a_message_to_a_finished_run_is_put_aside(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(collect)
-    run = flow.start(collect, 0)
+    run = launch(flow, collect, 0)
     assert run.result(SOON) == []
     run.send(word, "late")
     flow.until_idle()
@@ -326,8 +308,7 @@ def test_a_message_to_a_finished_run_is_put_aside(flow: Harness, conn: psycopg.C
 def test_what_a_run_has_not_taken_when_it_ends_is_put_aside(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
-    flow.include(collect)
-    run = flow.start(collect, 1)
+    run = launch(flow, collect, 1)
     run.send(word, "a")
     run.send(word, "b")
     assert run.result(SOON) == ["a"]
@@ -338,8 +319,7 @@ def test_what_a_run_has_not_taken_when_it_ends_is_put_aside(
 async def test_a_payload_that_does_not_fit_is_refused_by_the_sender(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(collect)
-    run = await aflow.start(collect, 1)
+    run = await launch(aflow, collect, 1)
     with pytest.raises(NotStorable, match="payload of signal 'paid'"):
         await run.send(paid, "five")  # type: ignore[arg-type]
     with pytest.raises(NotStorable):
@@ -388,8 +368,7 @@ async def test_a_message_is_not_sent_again_when_its_sender_is_replayed(
         await tick()
         await stop.wait()
 
-    aflow.include(sender, collect)
-    receiver = await aflow.start(collect, 2)
+    receiver = await launch(aflow, collect, 2, beside=[sender])
     run = await aflow.start(sender, receiver.key)
     await aflow.until_idle()
     await aflow.crash()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, count, eventually
+from records import SOON, calling, calling_sync, count, eventually, launch, result_of
 from servers import HANG_SECONDS
 
 import pgflow
@@ -40,8 +40,7 @@ async def test_readers_see_the_last_value_of_each_name_and_the_journal_keeps_all
         pgflow.set_state(phase="two", done=[1, {"x": None}])
         await go.wait()
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, talks)
     assert await run.state() == {}
     await aflow.until_idle()
     assert await run.state() == {"phase": "two", "total": 3, "done": [1, {"x": None}]}
@@ -61,8 +60,7 @@ async def test_state_outlives_the_run_and_is_not_said_again_on_replay(
         await go.wait()
         pgflow.set_state(phase="over")
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, talks)
     await aflow.until_idle()
     await aflow.crash()
     await aflow.until_idle()
@@ -84,8 +82,7 @@ async def test_state_is_readable_while_a_step_runs(aflow: AsyncHarness) -> None:
         pgflow.set_state(phase="working")
         await long()
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, talks)
     await eventually(run.state, "the state is durable before the step that follows it has ended")
     assert await run.state() == {"phase": "working"}
     proceed.set()
@@ -98,8 +95,7 @@ def test_a_sync_workflow_talks_too(flow: Harness) -> None:
         pgflow.set_state(phase="sync")
         pgflow.emit("log", "sync")
 
-    flow.include(talks)
-    run = flow.start(talks)
+    run = launch(flow, talks)
     run.result(SOON)
     assert run.state() == {"phase": "sync"}
     assert list(run.stream("log")) == ["sync"]
@@ -124,9 +120,9 @@ async def test_what_cannot_be_stored_is_a_typed_error_and_nothing_is_said(
                 said.append(type(error).__name__)
         return said
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
-    assert await run.result(SOON) == [NotStorable.__name__] * 3 + [InvalidArgument.__name__] * 2
+    assert (
+        await result_of(aflow, talks) == [NotStorable.__name__] * 3 + [InvalidArgument.__name__] * 2
+    )
     assert count(conn, "pgflow.timeline") == 0
 
 
@@ -144,8 +140,7 @@ async def counts(n: int) -> int:
 async def test_a_stream_has_all_values_in_order_from_an_offset_to_the_end(
     aflow: AsyncHarness,
 ) -> None:
-    aflow.include(counts)
-    run = await aflow.start(counts, 5)
+    run = await launch(aflow, counts, 5)
     assert [value async for value in run.stream("numbers")] == [{"i": i} for i in range(5)]
     assert [value async for value in run.stream("others", offset=3)] == [3, 4]
     assert [value async for value in run.stream("others", offset=9)] == []
@@ -154,8 +149,7 @@ async def test_a_stream_has_all_values_in_order_from_an_offset_to_the_end(
 
 @pytest.mark.full
 async def test_a_long_stream_is_read_in_pages(aflow: AsyncHarness) -> None:
-    aflow.include(counts)
-    run = await aflow.start(counts, 1200)
+    run = await launch(aflow, counts, 1200)
     assert [value async for value in run.stream("others", offset=100)] == list(range(100, 1200))
 
 
@@ -171,8 +165,7 @@ async def test_a_reader_waits_for_what_is_not_there_yet_and_ends_with_the_run(
                 return
             pgflow.emit("heard", n)
 
-    aflow.include(live)
-    run = await aflow.start(live)
+    run = await launch(aflow, live)
     heard = []
 
     async def read() -> None:
@@ -197,8 +190,7 @@ def test_a_stream_can_be_read_by_key_in_sync_code_while_it_grows(flow: Harness, 
             await go.wait()
             pgflow.emit("heard", n)
 
-    flow.include(live)
-    run = flow.start(live.options(key="k"))
+    run = launch(flow, live.options(key="k"))
     heard: list[Any] = []
 
     def read() -> None:
@@ -232,8 +224,7 @@ async def test_values_are_not_emitted_again_on_replay_and_none_is_lost(aflow: As
         for n in range(3):
             pgflow.emit("worked", await work(n))
 
-    aflow.include(live)
-    run = await aflow.start(live)
+    run = await launch(aflow, live)
     await hanging.wait()
     await aflow.crash()
     await aflow.until_idle()
@@ -249,8 +240,7 @@ async def test_a_stream_goes_on_over_generations(aflow: AsyncHarness) -> None:
         if n < 3:
             pgflow.continue_as_new(n + 1)
 
-    aflow.include(generations)
-    run = await aflow.start(generations, 1)
+    run = await launch(aflow, generations, 1)
     await run.result(SOON)
     assert [value async for value in run.stream("numbers")] == [1, 2, 3]
     assert [value async for value in run.stream("numbers", offset=2)] == [3]
@@ -281,8 +271,7 @@ async def told(aflow: AsyncHarness, offset: int = 0) -> list[Any]:
 async def test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(tells)
-    run = await aflow.start(tells.options(key="k"), 3)
+    run = await launch(aflow, tells.options(key="k"), 3)
     for n in range(3):
         await run.send(go, n)
     await run.result(SOON)
@@ -315,8 +304,7 @@ async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_n
         if n < 2:
             pgflow.continue_as_new(n + 1)
 
-    aflow.include(generations)
-    run = await aflow.start(generations.options(key="k"), 1)
+    run = await launch(aflow, generations.options(key="k"), 1)
     await run.result(SOON)
     await aflow.app.rewind("k", to=1, effects="repeat")
     await run.result(SOON)
@@ -332,8 +320,7 @@ async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_n
 async def test_a_reader_that_is_ahead_of_a_rewind_goes_on_with_what_the_new_generation_emits(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(tells)
-    run = await aflow.start(tells.options(key="k"), 3)
+    run = await launch(aflow, tells.options(key="k"), 3)
     heard: list[Any] = []
 
     async def read() -> None:
@@ -384,8 +371,7 @@ async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(
             return str(error)
         return "emitted"
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, talks)
     async with asyncio.timeout(SOON.total_seconds()):
         assert [value async for value in run.stream("short")] == [1, None]
         assert [value async for value in run.stream("short", offset=1)] == [None]
@@ -411,8 +397,7 @@ def test_a_sync_reader_and_a_sync_workflow_close_too(flow: Harness) -> None:
         pgflow.close_stream("log")
         go.sync.wait()
 
-    flow.include(talks)
-    run = flow.start(talks)
+    run = launch(flow, talks)
     assert list(run.stream("log")) == ["one"]
     run.send(go, 1)
     run.result(SOON)
@@ -428,8 +413,7 @@ async def test_a_later_generation_may_emit_to_what_an_earlier_one_closed(
         if n < 3:
             pgflow.continue_as_new(n + 1)
 
-    aflow.include(generations)
-    run = await aflow.start(generations, 1)
+    run = await launch(aflow, generations, 1)
     await run.result(SOON)
     assert [value async for value in run.stream("numbers")] == [1, 2, 3]
     assert [value async for value in run.stream("numbers", offset=2)] == [3]
@@ -444,8 +428,7 @@ async def test_a_reader_of_a_stuck_run_is_told_so_and_does_not_take_it_for_the_e
         pgflow.emit("log", 1)
         await go.wait()
 
-    aflow.include(breaks)
-    run = await aflow.start(breaks.options(key="k"))
+    run = await launch(aflow, breaks.options(key="k"))
     await aflow.until_idle()
     conn.execute("delete from pgflow.wait")
     conn.execute("delete from pgflow.parked")
@@ -474,8 +457,7 @@ async def test_code_that_closes_where_it_emitted_diverges(aflow: AsyncHarness) -
             pgflow.emit("log", 1)
         await go.wait()
 
-    aflow.include(changes)
-    run = await aflow.start(changes.options(key="k"))
+    run = await launch(aflow, changes.options(key="k"))
     await aflow.until_idle()
     await aflow.crash()
     closes = True
@@ -532,8 +514,7 @@ async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(
         await go.wait()
         return said
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, talks)
     live = run.stream("tokens", live=True)
     assert [await anext(live) for _ in range(4)] == ["first", "a", "b", "c"]
     assert count(conn, "pgflow.timeline", "event = 'emitted'") == 1
@@ -561,12 +542,7 @@ def test_what_a_sync_body_emits_is_read_while_it_runs(flow: Harness) -> None:
         gate.passed_sync()
         pgflow.emit("tokens", 2)
 
-    @workflow
-    def talks() -> None:
-        tokens()
-
-    flow.include(talks)
-    run = flow.start(talks)
+    run = launch(flow, calling_sync(tokens))
     live = run.stream("tokens", live=True)
     assert next(live) == 1
     gate.open()
@@ -589,12 +565,7 @@ async def test_what_a_try_that_failed_has_emitted_is_void(
             await gate.passed()
             raise ConnectionError("again")
 
-    @workflow
-    async def talks() -> None:
-        await tokens()
-
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, calling(tokens))
     live = run.stream("tokens", live=True)
     assert await anext(live) == "of try 1"
     gate.open()
@@ -617,12 +588,7 @@ async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_
             await asyncio.Event().wait()
         await gate.passed()
 
-    @workflow
-    async def talks() -> None:
-        await tokens()
-
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, calling(tokens))
     live = run.stream("tokens", live=True)
     assert await anext(live) == "of try 1"
     await aflow.crash()
@@ -665,8 +631,7 @@ async def test_transactions_effects_and_decisions_emit_what_counts_with_their_ou
         await note("x")
         await go.wait()
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, talks)
     await aflow.until_idle()
     await aflow.crash()
     await run.send(go, 1)
@@ -688,8 +653,7 @@ async def test_a_step_that_fails_for_good_has_emitted_nothing(aflow: AsyncHarnes
             pgflow.emit("tokens", "after")
         return "done"
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, talks)
     assert await run.result(SOON) == "done"
     assert [value async for value in run.stream("tokens")] == ["after"]
 
@@ -705,12 +669,7 @@ async def test_a_body_cannot_emit_what_could_not_be_stored(aflow: AsyncHarness) 
                 said.append(type(error).__name__)
         return said
 
-    @workflow
-    async def talks() -> list[str]:
-        return await tokens()
-
-    aflow.include(talks)
-    assert await (await aflow.start(talks)).result(SOON) == [
+    assert await result_of(aflow, calling(tokens)) == [
         "InvalidArgument",
         "InvalidArgument",
         "NotStorable",

@@ -19,7 +19,19 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pydantic
 import pytest
-from records import HOUR, SOON, count, events, eventually, steps, wait_until
+from records import (
+    HOUR,
+    SOON,
+    calling,
+    calling_sync,
+    count,
+    events,
+    eventually,
+    launch,
+    result_of,
+    steps,
+    wait_until,
+)
 from servers import HANG_SECONDS
 
 import pgflow
@@ -107,9 +119,7 @@ async def test_a_body_whose_result_cannot_be_stored_has_done_its_work_and_runs_o
             return str(error)
         return "stored"
 
-    aflow.include(work)
-    run = await aflow.start(work)
-    assert "the result of step act" in await run.result(SOON)
+    assert "the result of step act" in await result_of(aflow, work)
     assert bodies == [1]
     assert conn.execute("select count(*) from pgflow.unit where kind = 'a'").fetchone() == (0,)
 
@@ -124,14 +134,8 @@ async def test_what_a_body_itself_cannot_store_is_an_error_like_any_other(
         bodies.append(1)
         raise NotStorable("of something else")
 
-    @workflow
-    async def work() -> int:
-        return await act()
-
-    aflow.include(work)
-    run = await aflow.start(work)
     with pytest.raises(RunFailed, match="of something else"):
-        await run.result(SOON)
+        await result_of(aflow, calling(act))
     assert len(bodies) == 2
 
 
@@ -147,12 +151,7 @@ async def test_a_step_is_tried_again_until_it_succeeds_and_every_attempt_is_on_r
             raise ConnectionError(f"try {len(tries)}")
         return len(tries)
 
-    @workflow
-    async def patient() -> int:
-        return await shaky()
-
-    aflow.include(patient)
-    run = await aflow.start(patient)
+    run = await launch(aflow, calling(shaky))
     assert await run.result(SOON) == 3
     assert tries == [1, 2, 3]
     assert steps(conn, run.key) == [("shaky", "completed", 3)]
@@ -178,8 +177,7 @@ async def test_after_the_last_attempt_the_last_error_itself_is_raised_and_no_wai
             return [type(error).__name__, str(error)]
         return []
 
-    aflow.include(copes)
-    run = await aflow.start(copes)
+    run = await launch(aflow, copes)
     assert await run.result(SOON) == ["LookupError", "try 3"]
     assert steps(conn, run.key) == [("hopeless", "failed", 3)]
     assert [event for event, _ in events(conn, run.key)].count("attempt_failed") == 2
@@ -197,12 +195,7 @@ async def test_the_waits_between_attempts_grow_by_the_backoff_up_to_the_longest(
     async def hopeless() -> None:
         raise OSError
 
-    @workflow
-    async def stubborn() -> None:
-        await hopeless()
-
-    aflow.include(stubborn)
-    run = await aflow.start(stubborn)
+    run = await launch(aflow, calling(hopeless))
     for most in (1, 3, 9, 9):
         due = await aflow.until_idle()
         (failed_at, now) = conn.execute(
@@ -227,12 +220,7 @@ async def test_a_long_wait_between_attempts_holds_no_worker_and_survives_a_crash
             raise OSError
         return "done"
 
-    @workflow
-    async def patient() -> str:
-        return await shaky()
-
-    aflow.include(patient)
-    run = await aflow.start(patient)
+    run = await launch(aflow, calling(shaky))
     assert await aflow.until_idle() is not None
     assert await run.status() == "waiting"
     await aflow.crash()
@@ -269,8 +257,7 @@ async def test_an_error_named_in_raises_is_final_and_comes_back_as_itself_on_rep
         await go.wait()
         return "sold out"
 
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     await aflow.until_idle()
     assert steps(conn, run.key) == [("reserve", "failed", 1)]
     await aflow.crash()
@@ -295,9 +282,7 @@ async def test_an_error_of_an_unknown_class_comes_back_as_step_failed_with_its_a
             return [error.error_type, error.message, error.attempts]
         return []
 
-    aflow.include(order)
-    run = await aflow.start(order)
-    assert await run.result(SOON) == [f"{__name__}.OutOfStockError", "sku-7: 1 left", 2]
+    assert await result_of(aflow, order) == [f"{__name__}.OutOfStockError", "sku-7: 1 left", 2]
 
 
 async def test_a_subclass_of_a_known_error_comes_back_as_the_nearest_known_class(
@@ -318,8 +303,7 @@ async def test_a_subclass_of_a_known_error_comes_back_as_the_nearest_known_class
             return type(error).__name__
         return ""
 
-    aflow.include(caller)
-    assert await (await aflow.start(caller)).result(SOON) == "ConnectionError"
+    assert await result_of(aflow, caller) == "ConnectionError"
 
 
 async def test_options_change_one_call_and_not_the_step(
@@ -339,8 +323,7 @@ async def test_options_change_one_call_and_not_the_step(
             with pytest.raises(OSError):
                 await called()
 
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     await run.result(SOON)
     assert steps(conn, run.key) == [
         ("shaky", "failed", 3),
@@ -380,8 +363,7 @@ async def test_an_error_of_a_database_is_an_outcome(aflow: AsyncHarness, dsn: st
             return error.error_type
         return ""
 
-    aflow.include(order)
-    assert await (await aflow.start(order)).result(SOON) == "psycopg.errors.DivisionByZero"
+    assert await result_of(aflow, order) == "psycopg.errors.DivisionByZero"
 
 
 # ---------------------------------------------------------------- timeouts
@@ -408,8 +390,7 @@ async def test_an_attempt_that_takes_too_long_is_stopped_and_counts_as_failed(
             return "too long"
         return ""
 
-    aflow.include(impatient)
-    run = await aflow.start(impatient)
+    run = await launch(aflow, impatient)
     assert await run.result(SOON) == "too long"
     assert stopped == [1, 2]
     assert steps(conn, run.key) == [("endless", "failed", 2)]
@@ -432,8 +413,7 @@ def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(
             return "too long"
         return ""
 
-    flow.include(impatient)
-    run = flow.start(impatient)
+    run = launch(flow, impatient)
     try:
         assert run.result(SOON) == "too long"
     finally:
@@ -462,8 +442,7 @@ async def test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_i
     async def order() -> list[str]:
         return [await act(name) for name in ("first", "second", "third")]
 
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     await hanging.wait()
     await aflow.crash()
     await aflow.until_idle()
@@ -495,9 +474,7 @@ async def test_the_key_of_a_call_is_equal_on_every_attempt_and_different_for_eve
             pgflow.idempotency_key(),
         ]
 
-    aflow.include(order)
-    run = await aflow.start(order)
-    (one, two, *own) = await run.result(SOON)
+    (one, two, *own) = await result_of(aflow, order)
     assert keys[1][::2] == [one] * 3
     assert keys[2][::2] == [two] * 3
     assert len({one, two, *own}) == 4
@@ -522,8 +499,7 @@ async def test_keys_of_a_continued_run_carry_its_generation(aflow: AsyncHarness)
         if left:
             pgflow.continue_as_new(left - 1)
 
-    aflow.include(loop)
-    await (await aflow.start(loop, 2)).result(SOON)
+    await result_of(aflow, loop, 2)
     root = keys[0].partition("/")[0]
     assert keys == [f"{root}/act/1", f"{root}~2/act/1", f"{root}~3/act/1"]
 
@@ -555,8 +531,7 @@ async def test_a_step_that_nobody_waits_for_any_more_is_stopped_and_its_late_res
         task.cancel()
         return await after()
 
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     await started.wait()
     await run.send(go, 1)
     assert await run.result(SOON) == "after"
@@ -582,13 +557,7 @@ async def test_the_next_attempt_learns_what_the_last_one_said_of_its_progress(
         pgflow.heartbeat({"row": start + 10})
         raise OSError
 
-    @workflow
-    async def job() -> int:
-        return await copy()
-
-    aflow.include(job)
-    run = await aflow.start(job)
-    assert await run.result(SOON) == 20
+    assert await result_of(aflow, calling(copy)) == 20
     assert learned == [None, {"row": 10}, {"row": 20}]
 
 
@@ -610,8 +579,7 @@ async def crash_in_the_middle_of_a_body(
         await copy()
         return await go.wait()
 
-    aflow.include(job)
-    run = await aflow.start(job)
+    run = await launch(aflow, job)
     await eventually(lambda: count(conn, "pgflow.step_beat"), "the heartbeat is recorded")
     await aflow.crash()
     await aflow.until_idle()
@@ -643,12 +611,7 @@ async def test_the_last_heartbeat_before_a_worker_ends_is_not_lost(aflow: AsyncH
             told.set()
             await asyncio.Event().wait()
 
-    @workflow
-    async def job() -> None:
-        await copy()
-
-    aflow.include(job)
-    await aflow.start(job)
+    await launch(aflow, calling(copy))
     await told.wait()
     await aflow.crash()
     await aflow.until_idle()
@@ -676,12 +639,7 @@ def test_a_heartbeat_works_from_a_thread(flow: Harness, conn: psycopg.Connection
         )
         return True
 
-    @workflow
-    def job() -> bool:
-        return long()
-
-    flow.include(job)
-    assert flow.start(job).result(SOON)
+    assert result_of(flow, calling_sync(long))
 
 
 async def test_details_of_a_heartbeat_must_be_small_and_storable(aflow: AsyncHarness) -> None:
@@ -695,12 +653,7 @@ async def test_details_of_a_heartbeat_must_be_small_and_storable(aflow: AsyncHar
                 said.append(str(error))
         return said
 
-    @workflow
-    async def job() -> list[str]:
-        return await chatty()
-
-    aflow.include(job)
-    too_long, not_storable = await (await aflow.start(job)).result(SOON)
+    too_long, not_storable = await result_of(aflow, calling(chatty))
     assert "64 KiB" in too_long
     assert "heartbeat" in not_storable
 
@@ -765,12 +718,7 @@ async def test_bytes_come_back_from_a_step(aflow: AsyncHarness) -> None:
     async def load() -> list[tuple[bytes, Blob]]:
         return [(b"\x00\xff", Blob(b"\xfe"))]
 
-    @workflow
-    async def order() -> list[tuple[bytes, Blob]]:
-        return await load()
-
-    aflow.include(order)
-    assert await (await aflow.start(order)).result(SOON) == [(b"\x00\xff", Blob(b"\xfe"))]
+    assert await result_of(aflow, calling(load)) == [(b"\x00\xff", Blob(b"\xfe"))]
 
 
 async def test_bytes_can_be_the_input_of_a_workflow(aflow: AsyncHarness) -> None:
@@ -778,8 +726,7 @@ async def test_bytes_can_be_the_input_of_a_workflow(aflow: AsyncHarness) -> None
     async def keep(data: bytes) -> bytes:
         return data
 
-    aflow.include(keep)
-    assert await (await aflow.start(keep, b"\x00\xff")).result(SOON) == b"\x00\xff"
+    assert await result_of(aflow, keep, b"\x00\xff") == b"\x00\xff"
 
 
 async def test_bytes_can_be_a_field_of_a_result(aflow: AsyncHarness) -> None:
@@ -787,12 +734,7 @@ async def test_bytes_can_be_a_field_of_a_result(aflow: AsyncHarness) -> None:
     async def load() -> Blob:
         return Blob(b"\xfe")
 
-    @workflow
-    async def order() -> Blob:
-        return await load()
-
-    aflow.include(order)
-    assert await (await aflow.start(order)).result(SOON) == Blob(b"\xfe")
+    assert await result_of(aflow, calling(load)) == Blob(b"\xfe")
 
 
 @pytest.mark.full
@@ -808,8 +750,7 @@ async def test_the_first_run_sees_what_a_replay_will_see(aflow: AsyncHarness) ->
         seen.append(await unannotated())
         await go.wait()
 
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     await aflow.until_idle()
     await aflow.crash()
     await aflow.until_idle()
@@ -833,8 +774,7 @@ async def test_none_false_and_empty_results_count_as_recorded(aflow: AsyncHarnes
         await go.wait()
         return got
 
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     await aflow.until_idle()
     await aflow.crash()
     await aflow.until_idle()
@@ -880,8 +820,7 @@ async def caught(aflow: AsyncHarness, error: type[Exception], step: Any, *args: 
             return str(found)
         return ""
 
-    aflow.include(order)
-    return await (await aflow.start(order)).result(SOON)
+    return await result_of(aflow, order)
 
 
 @pytest.mark.parametrize("value", UNSTORABLE.values(), ids=UNSTORABLE)
@@ -903,13 +842,8 @@ async def test_a_result_that_cannot_be_stored_is_not_tried_for_ever(aflow: Async
         bodies.append(1)
         return object()
 
-    @workflow
-    async def order() -> None:
-        await produce()
-
-    aflow.include(order)
     with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(order)).result(SOON)
+        await result_of(aflow, calling(produce))
     assert isinstance(failed.value.__cause__, NotStorable)
     assert len(bodies) <= 3
 
@@ -953,8 +887,7 @@ async def test_any_error_of_a_step_can_be_recorded(aflow: AsyncHarness, error: E
             return type(raised).__name__
         return ""
 
-    aflow.include(order)
-    assert await (await aflow.start(order)).result(SOON) in ("ValueError", "StepFailed")
+    assert await result_of(aflow, order) in ("ValueError", "StepFailed")
 
 
 @pytest.mark.parametrize("where", ["arguments", "fields"])
@@ -966,13 +899,8 @@ async def test_an_error_of_any_size_can_be_recorded(aflow: AsyncHarness, where: 
             vars(error).update({f"field_{n}": "x" * 60_000 for n in range(30)})
         raise error
 
-    @workflow
-    async def order() -> None:
-        await verbose()
-
-    aflow.include(order)
     with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(order)).result(SOON)
+        await result_of(aflow, calling(verbose))
     assert isinstance(failed.value.__cause__, ValueError)
 
 
@@ -1002,8 +930,7 @@ async def test_a_call_that_was_refused_is_not_made_after_a_crash_either(
         await take("a")
         return await go.wait() + await go.wait()
 
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     await aflow.until_idle()
     await aflow.crash()
     await run.send(go, 1)
@@ -1121,12 +1048,7 @@ def test_in_the_body_of_a_step_other_steps_are_plain_functions(
     async def outer() -> int:
         return await add(1, 2) + await add_sync.aio(3, 4)
 
-    @workflow
-    async def order() -> int:
-        return await outer()
-
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, calling(outer))
     assert run.result(SOON) == 10
     assert steps(conn, run.key) == [("outer", "completed", 1)]
 
@@ -1172,12 +1094,7 @@ async def test_a_transaction_or_a_wait_in_the_body_of_a_step_is_refused_by_name(
                 said.append(str(error))
         return said
 
-    @workflow
-    async def order() -> list[str]:
-        return await confused()
-
-    aflow.include(order)
-    said = await (await aflow.start(order)).result(SOON)
+    said = await result_of(aflow, calling(confused))
     assert len(said) == 4
     assert all("the body of step 'confused'" in text for text in said)
 
@@ -1209,8 +1126,7 @@ def test_the_wrong_colour_in_an_async_workflow_names_its_twin(flow: Harness) -> 
             lambda: pgflow.sync.map(add_sync.options(), []),
         )
 
-    flow.include(asynchronous)
-    said = flow.start(asynchronous).result(SOON)
+    said = result_of(flow, asynchronous)
     twins = [
         "add.aio()", "add_sync.aio()", "write_sync.aio()", "pgflow.sleep()", ".wait()",
         "pgflow.run_child()", "pgflow.map()",
@@ -1223,8 +1139,7 @@ def test_the_wrong_colour_in_a_sync_workflow_names_its_twin(flow: Harness) -> No
     def synchronous() -> list[str]:
         return collect(lambda: add.aio(1, 2), lambda: add(1, 2), lambda: add_sync.aio(1, 2))
 
-    flow.include(synchronous)
-    said = flow.start(synchronous).result(SOON)
+    said = result_of(flow, synchronous)
     assert [
         twin in text
         for twin, text in zip(["add.sync()", "add.sync()", "add_sync.sync()"], said, strict=True)
@@ -1241,8 +1156,7 @@ def test_what_waits_in_the_wrong_colour_is_refused_when_it_is_called(flow: Harne
             lambda: pgflow.map(add_sync.options(), []),
         )
 
-    flow.include(synchronous)
-    said = flow.start(synchronous).result(SOON)
+    said = result_of(flow, synchronous)
     twins = ["pgflow.sync.sleep()", ".sync.wait()", "pgflow.sync.run_child()", "pgflow.sync.map()"]
     assert [twin in text for twin, text in zip(twins, said, strict=True)] == [True] * 4
 
@@ -1265,8 +1179,7 @@ async def test_workflow_code_cannot_reach_the_world_and_is_told_which_decorator_
                 said.append(str(error))
         return said
 
-    aflow.include(reckless)
-    said = await (await aflow.start(reckless)).result(SOON)
+    said = await result_of(aflow, reckless)
     assert len(said) == 4
     assert all("@pgflow.step" in text for text in said)
 
@@ -1307,8 +1220,7 @@ async def call_by_long_names(aflow: AsyncHarness) -> tuple[str, list[str]]:
         await go.wait()
         return "done"
 
-    aflow.include(flow)
-    run = await aflow.start(flow)
+    run = await launch(aflow, flow)
     await aflow.until_idle()
     await aflow.crash()
     await run.send(go, 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from records import HOUR, SOON, events, steps, wait_until
+from records import HOUR, SOON, events, launch, result_of, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
@@ -46,8 +46,7 @@ def test_steps_of_both_colours_are_called_one_after_the_other(
     def mixed() -> list[int]:
         return [add(1, 2), add.sync(3, 4), add_async.sync(5, 6)]
 
-    flow.include(mixed)
-    run = flow.start(mixed)
+    run = launch(flow, mixed)
     assert run.result(SOON) == [3, 7, 11]
     assert steps(conn, run.key) == [
         ("add", "completed", 1),
@@ -57,8 +56,7 @@ def test_steps_of_both_colours_are_called_one_after_the_other(
 
 
 async def test_a_sync_workflow_runs_in_an_async_app(aflow: AsyncHarness) -> None:
-    aflow.include(total)
-    assert await (await aflow.start(total, [1, 2, 3])).result(SOON) == 6
+    assert await result_of(aflow, total, [1, 2, 3]) == 6
 
 
 def test_a_loop_that_a_framework_has_made_for_its_thread_is_closed_in_the_end(
@@ -74,8 +72,7 @@ def test_a_loop_that_a_framework_has_made_for_its_thread_is_closed_in_the_end(
             raise ValueError("refused")
         return loops[-1].run_until_complete(asyncio.sleep(0, "done"))
 
-    flow.include(frame)
-    assert flow.start(frame, False).result(SOON) == "done"
+    assert result_of(flow, frame, False) == "done"
     with pytest.raises(RunFailed, match="refused"):
         flow.start(frame, True).result(SOON)
     assert [loop.is_closed() for loop in loops] == [True] * len(loops)
@@ -104,8 +101,7 @@ def test_after_a_crash_recorded_steps_are_not_run_again(flow: Harness) -> None:
     def order() -> list[int]:
         return [act(n) for n in (1, 2, 3)]
 
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, order)
     assert hanging.wait(HANG_SECONDS)
     flow.crash()
     flow.until_idle()
@@ -131,8 +127,7 @@ def test_it_parks_wakes_and_parks_again_in_the_middle_of_ordinary_code(
         pgflow.sync.sleep(timedelta(0))
         return heard
 
-    flow.include(patient)
-    run = flow.start(patient)
+    run = launch(flow, patient)
     run.send(go, 1)
     flow.until_idle()
     flow.skip(HOUR)
@@ -164,8 +159,7 @@ def test_an_error_of_a_step_can_be_caught_and_an_error_of_its_own_fails_it(flow:
             return str(error)
         return ""
 
-    flow.include(copes)
-    assert flow.start(copes, "return").result(SOON) == "nothing there"
+    assert result_of(flow, copes, "return") == "nothing there"
     with pytest.raises(RunFailed) as failed:
         flow.start(copes, "raise").result(SOON)
     assert repr(failed.value.__cause__) == "ValueError('gave up')"
@@ -183,8 +177,7 @@ def test_what_is_said_and_asked_is_plain_calls(flow: Harness) -> None:
         go.sync.wait()
         return pgflow.run_info().workflow
 
-    flow.include(talks)
-    run = flow.start(talks)
+    run = launch(flow, talks)
     flow.until_idle()
     flow.crash()
     flow.until_idle()
@@ -210,8 +203,7 @@ def test_one_that_changed_is_stuck_and_says_where_it_stands(
             add_async.sync(1, 1)
         return go.sync.wait()
 
-    flow.include(changes)
-    run = flow.start(changes)
+    run = launch(flow, changes)
     flow.until_idle()
     first_version[0] = False
     run.send(go, 1)
@@ -278,8 +270,7 @@ def test_code_that_catches_everything_can_still_be_parked_and_goes_on(flow: Harn
                 if tries > 500:
                     return "gave up"
 
-    flow.include(greedy)
-    run = flow.start(greedy)
+    run = launch(flow, greedy)
     flow.until_idle()
     assert run.status() == "waiting"
     run.send(go, 1)

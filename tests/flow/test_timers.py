@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, events, run_row, steps
+from records import HOUR, SOON, events, launch, result_of, run_row, steps
 
 import pgflow
 from pgflow import InvalidArgument, Signal, step, workflow
@@ -36,8 +36,7 @@ async def test_a_sleep_ends_at_its_time_and_not_before(
         await pgflow.sleep(HOUR)
         return "awake"
 
-    aflow.include(sleepy)
-    run = await aflow.start(sleepy)
+    run = await launch(aflow, sleepy)
     due = await aflow.until_idle()
     (began, reason, now) = run_row(conn, run.key, "created_at, reason, pgflow.now_()")
     assert due is not None
@@ -92,8 +91,7 @@ async def test_a_named_sleep_is_cancelled_as_any_other(aflow: AsyncHarness) -> N
             return await echo("given up")
         return "slept"
 
-    aflow.include(impatient)
-    run = await aflow.start(impatient)
+    run = await launch(aflow, impatient)
     await aflow.until_idle()
     await aflow.crash()
     await aflow.skip(61)
@@ -133,8 +131,7 @@ async def test_asyncio_sleep_is_durable_too(aflow: AsyncHarness) -> None:
     async def sleepy() -> str:
         return await asyncio.sleep(3600, "awake")
 
-    aflow.include(sleepy)
-    run = await aflow.start(sleepy)
+    run = await launch(aflow, sleepy)
     await aflow.until_idle()
     await aflow.crash()
     await aflow.skip(HOUR)
@@ -148,8 +145,7 @@ async def test_short_sleeps_need_no_help(aflow: AsyncHarness) -> None:
         await pgflow.sleep(timedelta(milliseconds=20))
         await pgflow.sleep(0)
 
-    aflow.include(doze)
-    await (await aflow.start(doze)).result(SOON)
+    await result_of(aflow, doze)
 
 
 async def test_many_sleeps_end_in_the_order_of_their_times(aflow: AsyncHarness) -> None:
@@ -164,8 +160,7 @@ async def test_many_sleeps_end_in_the_order_of_their_times(aflow: AsyncHarness) 
         await asyncio.gather(*(sleeper(hours) for hours in (3, 1, 4, 2)))
         return woken
 
-    aflow.include(sleepers)
-    run = await aflow.start(sleepers)
+    run = await launch(aflow, sleepers)
     await aflow.until_idle()
     await aflow.skip(10 * HOUR)
     assert await run.result(SOON) == [1, 2, 3, 4]
@@ -184,8 +179,7 @@ def test_delays_that_are_none_are_refused(flow: Harness, delay: Any) -> None:
             return str(error)
         return ""
 
-    flow.include(odd)
-    assert "a delay must be between 0 seconds and a hundred years" in flow.start(odd).result(SOON)
+    assert "a delay must be between 0 seconds and a hundred years" in result_of(flow, odd)
 
 
 # ---------------------------------------------------------------- time-outs
@@ -214,8 +208,7 @@ async def test_a_timeout_around_a_step_ends_it_durably(
             return await echo("too long")
         return ""
 
-    aflow.include(impatient)
-    run = await aflow.start(impatient)
+    run = await launch(aflow, impatient)
     await started.wait()
     await aflow.skip(HOUR)
     assert await run.status() == "waiting"
@@ -236,8 +229,7 @@ async def test_a_timeout_that_is_not_reached_leaves_nothing_to_wait_for(
             text = await echo("quick")
         return text + await asyncio.wait_for(echo("er"), 3600)
 
-    aflow.include(quick)
-    run = await aflow.start(quick)
+    run = await launch(aflow, quick)
     assert await aflow.until_idle() is None
     assert await run.result(SOON) == "quicker"
     assert [event for event, _ in events(conn, run.key)].count("call_cancelled") == 2
@@ -296,8 +288,7 @@ async def test_the_inner_of_two_timeouts_fires_first(aflow: AsyncHarness) -> Non
             said.append("outer")
         return said
 
-    aflow.include(nested)
-    run = await aflow.start(nested)
+    run = await launch(aflow, nested)
     await aflow.until_idle()
     await aflow.skip(HOUR)
     assert await run.status() == "waiting"
@@ -316,8 +307,7 @@ async def test_a_deadline_that_is_over_already_is_a_timeout_at_once(aflow: Async
             return "late"
         return ""
 
-    aflow.include(late)
-    assert await (await aflow.start(late)).result(SOON) == "late"
+    assert await result_of(aflow, late) == "late"
 
 
 # ---------------------------------------------------------------- clock and chance

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, events
+from records import HOUR, SOON, count, events, launch, result_of
 
 import pgflow
 from pgflow import Signal, step, transaction, workflow
@@ -46,8 +46,7 @@ def holders(conn: psycopg.Connection[Any]) -> list[tuple[str, str]]:
 async def test_a_lock_that_is_free_is_won_at_once_and_given_back_at_the_end_of_its_block(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(pass_through)
-    run = await aflow.start(pass_through, "a")
+    run = await launch(aflow, pass_through, "a")
     assert await run.result(SOON) == 1
     assert holders(conn) == []
     assert events(conn, run.key) == [
@@ -62,8 +61,7 @@ async def test_a_lock_that_is_free_is_won_at_once_and_given_back_at_the_end_of_i
 async def test_a_run_that_waits_is_parked_and_goes_on_when_the_lock_is_given_back(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(hold, pass_through)
-    first = await aflow.start(hold.options(key="first"), "a")
+    first = await launch(aflow, hold.options(key="first"), "a", beside=[pass_through])
     await aflow.until_idle()
     second = await aflow.start(pass_through.options(key="second"), "a")
     await aflow.until_idle()
@@ -87,8 +85,7 @@ async def test_a_run_that_waits_is_parked_and_goes_on_when_the_lock_is_given_bac
 async def test_the_queue_of_a_lock_is_served_in_the_order_in_which_runs_asked(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(hold, pass_through)
-    first = await aflow.start(hold, "a")
+    first = await launch(aflow, hold, "a", beside=[pass_through])
     await aflow.until_idle()
     waiting = []
     for _ in range(5):
@@ -137,8 +134,7 @@ async def test_those_who_share_a_lock_hold_it_together_and_do_not_overtake_one_w
 async def test_a_crash_of_the_worker_gives_nothing_back(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(hold, pass_through)
-    first = await aflow.start(hold, "a")
+    first = await launch(aflow, hold, "a", beside=[pass_through])
     await aflow.until_idle()
     second = await aflow.start(pass_through, "a")
     await aflow.until_idle()
@@ -163,8 +159,7 @@ async def test_the_end_of_a_run_gives_its_locks_back(
         await pgflow.sleep(1)
         assert not task.done()
 
-    aflow.include(leave_task_behind)
-    run = await aflow.start(leave_task_behind)
+    run = await launch(aflow, leave_task_behind)
     await aflow.until_idle()
     await aflow.skip(timedelta(seconds=2))
     await run.result(SOON)
@@ -176,8 +171,7 @@ async def test_the_end_of_a_run_gives_its_locks_back(
 async def test_a_cancelled_run_gives_its_locks_back_and_leaves_the_queues(
     aflow: AsyncHarness, conn: psycopg.Connection, force: bool
 ) -> None:
-    aflow.include(hold, pass_through)
-    first = await aflow.start(hold.options(key="first"), "a")
+    first = await launch(aflow, hold.options(key="first"), "a", beside=[pass_through])
     await aflow.until_idle()
     second = await aflow.start(hold.options(key="second"), "a")
     await aflow.until_idle()
@@ -207,8 +201,7 @@ async def test_a_wait_for_a_lock_times_out_and_leaves_the_queue(
         except TimeoutError as error:
             return str(error)
 
-    aflow.include(hold, impatient)
-    first = await aflow.start(hold, "a")
+    first = await launch(aflow, hold, "a", beside=[impatient])
     await aflow.until_idle()
     second = await aflow.start(impatient)
     await aflow.until_idle()
@@ -232,8 +225,7 @@ async def test_those_behind_one_that_gives_up_share_the_lock_at_once(
             return "gave up"
         return "shared"
 
-    aflow.include(share, hold)
-    first = await aflow.start(share, 0)
+    first = await launch(aflow, share, 0, beside=[hold])
     await aflow.until_idle()
     for give_up in ("time", "cancel", "force"):
         alone = await (aflow.start(share, 60) if give_up == "time" else aflow.start(hold, "a"))
@@ -268,8 +260,7 @@ async def test_a_lock_that_is_won_after_the_code_has_given_up_is_given_back(
             await go.wait()
             return "gave up"
 
-    aflow.include(hold, gives_up)
-    first = await aflow.start(hold, "a")
+    first = await launch(aflow, hold, "a", beside=[gives_up])
     await aflow.until_idle()
     second = await aflow.start(gives_up)
     await aflow.until_idle()
@@ -292,9 +283,7 @@ async def test_a_lock_is_taken_once(aflow: AsyncHarness, conn: psycopg.Connectio
             except LockRefused as error:
                 return error.reason
 
-    aflow.include(twice)
-    run = await aflow.start(twice)
-    assert await run.result(SOON) == "reentered"
+    assert await result_of(aflow, twice) == "reentered"
 
 
 @workflow
@@ -342,8 +331,7 @@ async def test_a_task_beside_the_block_closes_no_circle(
         await asyncio.gather(holds_a(), waits_for_b())
         return "both"
 
-    aflow.include(side_by_side, nested)
-    other = await aflow.start(nested, "b", "a")
+    other = await launch(aflow, nested, "b", "a", beside=[side_by_side])
     await aflow.until_idle()
     run = await aflow.start(side_by_side)
     await aflow.until_idle()
@@ -373,8 +361,7 @@ async def hold_for_an_hour() -> str:
 async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_more(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(hold_for_an_hour, pass_through)
-    first = await aflow.start(hold_for_an_hour)
+    first = await launch(aflow, hold_for_an_hour, beside=[pass_through])
     await aflow.until_idle()
     second = await aflow.start(pass_through, "a")
     await aflow.until_idle()
@@ -389,8 +376,7 @@ async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_m
 async def test_a_holder_that_asks_when_its_time_is_over_is_told_though_nobody_has_swept(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(hold_for_an_hour)
-    run = await aflow.start(hold_for_an_hour)
+    run = await launch(aflow, hold_for_an_hour)
     await aflow.until_idle()
     answer = """
         select s.is_lost, (s.units->0->>4)::json->>'lost'
@@ -409,8 +395,7 @@ async def test_a_holder_that_asks_when_its_time_is_over_is_told_though_nobody_ha
 
 
 async def test_a_holder_within_its_time_keeps_it(aflow: AsyncHarness) -> None:
-    aflow.include(hold_for_an_hour)
-    run = await aflow.start(hold_for_an_hour)
+    run = await launch(aflow, hold_for_an_hour)
     await aflow.until_idle()
     await aflow.skip(HOUR - timedelta(minutes=1))
     await run.send(go, "on")
@@ -431,8 +416,7 @@ async def test_an_operator_takes_a_lock_away_and_it_is_recorded(
         except LockLost:
             return "lost"
 
-    aflow.include(long, pass_through)
-    first = await aflow.start(long.options(key="first"))
+    first = await launch(aflow, long.options(key="first"), beside=[pass_through])
     await aflow.until_idle()
     second = await aflow.start(pass_through, "a")
     await aflow.until_idle()
@@ -469,9 +453,7 @@ async def test_a_step_is_not_begun_once_the_lock_is_lost(
             return "lost"
         return "kept"
 
-    aflow.include(loses_it)
-    run = await aflow.start(loses_it)
-    assert await run.result(SOON) == "lost"
+    assert await result_of(aflow, loses_it) == "lost"
     assert begun == []
 
 
@@ -498,9 +480,7 @@ async def test_a_child_is_not_begun_once_the_lock_is_lost_and_its_key_is_free(
             return "lost"
         return "kept"
 
-    aflow.include(loses_it, child)
-    run = await aflow.start(loses_it)
-    assert await run.result(SOON) == "lost"
+    assert await result_of(aflow, loses_it, beside=[child]) == "lost"
     assert count(conn, "pgflow.run") == 1
     later = await aflow.start(child.options(key="the child"))
     assert await later.result(SOON) == "child"
@@ -585,8 +565,7 @@ async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(
         async with pgflow.lock("a"):
             return (await pgflow.authority.gate("ask", 1)).value if by_hand else 2
 
-    aflow.include(asks)
-    first = await aflow.start(asks.options(key="first"), True)
+    first = await launch(aflow, asks.options(key="first"), True)
     await aflow.until_idle()
     second = await aflow.start(asks.options(key="second"), False)
     await aflow.until_idle()
@@ -624,8 +603,7 @@ async def test_a_child_that_was_given_up_in_the_block_is_ended_though_the_lock_i
             return "lost"
         return "kept"
 
-    aflow.include(loses_it, child)
-    run = await aflow.start(loses_it)
+    run = await launch(aflow, loses_it, beside=[child])
     await aflow.until_idle()
     await aflow.skip(HOUR)
     assert await run.result(SOON) == "lost"
@@ -650,8 +628,7 @@ async def go_round(n: int) -> list[int]:
 async def test_the_next_generation_holds_the_locks_of_the_one_before(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(go_round, pass_through)
-    run = await aflow.start(go_round.options(key="round"), 2)
+    run = await launch(aflow, go_round.options(key="round"), 2, beside=[pass_through])
     await aflow.until_idle()
     other = await aflow.start(pass_through, "a")
     await aflow.until_idle()
@@ -673,8 +650,7 @@ async def test_a_generation_that_shares_what_the_one_before_had_alone_gives_it_b
             await go.wait()
         return fence
 
-    aflow.include(opens_up)
-    run = await aflow.start(opens_up.options(key="opens"), 1)
+    run = await launch(aflow, opens_up.options(key="opens"), 1)
     await aflow.until_idle()
     assert conn.execute("select fence, is_shared from pgflow.locks").fetchall() == [(2, True)]
     await run.send(go, "on")
@@ -691,8 +667,7 @@ async def test_a_generation_that_never_asks_for_its_lock_gives_it_back_at_its_en
                 pgflow.continue_as_new(n - 1)
         await go.wait()
 
-    aflow.include(forgets)
-    run = await aflow.start(forgets.options(key="forgets"), 1)
+    run = await launch(aflow, forgets.options(key="forgets"), 1)
     await aflow.until_idle()
     assert holders(conn) == [("a", "forgets")]
     await run.send(go, "on")
@@ -704,8 +679,7 @@ async def test_a_generation_that_never_asks_for_its_lock_gives_it_back_at_its_en
 async def test_a_rewind_into_the_block_goes_on_holding_and_one_before_it_gives_back(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(hold)
-    run = await aflow.start(hold.options(key="first"), "a")
+    run = await launch(aflow, hold.options(key="first"), "a")
     await aflow.until_idle()
     conn.execute("select pgflow.rewind_run('first', 1)")
     await aflow.until_idle()
@@ -728,9 +702,7 @@ async def test_a_rewind_or_a_fork_into_a_block_that_holds_nothing_names_where_to
                 await go.wait()
         return "kept"
 
-    aflow.include(noted)
-    run = await aflow.start(noted.options(key="first"), "now")
-    assert await run.result(SOON) == "kept"
+    assert await result_of(aflow, noted.options(key="first"), "now") == "kept"
     for order in (
         "pgflow.rewind_run('first', 3, effects => 'repeat')",
         "pgflow.fork_run('first', at_seq => 1, effects => 'repeat')",
@@ -783,8 +755,7 @@ async def test_a_retry_of_a_step_that_failed_in_a_block_takes_the_lock_again(
             async with pgflow.lock("inner"):
                 return await fragile()
 
-    aflow.include(in_two, hold)
-    run = await aflow.start(in_two.options(key="first"))
+    run = await launch(aflow, in_two.options(key="first"), beside=[hold])
     with pytest.raises(pgflow.RunFailed):
         await run.result(SOON)
     other = await aflow.start(hold, "outer")
@@ -820,8 +791,7 @@ def test_sync_workflows_hold_locks_too(flow: Harness, conn: psycopg.Connection) 
         except LockLost:
             return "lost"
 
-    flow.include(hold_sync, waits)
-    first = flow.start(hold_sync, "a")
+    first = launch(flow, hold_sync, "a", beside=[waits])
     flow.until_idle()
     second = flow.start(waits)
     flow.until_idle()
@@ -836,8 +806,7 @@ def test_sync_workflows_hold_locks_too(flow: Harness, conn: psycopg.Connection) 
 
 
 def test_a_cancelled_sync_run_gives_its_lock_back(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(hold_sync)
-    run = flow.start(hold_sync, "a")
+    run = launch(flow, hold_sync, "a")
     flow.until_idle()
     run.cancel()
     flow.until_idle()
@@ -854,9 +823,7 @@ async def test_the_wrong_colour_is_told_of_the_twin(aflow: AsyncHarness) -> None
             return str(error)
         return ""
 
-    aflow.include(wrong)
-    run = await aflow.start(wrong)
-    assert "await pgflow.lock()" in await run.result(SOON)
+    assert "await pgflow.lock()" in await result_of(aflow, wrong)
 
 
 async def test_bad_arguments_are_refused_where_they_are_given(aflow: AsyncHarness) -> None:
@@ -870,6 +837,4 @@ async def test_bad_arguments_are_refused_where_they_are_given(aflow: AsyncHarnes
                 refused += 1
         return refused
 
-    aflow.include(bad)
-    run = await aflow.start(bad)
-    assert await run.result(SOON) == 3
+    assert await result_of(aflow, bad) == 3

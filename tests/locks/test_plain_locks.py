@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import sqlkit
-from records import SOON, count
+from records import SOON, count, result_of
 from servers import wait_until
 
 import pgflow
@@ -379,7 +379,5 @@ async def test_a_transaction_in_the_block_commits_only_while_the_lock_is_held(
             return str(error)
         return "kept"
 
-    aflow.include(write_twice)
-    run = await aflow.start(write_twice)
-    assert "does not hold the lock any more" in await run.result(SOON)
+    assert "does not hold the lock any more" in await result_of(aflow, write_twice)
     assert sqlkit.rows(conn, "select line from book") == ["one"]

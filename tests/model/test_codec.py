@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from clikit import pgflow as command
 from psycopg import sql
-from records import SOON, events, eventually, in_a_loop, run_row
+from records import SOON, events, eventually, in_a_loop, launch, run_row
 from servers import HANG_SECONDS
 
 import pgflow
@@ -304,9 +304,11 @@ async def run_everything(
 ) -> None:
     """Runs that leave a value in every place there is, and read what they have left."""
     app = aflow(codec=codec or Cipher(), errors=[LostError]).app
-    aflow.include(everything, helper, unhelpful, lost, again)
-    run = await aflow.start(
-        everything.options(key="all", labels={"shop": "1"}, metadata={"of": CANARY}), CANARY
+    run = await launch(
+        aflow,
+        everything.options(key="all", labels={"shop": "1"}, metadata={"of": CANARY}),
+        CANARY,
+        beside=[helper, unhelpful, lost, again],
     )
     failed = await aflow.start(lost.options(key="lost"), CANARY)
     anew = await aflow.start(again.options(key="again"), CANARY, 2)

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 import sqlkit
 from clikit import pgflow as cli
-from records import SOON, count
+from records import SOON, count, result_of
 from servers import HANG_SECONDS
 from sqlkit import T0, Actor, begin, claim, claim_one, connect, finish, one, rows, start, status
 
@@ -340,8 +340,7 @@ async def test_what_cannot_be_collected_is_refused(aflow: AsyncHarness, conn: Co
             return str(error)
         return "started"
 
-    aflow.include(parent)
-    assert "a child is this run's own" in await (await aflow.start(parent)).result(SOON)
+    assert "a child is this run's own" in await result_of(aflow, parent)
 
 
 def test_starts_are_collected_on_the_command_line(dsn: str, conn: Conn) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clikit import pgflow as cli
-from records import SOON, eventually, run_row
+from records import SOON, eventually, launch, run_row
 
 import pgflow
 from pgflow import Signal, workflow
@@ -179,8 +179,7 @@ async def test_whoever_has_a_timeout_waits_for_nobody_for_ever(
         except TimeoutError:
             return 0
 
-    aflow.include(patient)
-    one = await aflow.start(patient.options(key="one"))
+    one = await launch(aflow, patient.options(key="one"))
     two = await aflow.start(right_calls_left.options(key="two"))
     await is_waiting(conn, "one", "two")
     await one.send(go, 1)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from clikit import pgflow as doctor
-from records import SOON, wait_until
+from records import SOON, launch, wait_until
 from schedulekit import at, keep, setting
 from servers import HANG_SECONDS
 from sqlkit import one, rows, set_clock
@@ -257,8 +257,7 @@ def test_two_schedules_of_one_name_are_refused(dsn: str) -> None:
 
 
 async def test_a_workflow_with_a_schedule_is_started_as_any_other(aflow: AsyncHarness) -> None:
-    aflow.include(hourly)
-    run = await aflow.start(hourly, Slot(at("03-01 10:00")))
+    run = await launch(aflow, hourly, Slot(at("03-01 10:00")))
     assert await asyncio.wait_for(run.result(), HANG_SECONDS) == at("03-01 10:00")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from clikit import as_role
+from records import calling, launch
 from sqlkit import (
     begin,
     commit,
@@ -271,8 +272,7 @@ async def test_who_closes_an_obligation_has_a_role(
     async def pay() -> None:
         pgflow.authority.owe("receipt")
 
-    aflow.include(pay)
-    await aflow.start(pay.options(key="k"))
+    await launch(aflow, pay.options(key="k"))
     await aflow.until_idle()
     if has_ended:
         conn.execute("select pgflow.force_cancel_run('k')")
@@ -292,12 +292,7 @@ async def test_who_settles_an_effect_has_a_role(
     async def wire() -> Accepted:
         return Accepted("T-1")
 
-    @workflow
-    async def pay() -> None:
-        await wire()
-
-    aflow.include(pay)
-    await aflow.start(pay.options(key="k"))
+    await launch(aflow, calling(wire).options(key="k"))
     await aflow.until_idle()
     key = one(conn, "select effect from pgflow.effects")
     theirs.execute("select pgflow." + verb.format(f"'{key}'") + "sent_by => 'ann')")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from django.db import connection, connections, transaction
 from django_project import Stock, go, order, take, wait_for_go
-from records import SOON, count, events, wait_until
+from records import SOON, calling_sync, count, events, launch, result_of, wait_until
 
 import pgflow.django
 from pgflow import InvalidArgument, RunFailed, RunNotFound, RunStuck, workflow
@@ -46,8 +46,7 @@ def test_what_a_transaction_saves_commits_with_its_result_from_workflows_of_both
     async def order_async(sku: str, n: int) -> int:
         return await take.aio(sku, n)
 
-    flow.include(order, order_async)
-    assert flow.start(order, "a", 1).result(SOON) == 9 + 8
+    assert result_of(flow, order, "a", 1, beside=[order_async]) == 9 + 8
     assert flow.start(order_async, "b", 3).result(SOON) == 7
     assert (left("a"), left("b")) == (8, 7)
     same = "select s.xmin::text = u.xmin::text from stock s, pgflow.unit u where sku = 'b' and u.run_id = 2"
@@ -61,12 +60,7 @@ def test_a_body_that_raises_leaves_nothing(flow: Harness, conn: psycopg.Connecti
         Stock.objects.filter(pk="b").update(n=0)
         take.fn("a", 11)
 
-    @workflow
-    def order_too_much() -> None:
-        overdraw()
-
-    flow.include(order_too_much)
-    run = flow.start(order_too_much)
+    run = launch(flow, calling_sync(overdraw))
     with pytest.raises(RunFailed, match="IntegrityError"):
         run.result(SOON)
     assert (left("a"), left("b")) == (10, 10)
@@ -82,12 +76,7 @@ def test_a_nested_atomic_block_in_the_body_is_a_savepoint(flow: Harness) -> None
         except Exception:
             take.fn("b", 1)
 
-    @workflow
-    def order_carefully() -> None:
-        careful()
-
-    flow.include(order_carefully)
-    flow.start(order_carefully).result(SOON)
+    result_of(flow, calling_sync(careful))
     assert (left("a"), left("b")) == (10, 9)
 
 
@@ -105,15 +94,10 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(
         Stock.objects.filter(pk="a").update(n=n - 1)
         return len(bodies)
 
-    @workflow
-    def order_once() -> int:
-        return contended()
-
     connections.settings["default"]["OPTIONS"] = {
         "isolation_level": psycopg.IsolationLevel.REPEATABLE_READ
     }
-    flow.include(order_once)
-    run = flow.start(order_once)
+    run = launch(flow, calling_sync(contended))
     assert run.result(SOON) == 2
     assert left() == 8
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
@@ -137,8 +121,7 @@ def test_a_commit_that_the_server_refuses_is_tried_again_and_not_recorded(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
     conn.execute(REFUSE_FIRST_COMMIT)
-    flow.include(order)
-    run = flow.start(order, "a", 1)
+    run = launch(flow, order, "a", 1)
     assert run.result(SOON) == 9 + 8
     assert "step_failed" not in [event for event, _ in events(conn, run.key)]
 
@@ -161,12 +144,7 @@ def test_an_error_of_what_is_registered_on_commit_is_none_of_the_commit(
         transaction.on_commit(fail)
         return 1
 
-    @workflow
-    def order_one() -> int:
-        return sell()
-
-    flow.include(order_one)
-    run = flow.start(order_one)
+    run = launch(flow, calling_sync(sell))
     assert run.result(SOON) == 1
     assert (left(), bodies) == (9, [1])
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
@@ -180,12 +158,7 @@ def test_what_is_registered_on_commit_in_the_body_happens_after_it(flow: Harness
         take.fn("a", 1)
         transaction.on_commit(lambda: seen.append(left()))
 
-    @workflow
-    def order_one() -> None:
-        sell()
-
-    flow.include(order_one)
-    flow.start(order_one).result(SOON)
+    result_of(flow, calling_sync(sell))
     wait_until(lambda: seen == [9], "the callback ran after the commit")
 
 
@@ -196,13 +169,8 @@ def test_a_body_that_commits_by_itself_holds_the_run(flow: Harness) -> None:
         with connection.cursor() as cursor:
             cursor.execute("commit")
 
-    @workflow
-    def order_rashly() -> None:
-        rash()
-
-    flow.include(order_rashly)
     with pytest.raises(RunStuck, match="committed_outside"):
-        flow.start(order_rashly).result(SOON)
+        result_of(flow, calling_sync(rash))
     assert left() == 9
 
 
@@ -223,8 +191,7 @@ def test_what_a_transaction_starts_shares_its_fate(flow: Harness, conn: psycopg.
         except ValueError:
             return
 
-    flow.include(starter, wait_for_go)
-    flow.start(starter).result(SOON)
+    result_of(flow, starter, beside=[wait_for_go])
     assert flow.app.get("kept", wait_for_go).result(SOON) == 3
     with pytest.raises(RunNotFound):
         flow.app.get("dropped", wait_for_go).status()

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, count, events, eventually, wait_until
+from records import (
+    SOON,
+    calling,
+    calling_sync,
+    count,
+    events,
+    eventually,
+    launch,
+    result_of,
+    wait_until,
+)
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import (
@@ -155,8 +165,7 @@ def test_each_kind_of_connection_is_handed_to_the_transaction_that_asks_for_it(
     flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection
 ) -> None:
     provide_all(flow, engine, async_engine)
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, order)
     assert run.result(SOON) == [9, 7, 4, 0]
     assert left(conn) == 0
     taken = conn.execute("select sku, n from stock where sku like '%taken%' order by n").fetchall()
@@ -187,13 +196,8 @@ def test_objects_are_flushed_before_the_result_is_recorded_so_a_failing_flush_is
         session.get_one(Stock, "b").n = 0
         session.add(Stock(sku="a", n=1))
 
-    @workflow
-    def order_twice() -> None:
-        add_twice()
-
     flow(providers=[SessionProvider(sessionmaker(engine))])
-    flow.include(order_twice)
-    run = flow.start(order_twice)
+    run = launch(flow, calling_sync(add_twice))
     with pytest.raises(RunFailed, match="IntegrityError"):
         run.result(SOON)
     assert left(conn, "b") == 10
@@ -230,8 +234,7 @@ def test_a_body_that_raises_leaves_nothing(
             AsyncSessionProvider(async_sessionmaker(async_engine)),
         ]
     )
-    flow.include(order_nothing)
-    assert flow.start(order_nothing).result(SOON) == "no"
+    assert result_of(flow, order_nothing) == "no"
     assert left(conn) == 10
 
 
@@ -293,13 +296,8 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(
 
     body = taking_one(interfere)[kind]
 
-    @workflow
-    async def contended() -> str:
-        return await body()
-
     provide_all(flow, engine, async_engine)
-    flow.include(contended)
-    run = flow.start(contended)
+    run = launch(flow, calling(body))
     assert run.result(SOON) == "repeatable read"
     assert (len(bodies), left(conn)) == (2, 8)
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
@@ -328,9 +326,8 @@ def test_a_body_that_commits_by_itself_holds_the_run(
         SessionProvider(sessionmaker(engine)),
         EngineProvider(engine),
     ]
-    flow.include(order_rashly)
     with pytest.raises(RunStuck, match="committed_outside"):
-        flow.start(order_rashly).result(SOON)
+        result_of(flow, order_rashly)
     assert left(conn) == 0
 
 
@@ -347,13 +344,8 @@ def test_a_savepoint_in_the_body_is_the_bodys_own_affair(
             session.get_one(Stock, "b").n = 5
         return 1
 
-    @workflow
-    def order_carefully() -> int:
-        return careful()
-
     flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
-    flow.include(order_carefully)
-    assert flow.start(order_carefully).result(SOON) == 1
+    assert result_of(flow, calling_sync(careful)) == 1
     assert (left(conn, "a"), left(conn, "b")) == (10, 5)
 
 
@@ -378,8 +370,7 @@ def test_what_a_transaction_starts_shares_its_fate(
         return "commits"
 
     flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
-    flow.include(starter, wait_for_go)
-    assert flow.start(starter).result(SOON) == ends
+    assert result_of(flow, starter, beside=[wait_for_go]) == ends
     if ends == "raises":
         with pytest.raises(RunNotFound):
             flow.app.get("other", wait_for_go).status()
@@ -426,8 +417,7 @@ def test_a_commit_that_the_server_refuses_is_waited_out_if_it_is_trouble_and_els
         return await (take("a", 1) if "async" in kind else take.aio("a", 1))
 
     provide_all(flow, engine, async_engine)
-    flow.include(order_one)
-    run = flow.start(order_one)
+    run = launch(flow, order_one)
     if sqlstate == "40001":
         assert run.result(SOON) == 9
         assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
@@ -473,8 +463,7 @@ def test_a_connection_that_is_lost_is_no_outcome(
         return await (take("a", 1) if "async" in kind else take.aio("a", 1))
 
     provide_all(flow, engine, async_engine)
-    flow.include(order_one)
-    run = flow.start(order_one)
+    run = launch(flow, order_one)
     assert run.result(SOON) == 9
     assert left(conn) == 9
     assert conn.execute("select last_value from losses").fetchone() == (3,)
@@ -496,13 +485,8 @@ def test_a_server_that_cannot_be_reached_is_waited_out(
                 create_async_engine(elsewhere[min(len(tries), 2) - 1], poolclass=NullPool)
             )
 
-    @workflow
-    async def order_one() -> int:
-        return await take_with_async_session("a", 3)
-
     flow.app.definitions.providers.append(AsyncSessionProvider(Moving()))  # type: ignore[arg-type]
-    flow.include(order_one)
-    assert flow.start(order_one).result(SOON) == 7
+    assert result_of(flow, calling(take_with_async_session, "a", 3)) == 7
     assert (left(conn), len(tries)) == (7, 2)
 
 
@@ -527,8 +511,7 @@ def test_long_values_are_kept_as_they_are(
         return await (async_long() if "async" in kind else sync_long.aio())
 
     flow.app.definitions.providers += [EngineProvider(engine), AsyncEngineProvider(async_engine)]
-    flow.include(tell)
-    assert flow.start(tell).result(SOON) == value
+    assert result_of(flow, tell) == value
 
 
 @pytest.mark.parametrize("error", [IntegrityError, OperationalError])
@@ -552,13 +535,8 @@ def test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit(
         event.listen(session, "after_commit", fail)
         return 1
 
-    @workflow
-    def order_one() -> int:
-        return take_and_tell()
-
     flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
-    flow.include(order_one)
-    run = flow.start(order_one)
+    run = launch(flow, calling_sync(take_and_tell))
     assert run.result(SOON) == 1
     assert (left(conn), bodies) == (9, [1])
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
@@ -802,14 +780,9 @@ def test_a_step_whose_provider_hands_out_autocommit_writes_nothing(
     def write(session: Session, n: int) -> None:
         session.execute(text("insert into written values (:n)"), {"n": n})
 
-    @workflow
-    def order() -> None:
-        write(1)
-
     conn.execute("create table written (n int)")
     engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
-    flow.include(order)
     with pytest.raises(RunFailed, match="no open transaction"):
-        flow.start(order).result(SOON)
+        result_of(flow, calling_sync(write, 1))
     assert count(conn, "written") == 0

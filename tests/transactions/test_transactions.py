@@ -12,7 +12,19 @@ import psycopg
 import pytest
 from poolers import bouncer
 from psycopg.rows import dict_row
-from records import HOUR, SOON, count, events, run_row, steps, wait_until
+from records import (
+    HOUR,
+    SOON,
+    calling,
+    calling_sync,
+    count,
+    events,
+    launch,
+    result_of,
+    run_row,
+    steps,
+    wait_until,
+)
 from servers import HANG_SECONDS
 
 import pgflow
@@ -107,8 +119,7 @@ async def test_a_recorded_transaction_is_not_repeated_after_a_crash(
     async def order() -> int:
         return await take("a", 1) + await paid.wait()
 
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     await aflow.until_idle()
     await aflow.crash()
     await aflow.until_idle()
@@ -133,12 +144,7 @@ async def test_a_crash_in_the_middle_of_a_body_leaves_nothing_and_the_body_runs_
             await asyncio.Event().wait()
         return len(bodies)
 
-    @workflow
-    async def order() -> int:
-        return await take_slowly()
-
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, calling(take_slowly))
     await started.wait()
     await aflow.crash()
     await aflow.until_idle()
@@ -167,8 +173,7 @@ def test_a_body_that_raises_rolls_back_and_its_error_is_recorded_once(
             return error.error_type
         return ""
 
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, order)
     flow.until_idle()
     flow.crash()
     flow.until_idle()
@@ -200,8 +205,7 @@ def test_an_error_named_in_raises_comes_back_as_itself(
             return str(error)
         return ""
 
-    flow.include(order)
-    assert flow.start(order).result(SOON) == "a"
+    assert result_of(flow, order) == "a"
     assert left(conn) == 10
 
 
@@ -214,13 +218,8 @@ def test_a_result_that_is_refused_rolls_back(
         conn.execute(TAKE, (1, "a"))
         return result  # type: ignore[no-any-return]
 
-    @workflow
-    def order() -> None:
-        take()
-
-    flow.include(order)
     with pytest.raises(RunFailed) as failed:
-        flow.start(order).result(SOON)
+        result_of(flow, calling_sync(take))
     assert isinstance(failed.value.__cause__, pgflow.errors.NotStorable)
     assert left(conn) == 10
 
@@ -232,8 +231,7 @@ async def test_parallel_transactions_of_one_run_all_commit_once(
     async def order() -> list[int]:
         return await asyncio.gather(*(take("a" if n % 2 else "b", 1) for n in range(10)))
 
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     assert sorted(await run.result(SOON)) == [5, 5, 6, 6, 7, 7, 8, 8, 9, 9]
     assert (left(conn, "a"), left(conn, "b")) == (5, 5)
     assert steps(conn, run.key) == [("take", "completed", 1)] * 10
@@ -267,8 +265,7 @@ def test_a_body_may_roll_back_to_a_savepoint_and_commit_the_rest(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
     bodies_in_savepoints.clear()
-    flow.include(order_what_there_is)
-    run = flow.start(order_what_there_is, "a")
+    run = launch(flow, order_what_there_is, "a")
     assert run.result(SOON) == [4, 0, 3, 0]
     assert left(conn) == 3
     assert bodies_in_savepoints == [
@@ -302,8 +299,7 @@ def test_a_body_in_a_thread_may_roll_back_to_a_savepoint_and_commit_the_rest(
     def order_in_turn() -> list[int]:
         return [take_what_there_is(n) for n in (4, 99, 3, 98)]
 
-    flow.include(order_in_turn)
-    run = flow.start(order_in_turn)
+    run = launch(flow, order_in_turn)
     assert run.result(SOON) == [4, 0, 3, 0]
     assert left(conn) == 3
     assert bodies == [4, 99, 99, 3, 98]
@@ -462,8 +458,7 @@ async def test_what_steps_before_it_did_is_durable_with_the_transaction(
         "create constraint trigger note after update on stock deferrable initially deferred "
         "for each row execute function note()"
     )
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     await aflow.until_idle()
     before = conn.execute(
         "select u.seq, exists (select from there where seq = u.seq) from pgflow.unit u "
@@ -491,12 +486,7 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(
             conn.execute(TAKE, (1, "a"))
         return (await (await mine.execute(TAKE, (1, "a"))).fetchone())[0]
 
-    @workflow
-    async def order() -> int:
-        return await contended()
-
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, calling(contended))
     assert run.result(SOON) == 7
     assert (len(bodies), left(conn)) == (3, 7)
     assert steps(conn, run.key) == [("contended", "completed", 1)]
@@ -520,12 +510,7 @@ def test_a_failure_to_serialize_at_commit_is_tried_again_too(
                 other.execute("insert into stock select 'other', sum(n) from stock")
         return total
 
-    @workflow
-    def order() -> int:
-        return skewed()
-
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, calling_sync(skewed))
     assert run.result(SOON) == 40
     assert len(bodies) == 2
     assert count(conn, "stock", "sku like 'mine%'") == 1
@@ -570,12 +555,7 @@ def test_a_deadlock_is_tried_again_and_not_recorded(
         assert deadlock is not None
         raise deadlock
 
-    @workflow
-    def order() -> int:
-        return unlucky()
-
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, calling_sync(unlucky))
     assert run.result(SOON) == 8
     assert (len(bodies), left(conn, "a"), left(conn, "b")) == (2, 8, 8)
     assert events(conn, run.key) == [("step_completed", "unlucky")]
@@ -596,12 +576,7 @@ def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(
         await mine.execute("select 1")
         return len(bodies)
 
-    @workflow
-    async def order() -> int:
-        return await unlucky()
-
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, calling(unlucky))
     assert run.result(SOON) == 2
     assert left(conn) == 9
     assert events(conn, run.key) == [("step_completed", "unlucky")]
@@ -629,8 +604,7 @@ def test_connections_that_are_lost_are_not_missed_by_later_steps(
     async def many_orders() -> list[int]:
         return list(await asyncio.gather(*[unlucky(n) for n in range(50)]))
 
-    flow.include(many_orders)
-    assert flow.start(many_orders).result(SOON) == list(range(50))
+    assert result_of(flow, many_orders) == list(range(50))
     assert len(set(pids)) == 25
 
 
@@ -721,8 +695,7 @@ def test_a_body_that_ends_its_transaction_itself_holds_the_run(
     async def order() -> None:
         await (rash() if colour == "async" else rash_sync.aio())
 
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, order)
     with pytest.raises(RunStuck, match=r"committed_outside.*ended its transaction itself"):
         run.result(SOON)
     assert run_row(conn, run.key, "status, reason") == ("stuck", "committed_outside")
@@ -744,12 +717,7 @@ async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_ba
         started.set()
         await asyncio.Event().wait()
 
-    @workflow
-    async def order() -> None:
-        await slow()
-
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, calling(slow))
     await started.wait()
     await run.cancel()
     with pytest.raises(pgflow.RunCancelled):
@@ -773,12 +741,7 @@ def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back
         finally:
             ended.set()
 
-    @workflow
-    def order() -> None:
-        slow()
-
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, calling_sync(slow))
     assert started.wait(HANG_SECONDS)
     try:
         run.cancel()
@@ -816,13 +779,7 @@ def test_a_body_whose_run_was_taken_over_commits_nothing(
             )
         return len(bodies)
 
-    @workflow
-    async def order() -> int:
-        return await fenced()
-
-    flow.include(order)
-    run = flow.start(order)
-    assert run.result(SOON) == 2
+    assert result_of(flow, calling(fenced)) == 2
     assert left(conn) == 9
 
 
@@ -857,8 +814,7 @@ def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(
         except TimeoutError:
             return "too long"
 
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, order)
     try:
         assert run.result(SOON) == "too long"
         assert left(conn) == 10
@@ -891,8 +847,7 @@ def test_the_isolation_level_is_the_one_asked_for(flow: Harness) -> None:
     async def order() -> list[str]:
         return [await default(), *[await one.aio() for one in declared]]
 
-    flow.include(order)
-    assert flow.start(order).result(SOON) == ["read committed", *levels]
+    assert result_of(flow, order) == ["read committed", *levels]
 
 
 class Ledger:
@@ -955,9 +910,8 @@ def test_the_annotation_of_the_first_parameter_picks_the_provider(
 def test_a_transaction_nobody_provides_for_fails_with_the_parameter_and_what_to_do(
     flow: Harness,
 ) -> None:
-    flow.include(mixed)
     with pytest.raises(RunFailed) as failed:
-        flow.start(mixed).result(SOON)
+        result_of(flow, mixed)
     assert isinstance(failed.value.__cause__, DefinitionError)
     assert "take_from_ledger" in str(failed.value.__cause__)
     assert "'ledger'" in str(failed.value.__cause__)
@@ -991,8 +945,7 @@ async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(
     async def order(other: str) -> str:
         return await hand_over(other)
 
-    aflow.include(order, wait_for_payment)
-    other = await aflow.start(wait_for_payment.options(key="other"))
+    other = await launch(aflow, wait_for_payment.options(key="other"), beside=[order])
     await aflow.until_idle()
     run = await aflow.start(order, "other")
     assert await run.result(SOON) == "started"
@@ -1014,8 +967,7 @@ def test_what_a_transaction_starts_and_sends_is_gone_when_its_body_raises(
     def order() -> None:
         hand_over()
 
-    flow.include(order, wait_for_payment)
-    flow.start(wait_for_payment.options(key="other"))
+    launch(flow, wait_for_payment.options(key="other"), beside=[order])
     with pytest.raises(RunFailed):
         flow.start(order).result(SOON)
     with pytest.raises(RunNotFound):
@@ -1092,8 +1044,7 @@ async def test_an_async_caller_may_like_other_placeholders_better(
 async def test_what_is_sent_in_the_callers_transaction_arrives_after_it_commits(
     aflow: AsyncHarness, dsn: str
 ) -> None:
-    aflow.include(wait_for_payment)
-    run = await aflow.start(wait_for_payment)
+    run = await launch(aflow, wait_for_payment)
     await aflow.until_idle()
     async with await AsyncConnection.connect(dsn) as caller:
         inside = aflow.app.using(caller)
@@ -1120,8 +1071,7 @@ def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(
 
 
 def test_a_run_can_be_cancelled_in_the_callers_transaction(flow: Harness, dsn: str) -> None:
-    flow.include(wait_for_payment)
-    run = flow.start(wait_for_payment)
+    run = launch(flow, wait_for_payment)
     flow.until_idle()
     with psycopg.connect(dsn) as caller:
         flow.app.using(caller).cancel(run.key, why="changed my mind")
@@ -1258,8 +1208,7 @@ async def test_a_transaction_is_found_by_the_key_that_its_body_had(
             await keyed(-1)
         return total
 
-    aflow.include(twice)
-    run = await aflow.start(twice)
+    run = await launch(aflow, twice)
     assert await run.result(SOON) == 6
     shown = conn.execute(
         "select status, attempts, idempotency_key from pgflow.steps where key = %s order by call",

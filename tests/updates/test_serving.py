@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from records import SOON, events
+from records import SOON, events, launch
 
 import pgflow
 from pgflow import RunFailed, Signal, workflow
@@ -101,8 +101,7 @@ def count(state: Published) -> int:
 async def test_signals_are_handled_in_their_order_beside_the_wait_for_updates(
     aflow: AsyncHarness,
 ) -> None:
-    aflow.include(parcel)
-    run = await aflow.start(parcel)
+    run = await launch(aflow, parcel)
     for name in ("Ulm", "Bonn"):
         await run.send(moved, name)
         await aflow.until_idle()
@@ -118,8 +117,7 @@ async def test_signals_are_handled_in_their_order_beside_the_wait_for_updates(
 async def test_a_sync_workflow_handles_signals_and_updates_one_at_a_time(
     aflow: AsyncHarness,
 ) -> None:
-    aflow.include(letter)
-    run = await aflow.start(letter.options(key="letter"))
+    run = await launch(aflow, letter.options(key="letter"))
     await run.send(moved, "Ulm")
     await aflow.until_idle()
     assert await run.execute_update(stamp, 85) == 2
@@ -143,8 +141,7 @@ async def test_a_sync_workflow_handles_signals_and_updates_one_at_a_time(
 async def test_updates_run_side_by_side_as_far_as_the_code_allows(
     aflow: AsyncHarness, max_parallel: int | None, order: list[str]
 ) -> None:
-    aflow.include(parcel)
-    run = await aflow.start(parcel, max_parallel)
+    run = await launch(aflow, parcel, max_parallel)
     sent = [await run.start_update(wait_for, word) for word in "ab"]
     await aflow.until_idle()
     await aflow.crash()
@@ -159,8 +156,7 @@ async def test_updates_run_side_by_side_as_far_as_the_code_allows(
 async def test_serve_ends_with_the_handlers_under_way(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(parcel)
-    run = await aflow.start(parcel.options(key="p"), 2)
+    run = await launch(aflow, parcel.options(key="p"), 2)
     sent = await run.start_update(wait_for, "a")
     await aflow.until_idle()
     await run.send(stop, True)
@@ -175,8 +171,7 @@ async def test_serve_ends_with_the_handlers_under_way(
 @pytest.mark.full
 @pytest.mark.parametrize("made", [parcel, letter])
 async def test_a_cancelled_run_gives_its_handlers_up(aflow: AsyncHarness, made: Any) -> None:
-    aflow.include(made)
-    run = await aflow.start(made)
+    run = await launch(aflow, made)
     await aflow.until_idle()
     await run.cancel()
     await aflow.until_idle()
@@ -184,16 +179,14 @@ async def test_a_cancelled_run_gives_its_handlers_up(aflow: AsyncHarness, made: 
 
 
 async def test_an_error_of_a_signal_handler_ends_the_run(aflow: AsyncHarness) -> None:
-    aflow.include(parcel)
-    run = await aflow.start(parcel)
+    run = await launch(aflow, parcel)
     await run.send(moved, "the sea")
     with pytest.raises(RunFailed, match="sunk"):
         await run.result(SOON)
 
 
 async def test_a_signal_with_a_handler_is_checked_where_it_is_sent(aflow: AsyncHarness) -> None:
-    aflow.include(parcel)
-    run = await aflow.start(parcel)
+    run = await launch(aflow, parcel)
     await aflow.until_idle()
     with pytest.raises(InvalidArgument, match="moved"):
         await aflow.app.send(run.key, Signal("moved", int), 5)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, count, events, eventually
+from records import SOON, calling, count, events, eventually, launch, result_of
 
 import pgflow
 from pgflow import InvalidArgument, KeyConflict, RunCancelled, RunNotFound, Signal, step, workflow
@@ -135,8 +135,7 @@ def reply(conn: psycopg.Connection[Any], key: str, id: str) -> tuple[Any, ...]: 
 async def test_an_update_is_taken_by_its_handler_and_answered(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"))
+    run = await launch(aflow, order.options(key="o"))
     assert await run.execute_update(add, "tea") == 1
     assert await run.execute_update(add, sku="milk") == 2
     assert await run.execute_update(close, really=True) == "closed"
@@ -158,8 +157,7 @@ async def test_an_update_is_taken_by_its_handler_and_answered(
 def test_a_sync_workflow_takes_updates_as_an_async_one_does(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
-    flow.include(shop)
-    run = flow.start(shop.options(key="s"))
+    run = launch(flow, shop.options(key="s"))
     assert run.execute_update(put, "tea") == 1
     with pytest.raises(UpdateRejected, match="tea is in the cart"):
         run.execute_update(put, "tea")
@@ -170,8 +168,7 @@ def test_a_sync_workflow_takes_updates_as_an_async_one_does(
 async def test_a_rejected_update_is_answered_and_leaves_nothing_in_the_journal(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"))
+    run = await launch(aflow, order.options(key="o"))
     assert await run.execute_update(add, "tea") == 1
     before = events(conn, "o")
     with pytest.raises(UpdateRejected, match="tea is in the cart") as raised:
@@ -191,8 +188,7 @@ async def test_a_rejected_update_is_answered_and_leaves_nothing_in_the_journal(
 
 
 async def test_what_a_handler_raises_is_the_answer_and_the_run_goes_on(aflow: AsyncHarness) -> None:
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     with pytest.raises(UpdateFailed, match="say that you mean it") as raised:
         await run.execute_update(close)
     assert isinstance(raised.value.__cause__, PermissionError)
@@ -212,8 +208,7 @@ async def test_a_value_that_does_not_fit_its_annotation_is_a_failed_answer(
     async def lie(state: None) -> int:
         return "no number"  # type: ignore[return-value]
 
-    aflow.include(lies)
-    run = await aflow.start(lies)
+    run = await launch(aflow, lies)
     with pytest.raises(UpdateFailed):
         await run.execute_update(lie)
     await run.cancel()
@@ -224,8 +219,7 @@ async def test_a_value_that_does_not_fit_its_annotation_is_a_failed_answer(
 async def test_one_id_is_one_update_with_one_answer(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"))
+    run = await launch(aflow, order.options(key="o"))
     once = add.options(update_id="once")
     assert [await run.execute_update(once, "tea") for _ in range(3)] == [1, 1, 1]
     with pytest.raises(KeyConflict, match="once"):
@@ -242,8 +236,7 @@ async def test_one_id_is_one_update_with_one_answer(
 async def test_of_concurrent_senders_of_one_id_one_sends_it(
     aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str, isolation: str
 ) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"))
+    run = await launch(aflow, order.options(key="o"))
     start = threading.Barrier(8)
 
     def sender(_: int) -> bool:
@@ -291,8 +284,7 @@ async def test_updates_and_signals_are_taken_in_the_order_of_the_journal(
         heard.append(word)
         return len(heard)
 
-    aflow.include(listens)
-    run = await aflow.start(listens.options(key="l"))
+    run = await launch(aflow, listens.options(key="l"))
     await aflow.until_idle()
     async with asyncio.TaskGroup() as group:
         for n in range(3):
@@ -345,8 +337,7 @@ async def test_a_worker_that_dies_between_receipt_and_answer_loses_nothing(
         done.append(made + await go.wait())
         return done[-1]
 
-    aflow.include(slow)
-    run = await aflow.start(slow.options(key="s"))
+    run = await launch(aflow, slow.options(key="s"))
     sent = await run.start_update(work, "w")
     await eventually(lambda: ("update_taken", "work") in events(conn, "s"), "it is taken")
     await aflow.until_idle()
@@ -363,12 +354,7 @@ async def test_a_worker_that_dies_between_receipt_and_answer_loses_nothing(
 async def test_an_update_that_nobody_took_is_refused_once_the_run_has_ended(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    @workflow
-    async def deaf() -> str:
-        return await go.wait()
-
-    aflow.include(deaf)
-    run = await aflow.start(deaf.options(key="d"))
+    run = await launch(aflow, calling(go.wait).options(key="d"))
     sent = await run.start_update(add, "tea")
     await aflow.until_idle()
     assert reply(conn, "d", sent.update_id)[0] == "waiting"
@@ -396,8 +382,7 @@ async def test_an_update_whose_run_ends_in_its_handler_is_refused(
     async def hang(state: list[str]) -> None:
         await Signal("never", str).wait()
 
-    aflow.include(leaves)
-    run = await aflow.start(leaves.options(key="l"))
+    run = await launch(aflow, leaves.options(key="l"))
     sent = await run.start_update(hang)
     await eventually(lambda: ("update_taken", "hang") in events(conn, "l"), "it is taken")
     await run.send(go, "end")
@@ -418,8 +403,7 @@ async def test_a_cancelled_run_refuses_the_update_that_it_was_at(
     async def hang(state: list[str]) -> None:
         await go.wait()
 
-    aflow.include(stops)
-    run = await aflow.start(stops.options(key="c"))
+    run = await launch(aflow, stops.options(key="c"))
     sent, late = await run.start_update(hang), await run.start_update(hang)
     await eventually(lambda: ("update_taken", "hang") in events(conn, "c"), "it is taken")
     await run.cancel()
@@ -449,8 +433,7 @@ async def test_updates_that_were_not_taken_go_on_to_the_next_generation(
         items.append(word)
         return len(items)
 
-    aflow.include(rounds)
-    run = await aflow.start(rounds.options(key="r"), 0, [])
+    run = await launch(aflow, rounds.options(key="r"), 0, [])
     sent = [await run.start_update(tell, str(n)) for n in range(6)]
     await run.send(go, "go")
     assert [await one.result(SOON) for one in sent] == [1, 2, 3, 4, 5, 6]
@@ -471,8 +454,7 @@ async def test_an_update_whose_handler_continues_as_new_is_refused(
     def restart(state: list[str]) -> None:
         pgflow.continue_as_new(1)
 
-    aflow.include(again)
-    run = await aflow.start(again.options(key="a"), 0)
+    run = await launch(aflow, again.options(key="a"), 0)
     with pytest.raises(UpdateRefused):
         await run.execute_update(restart)
     assert await run.result(SOON) == 1
@@ -517,8 +499,7 @@ def test_update_with_start_is_one_transaction(flow: Harness, conn: psycopg.Conne
 def test_an_update_is_sent_in_the_transaction_of_its_sender(
     flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:
-    flow.include(shop)
-    flow.start(shop.options(key="s"), 1)
+    launch(flow, shop.options(key="s"), 1)
     flow.until_idle()
     with psycopg.connect(pgflow_dsn) as own:
         send(own, "s", "put", "1", wake=False, sku="tea")
@@ -547,8 +528,7 @@ async def test_long_arguments_and_answers_arrive_whole(
         done.append(len(text))
         return text[::-1]
 
-    aflow.include(echoes)
-    run = await aflow.start(echoes)
+    run = await launch(aflow, echoes)
     texts = [f"{n}" + "äbc" * 34_000 for n in range(5)]
     sent = [await run.start_update(echo, text) for text in texts]
     assert [await one.result(SOON) for one in sent] == [text[::-1] for text in texts]
@@ -573,8 +553,7 @@ async def test_serving_ends_with_its_time_and_later_updates_stay(
         items.append(word)
         return len(items)
 
-    aflow.include(waits)
-    run = await aflow.start(waits)
+    run = await launch(aflow, waits)
     assert await run.execute_update(tell, "first") == 1
     await aflow.until_idle()
     await aflow.skip(timedelta(hours=2))
@@ -603,8 +582,7 @@ async def test_a_rewind_has_an_update_made_again_and_keeps_its_answer(
             raise ValueError("closed")
 
     pgflow_closed: list[str] = []
-    aflow.include(logs)
-    run = await aflow.start(logs.options(key="o"), 3)
+    run = await launch(aflow, logs.options(key="o"), 3)
     for word in ("tea", "milk"):
         one = tell.options(update_id=word)
         assert await run.execute_update(one, word) == f"{word} in 1"
@@ -637,8 +615,7 @@ async def test_who_was_told_that_the_run_had_ended_is_not_heard_after_a_rewind(
         items.append(word)
         return len(items)
 
-    aflow.include(opens)
-    run = await aflow.start(opens.options(key="o"))
+    run = await launch(aflow, opens.options(key="o"))
     told = await run.start_update(tell, "told")
     untold = await run.start_update(tell, "untold")
     await run.send(go, "on")
@@ -657,8 +634,7 @@ async def test_who_was_told_that_the_run_had_ended_is_not_heard_after_a_rewind(
 async def test_a_fork_repeats_what_was_taken_and_answers_nobody(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"))
+    run = await launch(aflow, order.options(key="o"))
     assert await run.execute_update(add.options(update_id="1"), "tea") == 1
     await aflow.until_idle()
     upto = conn.execute("select max(seq) from pgflow.unit").fetchone()
@@ -676,8 +652,7 @@ async def test_a_fork_repeats_what_was_taken_and_answers_nobody(
 async def test_published_state_is_read_without_waking_the_run(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"))
+    run = await launch(aflow, order.options(key="o"))
     with pytest.raises(InvalidArgument, match="published nothing"):
         await run.query("items")
     await run.execute_update(add, "tea")
@@ -740,14 +715,11 @@ async def test_a_workflow_without_handlers_cannot_serve(aflow: AsyncHarness) -> 
             return str(error)
         return ""
 
-    aflow.include(bare)
-    run = await aflow.start(bare)
-    assert "await pgflow.updates.serve()" in await run.result(SOON)
+    assert "await pgflow.updates.serve()" in await result_of(aflow, bare)
 
 
 def test_sql_refuses_what_is_no_update(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(shop)
-    flow.start(shop.options(key="s"))
+    launch(flow, shop.options(key="s"))
     for args, code in (
         (("nobody", "put", "{}", "1"), "PF001"),
         (("s", "", "{}", "1"), "PF003"),
@@ -840,8 +812,7 @@ async def test_a_run_that_continues_as_new_refuses_the_update_that_it_was_at(
     async def hang(state: list[str]) -> None:
         await Signal("never", str).wait()
 
-    aflow.include(moves)
-    run = await aflow.start(moves.options(key="m"), 0)
+    run = await launch(aflow, moves.options(key="m"), 0)
     sent = await run.start_update(hang)
     await eventually(lambda: ("update_taken", "hang") in events(conn, "m"), "it is taken")
     await run.send(go, "on")
@@ -873,8 +844,7 @@ async def test_a_handler_that_begins_with_a_transaction_is_taken_once(
         words.append(await book(word))
         return words[-1]
 
-    aflow.include(books)
-    run = await aflow.start(books.options(key="b"), 4)
+    run = await launch(aflow, books.options(key="b"), 4)
     sent = [await run.start_update(tell, "x" * n) for n in range(4)]
     assert [await one.result(SOON) for one in sent] == [0, 1, 2, 3]
     assert await run.result(SOON) == 6
@@ -884,8 +854,7 @@ async def test_a_handler_that_begins_with_a_transaction_is_taken_once(
 def test_an_update_that_is_not_in_the_mailbox_cannot_be_taken(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
-    flow.include(shop_state)
-    flow.start(shop_state.options(key="s"))
+    launch(flow, shop_state.options(key="s"))
     flow.until_idle()
     send(conn, "s", "put", "1", sku="tea")
     chain, message = conn.execute("select chain_id, signal_id from pgflow.signal").fetchone() or ()
@@ -914,8 +883,7 @@ async def test_who_asks_while_a_run_is_being_rewound_is_not_told_that_it_has_end
         items.append(word)
         return len(items)
 
-    aflow.include(again)
-    run = await aflow.start(again.options(key="a"))
+    run = await launch(aflow, again.options(key="a"))
     sent = await run.start_update(tell, "late")
     await run.send(go, "on")
     assert await run.result(SOON) == ["on"]
@@ -933,8 +901,7 @@ async def test_who_asks_while_a_run_is_being_rewound_is_not_told_that_it_has_end
 async def test_what_was_asked_and_answered_can_be_redacted(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"), 1)
+    run = await launch(aflow, order.options(key="o"), 1)
     once = add.options(update_id="1")
     assert await run.execute_update(once, "tea") == 1
     assert await run.result(SOON) == ["tea!"]
@@ -953,8 +920,7 @@ async def test_who_waits_for_an_answer_is_told_and_need_not_look(
 ) -> None:
     monkeypatch.setattr("pgflow._client.results.FIRST_POLL_SECONDS", 3600)
     monkeypatch.setattr("pgflow._client.results.LONGEST_POLL_SECONDS", 3600)
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"), 2)
+    run = await launch(aflow, order.options(key="o"), 2)
     async with pgflow.AsyncApp(aflow.app.dsn, include=[order]) as other:
         asked = run if where == "here" else other.get("o", order)
         assert await asked.execute_update(add, "tea") == 1
@@ -980,8 +946,7 @@ async def test_who_waits_for_an_answer_is_told_that_the_run_is_stuck_or_has_ende
         await go.wait()
         await lose()
 
-    aflow.include(deaf)
-    run = await aflow.start(deaf.options(key="d"))
+    run = await launch(aflow, deaf.options(key="d"))
     sent = await run.start_update(add, "tea")
     with pytest.raises(TimeoutError, match="update '.*' of run 'd' has no answer after 0:00:00.1"):
         await sent.result(0.1)
@@ -999,8 +964,7 @@ async def test_who_waits_for_an_answer_is_told_that_the_run_is_stuck_or_has_ende
 async def test_an_update_can_be_redacted_whatever_became_of_it(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"), 2)
+    run = await launch(aflow, order.options(key="o"), 2)
     secrets = {"done": "rosewood", "rejected": "rosewood", "failed": "", "refused": "ebony"}
     assert await run.execute_update(add.options(update_id="done"), "rosewood") == 1
     with pytest.raises(UpdateRejected, match="rosewood"):

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from clikit import pgflow
-from records import SOON
+from records import SOON, launch
 from test_updates import shop, shop_state
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 def test_a_person_at_a_terminal_asks_a_run_and_reads_the_answer(
     flow: Harness, pgflow_dsn: str
 ) -> None:
-    flow.include(shop)
-    run = flow.start(shop.options(key="s"))
+    run = launch(flow, shop.options(key="s"))
     flow.until_idle()
     assert pgflow(pgflow_dsn, "query", "s", "items").code == 2
     done = pgflow(pgflow_dsn, "update", "s", "put", '{"sku": "tea"}', "--id", "1", "--json")
@@ -43,8 +42,7 @@ def test_a_person_at_a_terminal_asks_a_run_and_reads_the_answer(
 
 
 def test_an_update_that_nobody_takes_is_left_after_its_time(flow: Harness, pgflow_dsn: str) -> None:
-    flow.include(shop_state)
-    flow.start(shop_state.options(key="d"))
+    launch(flow, shop_state.options(key="d"))
     flow.until_idle()
     left = pgflow(pgflow_dsn, "update", "d", "put", "{}", "--id", "7", "--timeout", "0.1s")
     assert (left.code, "--id 7" in left.err) == (3, True)
