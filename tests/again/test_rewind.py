@@ -212,12 +212,8 @@ def test_a_fork_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn) -> N
         ).fetchall()
         == before
     )
-    assert run_row(conn, "fork-6", "origin_key, origin_generation, origin_seq, generation") == (
-        "k",
-        1,
-        6,
-        1,
-    )
+    found = run_row(conn, "fork-6", "origin_key, origin_generation, origin_seq, generation")
+    assert found == ("k", 1, 6, 1)
 
 
 @pytest.mark.full
@@ -657,10 +653,8 @@ def test_what_was_put_aside_at_the_end_is_there_again(flow: Harness, conn: Conn)
 
 def test_a_run_that_a_worker_holds_must_be_paused_first(db: Conn) -> None:
     run = begin(db, key="k")
-    assert (
-        refusal(db, "select pgflow.rewind_run('k', 0)")
-        == "run 'k' is running. Pause it first, and rewind it once it is paused."
-    )
+    found = refusal(db, "select pgflow.rewind_run('k', 0)")
+    assert found == "run 'k' is running. Pause it first, and rewind it once it is paused."
     db.execute("select pgflow.pause_run('k')")
     commit(db, flush(run, unit(), idle=True))
     assert one(db, "select pgflow.run_status('k')") == "paused"
@@ -749,9 +743,8 @@ def test_a_child_that_is_open_has_one_parent(
     assert one(db, "select pgflow.run_status('parent')") == "waiting"
     db.execute("select pgflow.rewind_run('parent', 1, children => 'cancel')")
     assert mailbox(db, family[1].chain_id) == [("x", "cancel")]
-    assert "children must be refuse or cancel" in refusal(
-        db, "select pgflow.rewind_run('parent', 1, children => 'eat')"
-    )
+    found = refusal(db, "select pgflow.rewind_run('parent', 1, children => 'eat')")
+    assert "children must be refuse or cancel" in found
 
 
 def test_the_result_of_a_child_reaches_whoever_waits_for_it_now(
@@ -852,18 +845,15 @@ def test_what_is_owed_is_owed_after_a_rewind_too(db: Conn, cut: int) -> None:
 
 def test_effects_are_named_and_open_ones_are_not_reused(db: Conn) -> None:
     effects_in(db)
-    assert (
-        "effect pay (unit 3, effect confirmed), effect send (unit 4, effect intended)"
-        in refusal(db, "select pgflow.restart_run('k')")
-    )
+    found = refusal(db, "select pgflow.restart_run('k')")
+    assert "effect pay (unit 3, effect confirmed), effect send (unit 4, effect intended)" in found
     assert (
         "effect send, intended at unit 4, is not closed, so its result cannot be reused. Settle or "
         "confirm it first, or say"
         in refusal(db, "select pgflow.restart_run('k', effects => 'reuse')")
     )
-    assert "effect send, intended at unit 4, is still open at unit 5" in refusal(
-        db, "select pgflow.fork_run('k', at_seq => 5, effects => 'repeat')"
-    )
+    found = refusal(db, "select pgflow.fork_run('k', at_seq => 5, effects => 'repeat')")
+    assert "effect send, intended at unit 4, is still open at unit 5" in found
     db.execute("select pgflow.fork_run('k', at_seq => 3, effects => 'repeat')")
     assert one(db, "select count(*) from pgflow.owed") == 2
 
@@ -1013,9 +1003,8 @@ def test_an_imported_run_is_forked_and_not_rewound(
         assert find_divergence(recorded, spending) is None
     with psycopg.connect(other_dsn, autocommit=True) as there:
         assert import_lines(there, [("a line", line) for line in lines]) == 2
-        assert "run 'k' was imported: it is history" in refusal(
-            there, "select pgflow.rewind_run('k', 1, effects => 'repeat')"
-        )
+        found = refusal(there, "select pgflow.rewind_run('k', 1, effects => 'repeat')")
+        assert "run 'k' was imported: it is history" in found
         there.execute("select pgflow.fork_run('k', 'f', effects => 'repeat')")
         sound(there)
 
@@ -1051,9 +1040,8 @@ def test_an_open_licence_is_asked_for_again_under_its_key_after_a_rewind(db: Con
     commit(db, hold(run))
     db.execute("select pgflow.rewind_run('k', 1)")
     again = claim_one(db)
-    assert again.extra["heritage"]["carried"] == [
-        ["charge", 77, False, f"{run.root}/charge/1", None]
-    ]
+    found = again.extra["heritage"]["carried"]
+    assert found == [["charge", 77, False, f"{run.root}/charge/1", None]]
     finish(db, again)
 
 
@@ -1115,9 +1103,8 @@ async def test_both_colours_do_it(aflow: AsyncHarness, conn: Conn) -> None:
     await run.result(SOON)
     await aflow.app.retry("k", from_step="buy", effects="repeat")
     assert await run.result(SOON) == ["milk bought"]
-    assert await aflow.app.get(await aflow.app.fork("k", "f"), shopping).result(SOON) == [
-        "milk bought"
-    ]
+    found = await aflow.app.get(await aflow.app.fork("k", "f"), shopping).result(SOON)
+    assert found == ["milk bought"]
     assert run_row(conn, "k", "generation") == (4,)
     assert len(acted) == 3
 

@@ -73,6 +73,5 @@ def test_a_person_who_is_asked_for_stops_a_dry_run_that_pauses(tmp_path: Path) -
     graph = read_file(write(tmp_path, "- {id: w, wait: {attention: Sign.}}")).graph
     assert graph is not None
     said = dry_run(graph, stubs={}, pause_at_gates=True)
-    assert [(one.id, one.state, one.reason, one.text) for one in said.trace] == [
-        ("w", "paused", "attention", "Sign.")
-    ]
+    found = [(one.id, one.state, one.reason, one.text) for one in said.trace]
+    assert found == [("w", "paused", "attention", "Sign.")]

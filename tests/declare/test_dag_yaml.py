@@ -40,9 +40,8 @@ def wrong(text):
     ids=lambda case: case["case"],
 )
 def test_a_text_means_what_it_means_to_the_original(case):
-    assert finite(read_yaml(case["text"]).value) == finite(
-        json.loads(json.dumps(case["value"]).replace('"NEG0"', "0"))
-    )
+    found = finite(read_yaml(case["text"]).value)
+    assert found == finite(json.loads(json.dumps(case["value"]).replace('"NEG0"', "0")))
 
 
 @pytest.mark.parametrize(

@@ -164,10 +164,8 @@ def test_inputs_have_their_defaults_unless_they_are_given() -> None:
         Graph(name="g", nodes=(node,), inputs=declared), stubs={"a": ""}, inputs={"y": 7}
     )
     assert given.trace[0].text == "X 7"
-    assert (
-        play(node, inputs=declared, stubs={"a": ""}).trace[0].reason
-        == "Unknown input '$INPUTS.y'. Did you mean $INPUTS.x?"
-    )
+    found = play(node, inputs=declared, stubs={"a": ""}).trace[0].reason
+    assert found == "Unknown input '$INPUTS.y'. Did you mean $INPUTS.x?"
 
 
 def test_a_parameter_that_a_person_would_be_asked_for_is_marked() -> None:
@@ -250,10 +248,8 @@ def test_a_script_is_shown_with_plain_values() -> None:
         body=Script(script="print('$a.output', '$ARGUMENTS')", runtime="uv", inline=True),
         depends_on=("a",),
     )
-    assert (
-        play(prompt("a"), node, stubs={"a": "it's", "s": ""}).trace[1].text
-        == "print('it's', '$ARGUMENTS')"
-    )
+    found = play(prompt("a"), node, stubs={"a": "it's", "s": ""}).trace[1].text
+    assert found == "print('it's', '$ARGUMENTS')"
 
 
 LOOP = Node(
@@ -262,9 +258,8 @@ LOOP = Node(
 
 
 def test_a_loop_ends_with_its_signal_or_fails_with_its_last_text() -> None:
-    assert told(play(LOOP, stubs={"l": "<x>done</x>"})) == [
-        ("l", "stubbed", "completion signal after 1 iteration(s)")
-    ]
+    found = told(play(LOOP, stubs={"l": "<x>done</x>"}))
+    assert found == [("l", "stubbed", "completion signal after 1 iteration(s)")]
     failed = play(LOOP, stubs={"l": "never"}).trace
     assert [entry.as_json() for entry in failed] == [
         {
@@ -325,10 +320,8 @@ def test_a_group_tells_of_every_round_and_then_of_itself() -> None:
     assert list(run.trace[1].as_json()) == [
         "id", "type", "state", "reason", "iteration", "text", "output",
     ]  # fmt: skip
-    assert (
-        run.trace[5].reason
-        == "Loop group exceeded max iterations (2) without completion signal 'DONE'"
-    )
+    found = run.trace[5].reason
+    assert found == "Loop group exceeded max iterations (2) without completion signal 'DONE'"
 
 
 def test_a_group_ends_with_what_its_last_node_says() -> None:

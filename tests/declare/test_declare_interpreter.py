@@ -357,9 +357,8 @@ def test_groups_within_groups_keep_their_rounds_apart() -> None:
     run.judge("out", "in")
     assert run.begin("out", "in", "p").text == "P1"
     run.do("out", "in", "p", says="P2")
-    assert (
-        run.judge("out", "in", channel="check").reason == "'until_bash' passed after 2 iteration(s)"
-    )
+    found = run.judge("out", "in", channel="check").reason
+    assert found == "'until_bash' passed after 2 iteration(s)"
     assert run.begin("out", "q").text == "$LOOP_PREV.p.output"
 
 
@@ -445,11 +444,8 @@ def test_arguments_win_over_inputs_of_the_run() -> None:
 
 def test_a_turn_of_an_agent_is_tried_again_twice_without_being_told() -> None:
     node = prompt("a")
-    assert [retry_delay_ms(node, attempt, "HTTP 503") for attempt in (1, 2, 3)] == [
-        3000,
-        6000,
-        None,
-    ]
+    found = [retry_delay_ms(node, attempt, "HTTP 503") for attempt in (1, 2, 3)]
+    assert found == [3000, 6000, None]
     assert retry_delay_ms(node, 1, "what is this") is None
     assert retry_delay_ms(node, 1, "timeout: unauthorized") is None
 
@@ -594,12 +590,10 @@ def test_a_child_is_started_with_a_message_and_arguments() -> None:
         Binding(name="note", value="for $ARGUMENTS"),
     )
     told = Node(id="c", body=Call(name="other", message="see $text.output"), arguments=given)
-    assert child_calls(told, RUN, OUTPUTS) == (
-        ChildCall("see T", {"plan": {"green": True}, "note": "for hello"}),
-    )
-    assert child_calls(Node(id="c", body=Call(name="other")), RUN, OUTPUTS) == (
-        ChildCall("hello", {}),
-    )
+    found = child_calls(told, RUN, OUTPUTS)
+    assert found == (ChildCall("see T", {"plan": {"green": True}, "note": "for hello"}),)
+    found = child_calls(Node(id="c", body=Call(name="other")), RUN, OUTPUTS)
+    assert found == (ChildCall("hello", {}),)
 
 
 def test_each_item_is_the_message_of_a_child_and_an_input() -> None:

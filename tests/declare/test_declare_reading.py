@@ -114,13 +114,8 @@ def test_a_folder_is_searched_in_the_order_of_names(folder):
     (folder / "b").mkdir()
     for name in ("z.yaml", "a.yml", "notes.md", "x.stubs.yaml"):
         (folder / "b" / name).write_text(REVIEW)
-    assert names(discover_workflows(folder), folder) == [
-        "greet.sop.md",
-        "review.yaml",
-        "b/a.yml",
-        "b/z.yaml",
-        "essays",
-    ]
+    found = names(discover_workflows(folder), folder)
+    assert found == ["greet.sop.md", "review.yaml", "b/a.yml", "b/z.yaml", "essays"]
 
 
 def test_what_is_somebody_elses_is_not_looked_into(folder):

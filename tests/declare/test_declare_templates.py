@@ -42,10 +42,8 @@ def test_references_are_found_with_their_places() -> None:
     text = (
         "see $a.output.field, $b-1.outputs and $LOOP_PREV.c.output; not ${d.output} nor $1e.output"
     )
-    assert [(r.node_id, r.field, r.text) for r in references(text)] == [
-        ("a", "field", "$a.output.field"),
-        ("b-1", None, "$b-1.output"),
-    ]
+    found = [(r.node_id, r.field, r.text) for r in references(text)]
+    assert found == [("a", "field", "$a.output.field"), ("b-1", None, "$b-1.output")]
     assert all(text[r.start : r.end] == r.text for r in references(text))
 
 
@@ -192,17 +190,14 @@ def test_the_previous_round_is_read_where_there_was_one() -> None:
     text = "$LOOP_PREV.a.output|$LOOP_PREV.b.output.f"
     assert resolved(text, variables=previous()) == "|"
     assert resolved(text, "bash", previous()) == "''|''"
-    assert (
-        resolved(text, variables=previous(a=Output("completed", "A"), b=completed({"f": [1]})))
-        == "A|[1]"
-    )
+    found = resolved(text, variables=previous(a=Output("completed", "A"), b=completed({"f": [1]})))
+    assert found == "A|[1]"
     assert resolved(text, variables=previous(a=Output("skipped"), b=Output("pending"))) == "|"
 
 
 def test_the_previous_round_of_a_group_within_is_left_to_that_group() -> None:
-    assert (
-        resolved("$LOOP_PREV.inner.output.f", variables=previous()) == "$LOOP_PREV.inner.output.f"
-    )
+    found = resolved("$LOOP_PREV.inner.output.f", variables=previous())
+    assert found == "$LOOP_PREV.inner.output.f"
     assert resolved("$LOOP_PREV.nobody.output", variables=previous()) == ""
     with pytest.raises(UnresolvableReference, match=r"Did you mean: 'inner'\?"):
         resolved("$LOOP_PREV.inne.output.f", variables=previous())

@@ -118,9 +118,8 @@ def test_outputs_as_a_sentence_and_what_is_in_the_file():
         - tick flow
         - state rules
     """)
-    assert entries(contract.outputs) == [
-        ("", "output/spec.md", "Write to; tick flow; state rules", "")
-    ]
+    found = entries(contract.outputs)
+    assert found == [("", "output/spec.md", "Write to; tick flow; state rules", "")]
 
 
 def test_a_remark_below_a_table_is_no_output():
@@ -190,9 +189,8 @@ def test_marked_steps_are_checkpoints_where_there_is_no_table_of_them():
         2. **[Checkpoint]** -- Present the draft
         3. Save
     """)
-    assert [(g.kind, g.after_step, g.presents, g.position.line) for g in contract.gates] == [
-        ("checkpoint", "1", "Present the draft", 3)
-    ]
+    found = [(g.kind, g.after_step, g.presents, g.position.line) for g in contract.gates]
+    assert found == [("checkpoint", "1", "Present the draft", 3)]
 
 
 def test_headings_of_any_level_and_case_are_known():
@@ -271,10 +269,8 @@ def test_a_row_with_too_few_cells_is_kept_and_warned_of():
         | Reference | `references/a.md` |
         | Reference |
     """)
-    assert entries(contract.inputs) == [
-        ("Reference", "references/a.md", "", ""),
-        ("Reference", "", "", ""),
-    ]
+    found = entries(contract.inputs)
+    assert found == [("Reference", "references/a.md", "", ""), ("Reference", "", "", "")]
     assert said == [
         "4: row has 2 cells, its header has 4; it is read as far as it goes",
         "5: row has 1 cells, its header has 4; it is read as far as it goes",

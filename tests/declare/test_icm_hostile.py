@@ -81,10 +81,8 @@ def test_a_row_that_leads_out_is_an_error_where_it_stands(tmp_path, location, se
 def test_nothing_is_written_outside_even_in_a_collection(tmp_path):
     (tmp_path / "_core").mkdir()
     root = workspace(tmp_path / "workspaces" / "a", {"01-a": row("/_core/rules.md", "Outputs")})
-    assert (
-        the_error(root).message
-        == "stages/01-a/CONTEXT.md: '/_core/rules.md' leads out of the workspace"
-    )
+    found = the_error(root).message
+    assert found == "stages/01-a/CONTEXT.md: '/_core/rules.md' leads out of the workspace"
 
 
 def test_what_a_collection_shares_may_be_read_with_a_warning(tmp_path):
@@ -92,14 +90,11 @@ def test_what_a_collection_shares_may_be_read_with_a_warning(tmp_path):
     for location in ("/_core/rules.md", "../../../../_core/rules.md"):
         root = workspace(tmp_path / "workspaces" / f"a{len(location)}", {"01-a": row(location)})
         verdict = icm.read_workspace(root)
-        assert [p.message for p in verdict.problems] == [
-            f"stages/01-a/CONTEXT.md: {location!r} lies outside the workspace"
-        ]
+        found = [p.message for p in verdict.problems]
+        assert found == [f"stages/01-a/CONTEXT.md: {location!r} lies outside the workspace"]
     root = workspace(tmp_path / "workspaces" / "c", {"01-a": row("../../../../../secret.md")})
-    assert (
-        the_error(root).message
-        == "stages/01-a/CONTEXT.md: '../../../../../secret.md' leads out of the workspace"
-    )
+    found = the_error(root).message
+    assert found == "stages/01-a/CONTEXT.md: '../../../../../secret.md' leads out of the workspace"
 
 
 def test_a_contract_that_is_a_link_out_of_the_workspace_is_not_read(tmp_path):
@@ -129,10 +124,8 @@ def test_a_stage_that_is_a_link_out_of_the_workspace_is_not_read(tmp_path):
     elsewhere = workspace(tmp_path / "elsewhere", {"02-b": CONTRACT})
     root = workspace(tmp_path / "inside", {"01-a": CONTRACT})
     (root / "stages/02-b").symlink_to(elsewhere / "stages/02-b")
-    assert (
-        the_error(root).message
-        == "stages/02-b is a link that leads out of the workspace, which is not followed"
-    )
+    found = the_error(root).message
+    assert found == "stages/02-b is a link that leads out of the workspace, which is not followed"
 
 
 @pytest.mark.parametrize("target", ["stages/01-a/CONTEXT.md", "nowhere"])
@@ -301,16 +294,12 @@ def test_two_stages_with_one_id_are_an_error(tmp_path):
 
 def test_a_folder_that_is_missing_or_a_file_is_an_error(tmp_path):
     (tmp_path / "file").touch()
-    assert (
-        the_error(tmp_path / "nothing").message
-        == f"Workspace does not exist: {tmp_path / 'nothing'}"
-    )
-    assert (
-        the_error(tmp_path / "file").message == f"Workspace is not a directory: {tmp_path / 'file'}"
-    )
-    assert [p.message for p in icm.read_file(tmp_path / "nothing.yaml").errors] == [
-        "file cannot be read: No such file or directory"
-    ]
+    found = the_error(tmp_path / "nothing").message
+    assert found == f"Workspace does not exist: {tmp_path / 'nothing'}"
+    found = the_error(tmp_path / "file").message
+    assert found == f"Workspace is not a directory: {tmp_path / 'file'}"
+    found = [p.message for p in icm.read_file(tmp_path / "nothing.yaml").errors]
+    assert found == ["file cannot be read: No such file or directory"]
 
 
 def test_one_bad_workspace_does_not_stop_the_others(tmp_path):

@@ -81,9 +81,8 @@ def test_every_field_of_a_stage_is_in_the_graph():
         "send_correction",
         "mails the plan",
     )
-    assert [(c.name, c.description) for c in node.compensations] == [
-        ("send_correction", "Send a correction to the same people.")
-    ]
+    found = [(c.name, c.description) for c in node.compensations]
+    assert found == [("send_correction", "Send a correction to the same people.")]
 
 
 @pytest.mark.parametrize(
@@ -121,9 +120,8 @@ def test_a_compensation_may_be_the_workflows_or_an_instruction():
         """,
         STATE.replace("stages:", "compensations: { undo: Take it back. }\nstages:"),
     )
-    assert [(c.name, c.description) for c in found.node("01-plan").compensations] == [
-        ("undo", "Take it back.")
-    ]
+    got = [(c.name, c.description) for c in found.node("01-plan").compensations]
+    assert got == [("undo", "Take it back.")]
     assert found.node("02-video").effects[0].compensation == "tell a human"
 
 
@@ -197,9 +195,8 @@ def test_side_effects_without_a_key_and_unknown_keys_are_warned_of():
 
 def test_reading_what_is_written_later_is_warned_of():
     verdict = read("- { id: 01-plan, reads: [video] }\n- { id: 02-video, writes: [video] }")
-    assert [p.message for p in verdict.warnings] == [
-        "stage '01-plan' reads 'video', which '02-video' has not written by then"
-    ]
+    found = [p.message for p in verdict.warnings]
+    assert found == ["stage '01-plan' reads 'video', which '02-video' has not written by then"]
 
 
 @pytest.mark.parametrize(("head", "message"), [
@@ -321,10 +318,8 @@ def test_a_condition_names_the_stage_that_writes_what_it_compares_and_signals_by
     )
     when = found.node("02-video").when
     assert when.text == "$01-plan.output.kind == 'video' && $request.output.pages > 3"
-    assert [(atom.reference, atom.operator, atom.literal) for atom in when.any_of[0]] == [
-        ("$01-plan.output.kind", "==", "video"),
-        ("$request.output.pages", ">", "3"),
-    ]
+    got = [(atom.reference, atom.operator, atom.literal) for atom in when.any_of[0]]
+    assert got == [("$01-plan.output.kind", "==", "video"), ("$request.output.pages", ">", "3")]
 
 
 def test_else_is_the_negation_of_the_other_conditions():
@@ -471,10 +466,8 @@ def test_a_row_that_the_state_does_not_know_always_holds(tmp_path):
         "      rules: { type: file, location: stages/01-a/references/rules.md }\n", ""
     ).replace("reads: [rules]", "reads: [extra]")
     node = icm.read_workspace(workspace(tmp_path, {"01-a": CONTRACT}, flow)).graph.nodes[0]
-    assert [(use.artifact, use.location) for use in node.reads][:2] == [
-        (None, "references/rules.md"),
-        ("extra", None),
-    ]
+    found = [(use.artifact, use.location) for use in node.reads][:2]
+    assert found == [(None, "references/rules.md"), ("extra", None)]
     assert "Read: extra (../../shared/extra.md)." in node.body.text
 
 
@@ -514,9 +507,8 @@ def test_a_stage_may_be_called_otherwise_than_its_folder(tmp_path):
 def test_a_folder_that_the_workflow_does_not_list_is_not_run(tmp_path):
     verdict = icm.read_workspace(workspace(tmp_path, {"01-a": CONTRACT, "02-b": CONTRACT}, FLOW))
     assert [node.id for node in verdict.graph.nodes] == ["01-a"]
-    assert [p.message for p in verdict.warnings] == [
-        "stages/02-b/CONTEXT.md: stage '02-b' is not in workflow.yaml and is not run"
-    ]
+    found = [p.message for p in verdict.warnings]
+    assert found == ["stages/02-b/CONTEXT.md: stage '02-b' is not in workflow.yaml and is not run"]
 
 
 def test_a_stage_without_a_folder_is_run_and_warned_of(tmp_path):
@@ -527,9 +519,8 @@ def test_a_stage_without_a_folder_is_run_and_warned_of(tmp_path):
             FLOW + "      - { id: 02-b, description: Do the rest., reads: [result] }\n",
         )
     )
-    assert [p.message for p in verdict.warnings] == [
-        "Missing stage contract: stages/02-b/CONTEXT.md"
-    ]
+    found = [p.message for p in verdict.warnings]
+    assert found == ["Missing stage contract: stages/02-b/CONTEXT.md"]
     assert verdict.graph.node("02-b").body.text == (
         "You work in stages/02-b/; the paths below are from there.\n\nDo the rest.\n\nRead: result "
         "(../../stages/01-a/output/result.md)."

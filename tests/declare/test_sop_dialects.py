@@ -75,12 +75,8 @@ def test_steps_0_and_0_5_come_in_their_order_and_wait_for_each_other():
     )
     nodes = graph(text).nodes
     assert [node.id for node in nodes] == ["step-0-go", "step-0-5-go", "step-1-go", "step-2-go"]
-    assert [node.depends_on for node in nodes] == [
-        (),
-        ("step-0-go",),
-        ("step-0-5-go",),
-        ("step-1-go",),
-    ]
+    found = [node.depends_on for node in nodes]
+    assert found == [(), ("step-0-go",), ("step-0-5-go",), ("step-1-go",)]
     assert read(text).problems == ()
 
 
@@ -116,10 +112,8 @@ def test_sections_may_be_the_steps():
         steps=f"## Step 1: Look{RULES}\n\n### 1.1 Left\n\nThere.\n\n## Step 2: Tell{RULES}",
     )
     verdict = read(text)
-    assert [(node.id, len(node.body.substeps)) for node in verdict.graph.nodes] == [
-        ("step-1-look", 1),
-        ("step-2-tell", 0),
-    ]
+    found = [(node.id, len(node.body.substeps)) for node in verdict.graph.nodes]
+    assert found == [("step-1-look", 1), ("step-2-tell", 0)]
     assert "Missing required section: Steps" in messages(verdict)
 
 
@@ -176,11 +170,8 @@ def test_numbered_headings_elsewhere_are_no_steps():
 def test_substeps_have_their_own_numbers_and_constraints():
     steps = f"### 2. Explore\n\n#### 2.1 Analyze{RULES}\n\n#### Notes\n\nNone.\n\n#### 2.2. Research{RULES} twice\n\n#### Step 2B-i: Odd"
     (node,) = graph(sop(steps=steps)).nodes
-    assert [(part.number, part.title) for part in node.body.substeps] == [
-        ("2.1", "Analyze"),
-        ("2.2", "Research"),
-        ("2B-i", "Odd"),
-    ]
+    found = [(part.number, part.title) for part in node.body.substeps]
+    assert found == [("2.1", "Analyze"), ("2.2", "Research"), ("2B-i", "Odd")]
     assert [rule.scope for rule in node.body.constraints] == ["parameters", "2.1", "2.2"]
 
 
@@ -227,9 +218,8 @@ def test_doubled_and_backward_numbers_are_remarked_on_and_kept_apart():
 def test_a_parameter_says_whether_it_is_needed_and_its_default(line, required, default):
     found = parameter(line)
     assert (found.name, found.required, found.description) == ("a", required, "x")
-    assert (found.default if found.has_default else ...) == (
-        default if default not in (None, ...) or required else ""
-    )
+    got = found.default if found.has_default else ...
+    assert got == (default if default not in (None, ...) or required else "")
 
 
 def test_a_description_has_its_sub_bullets_and_later_lines():
@@ -274,10 +264,8 @@ to configure.
 
 **Note** the bold words that declare nothing."""
     inputs = graph(sop(parameters=lines)).inputs
-    assert [(each.name, each.required, each.default) for each in inputs] == [
-        ("alarm_name", True, None),
-        ("region", False, "us-east-1"),
-    ]
+    found = [(each.name, each.required, each.default) for each in inputs]
+    assert found == [("alarm_name", True, None), ("region", False, "us-east-1")]
     assert inputs[0].description == "The alarm\nto configure."
 
 
@@ -305,10 +293,8 @@ def test_a_label_right_below_a_parameter_does_not_belong_to_it():
         "ask\n- You MAY guess"
     )
     assert graph(text).inputs[0].description == "x"
-    assert [rule.text for rule in graph(text).nodes[0].body.constraints if rule.scope] == [
-        "You MUST ask",
-        "You MAY guess",
-    ]
+    found = [rule.text for rule in graph(text).nodes[0].body.constraints if rule.scope]
+    assert found == ["You MUST ask", "You MAY guess"]
 
 
 def test_other_words_for_the_acquisition_of_parameters_are_understood():
@@ -435,9 +421,8 @@ def test_a_fence_at_the_margin_belongs_to_the_constraint_above_it():
 
 
 def test_a_constraint_may_stand_beside_its_label_and_in_a_numbered_list():
-    assert [rule.text for rule in rules("", label="**Constraints:** You MUST go")] == [
-        "You MUST go"
-    ]
+    found = [rule.text for rule in rules("", label="**Constraints:** You MUST go")]
+    assert found == ["You MUST go"]
     assert [rule.text for rule in rules("1. You MUST a", "2. You MUST b")] == [
         "You MUST a",
         "You MUST b",
@@ -450,10 +435,8 @@ def test_constraints_of_other_sections_hold_for_every_step():
         steps="**Constraints:**\n- You MAY rest\n\n" + STEPS,
     )
     for node in graph(text).nodes:
-        assert [(rule.scope, rule.text) for rule in node.body.constraints][-2:] == [
-            ("Execution Rules", "You MUST NOT run"),
-            ("Steps", "You MAY rest"),
-        ]
+        found = [(rule.scope, rule.text) for rule in node.body.constraints][-2:]
+        assert found == [("Execution Rules", "You MUST NOT run"), ("Steps", "You MAY rest")]
         assert "- You MUST NOT run" in node.body.text and "- You MAY rest" in node.body.text
     assert messages(read(text)) == ["Negative constraint without context: You MUST NOT run"]
 
@@ -632,10 +615,8 @@ def test_a_name_that_two_files_have_and_a_file_that_is_not_there_are_reported():
         [],
         ["'code-assist' could be code-assist.script.md or code-assist.sop.md"],
     )
-    assert mentioned("Run `audit.sop.md`.") == (
-        ["audit.sop.md"],
-        ["SOP 'audit' is not in the same directory"],
-    )
+    found = mentioned("Run `audit.sop.md`.")
+    assert found == (["audit.sop.md"], ["SOP 'audit' is not in the same directory"])
 
 
 def test_without_knowing_the_directory_only_file_names_are_taken():

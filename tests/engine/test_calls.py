@@ -308,9 +308,8 @@ def test_what_is_closed_stays_as_it_is(stage):
 
 def test_every_stage_but_the_first_can_be_reached_and_every_event_comes_somewhere():
     stages = {value for name, value in vars(EffectStage).items() if name.isupper()}
-    assert {to for moves in _MOVES.values() for to in moves.values()} == stages - {
-        EffectStage.ASKED
-    }
+    found = {to for moves in _MOVES.values() for to in moves.values()}
+    assert found == stages - {EffectStage.ASKED}
     assert set(_MOVES) == {value for name, value in vars(EffectEvent).items() if name.isupper()}
     assert {stage for moves in _MOVES.values() for stage in moves} <= stages
 

@@ -597,9 +597,8 @@ def test_a_started_child_is_not_started_again():
 def test_a_child_that_is_no_longer_asked_for_is_reported():
     _, run = crashed_while_running(version(delegating))
     worker = replayed_by(run, version(looking))
-    assert "child started 'charged_child', call 1, the code has call 1: step 'look_up'" in held(
-        worker.store.runs[1]
-    )
+    found = held(worker.store.runs[1])
+    assert "child started 'charged_child', call 1, the code has call 1: step 'look_up'" in found
 
 
 def test_a_child_of_another_workflow_is_reported():
@@ -700,9 +699,8 @@ def test_a_recorded_result_that_no_longer_fits_its_annotation_is_reported():
     run = recorded_version(looking)
     as_step = version(lambda: look_up_number("x"))
     worker = replayed_by(run, as_step)
-    assert "the recorded result of step look_up does not fit its annotation int" in held(
-        worker.store.runs[1]
-    )
+    found = held(worker.store.runs[1])
+    assert "the recorded result of step look_up does not fit its annotation int" in found
 
 
 def test_a_changed_input_is_an_error_of_the_run_and_not_a_divergence():

@@ -65,11 +65,8 @@ def test_calls_and_units_can_be_copied_and_replaced():
         SPEC,
         True,
     )
-    assert [field.name for field in dataclasses.fields(TimerCall)][:3] == [
-        "number",
-        "name",
-        "waiter",
-    ]
+    found = [field.name for field in dataclasses.fields(TimerCall)][:3]
+    assert found == ["number", "name", "waiter"]
     assert UNIT._replace(kind=Kind.STEP_FAILED).is_outcome
 
 

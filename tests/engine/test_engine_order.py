@@ -299,10 +299,8 @@ def test_nothing_is_released_between_a_fence_and_the_answer_of_its_commit():
     worker.play("end write_row 1", "advance")
     assert seen(worker) == [("1001",), ("3",)]
     worker.finish()
-    assert run.shape() == [
-        (1, Kind.STEP_COMPLETED, "write_row"),
-        (2, Kind.STEP_COMPLETED, "look_up"),
-    ]
+    found = run.shape()
+    assert found == [(1, Kind.STEP_COMPLETED, "write_row"), (2, Kind.STEP_COMPLETED, "look_up")]
     assert divergence(run) is None
 
 

@@ -68,9 +68,8 @@ def import_text(dsn: str, text: str, tmp_path: Path) -> Any:
 def test_there_is_a_history_of_every_example_and_of_every_kind_of_unit(
     db: psycopg.Connection,
 ) -> None:
-    assert {path.stem for path in GOLDENS.glob("*.jsonl")} == {
-        example.name for example in [*EXAMPLES, *LEDGERS]
-    }
+    found = {path.stem for path in GOLDENS.glob("*.jsonl")}
+    assert found == {example.name for example in [*EXAMPLES, *LEDGERS]}
     kinds = {
         unit[2]
         for path in GOLDENS.glob("*.jsonl")
@@ -151,13 +150,10 @@ def test_a_line_holds_one_run_with_its_exact_text(full: str, exported: str) -> N
 
 
 def test_runs_are_chosen_by_key_or_option_and_children_go_along(full: str) -> None:
-    assert [h["key"] for h in lines(pgflow(full, "export", "hello-1", "order-1").out)] == [
-        "hello-1",
-        "order-1",
-    ]
-    assert {h["workflow"] for h in lines(pgflow(full, "export", "--workflow", "greet").out)} == {
-        "greet"
-    }
+    found = [h["key"] for h in lines(pgflow(full, "export", "hello-1", "order-1").out)]
+    assert found == ["hello-1", "order-1"]
+    found = {h["workflow"] for h in lines(pgflow(full, "export", "--workflow", "greet").out)}
+    assert found == {"greet"}
     alone, kin = (
         lines(pgflow(full, "export", "family-1", *more).out) for more in ([], ["--children"])
     )
@@ -233,9 +229,8 @@ async def test_an_open_effect_of_an_imported_run_is_history_and_owed_by_nobody_h
         assert there.execute("select count(*) from pgflow.obligations").fetchone() == (0,)
         query = "select r.key, name, effect, status, attempts from pgflow.effects r order by 1, 3"
         assert there.execute(query).fetchall() == conn.execute(query).fetchall()
-    assert [line["units"] for line in lines(pgflow(empty_dsn, "export", "--all").out)] == [
-        line["units"] for line in lines(text)
-    ]
+    found = [line["units"] for line in lines(pgflow(empty_dsn, "export", "--all").out)]
+    assert found == [line["units"] for line in lines(text)]
     key = conn.execute("select effect from pgflow.obligations where state = 'unknown'").fetchone()
     conn.execute("select pgflow.settle_effect(%s, 'confirmed', '\"seen\"')", key)
     conn.execute("select pgflow.confirm_effect('number of later')")
@@ -351,9 +346,8 @@ def test_the_runs_of_a_database_are_replayed_and_not_changed(full: str, exported
     answer = pgflow(full, "replay", "cli_jobs", tty=True)
     assert answer.code == 0, answer.err
     assert "repeated" in answer.err
-    assert [line["units"] for line in lines(pgflow(full, "export", "--all").out)] == [
-        line["units"] for line in lines(exported)
-    ]
+    found = [line["units"] for line in lines(pgflow(full, "export", "--all").out)]
+    assert found == [line["units"] for line in lines(exported)]
 
 
 def test_a_sample_takes_open_runs_first(full: str) -> None:
@@ -402,10 +396,8 @@ def test_a_divergence_shows_both_sides_and_the_source_line_and_fails(
             assert found["where"] == [f"{source}:{line} in checkout"]
             assert [row[0] for row in found["diff"][-2:]] == ["-", "+"]
             assert "weigh" in found["diff"][-1]
-        assert (
-            f"::error file={source},line={line},title=run order-1 of checkout diverges::"
-            in answer.err
-        )
+        got = answer.err
+        assert f"::error file={source},line={line},title=run order-1 of checkout diverges::" in got
     sys.modules.pop("changed_jobs", None)
     shown = pgflow(None, "replay", str(source), "-f", str(file), tty=True)
     assert "diverges run 'order-1' (checkout)" in shown.out

@@ -103,9 +103,8 @@ async def test_many_runs_with_long_and_short_values_share_their_commits(
     aflow.include(book)
     orders = [LENGTHS[n % 4 :] + LENGTHS[: n % 4] for n in range(8)]
     runs = [await aflow.start(book, order) for order in orders]
-    assert await asyncio.gather(*(run.result() for run in runs)) == [
-        prose(order[-1]) for order in orders
-    ]
+    found = await asyncio.gather(*(run.result() for run in runs))
+    assert found == [prose(order[-1]) for order in orders]
     assert one(conn, "select count(*) from page") == len(orders) * len(LENGTHS)
 
 

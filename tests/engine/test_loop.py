@@ -671,9 +671,8 @@ def test_context_variables_do_not_leak_between_executions():
     variable.set("the worker's")
     worker.play("claim 1", "claim 2", "body look_up 1", "body look_up 1")
     worker.finish()
-    assert [run.result() for run in runs] == [
-        ["untouched", f"{n} inside", n] for n in ("one", "two")
-    ]
+    found = [run.result() for run in runs]
+    assert found == [["untouched", f"{n} inside", n] for n in ("one", "two")]
     assert variable.get() == "the worker's"
 
 

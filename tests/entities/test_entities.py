@@ -70,10 +70,8 @@ async def test_an_update_in_a_run_is_one_commit_with_its_verdict_and_its_history
     assert await result_of(aflow, act.options(key="first"), "a", "ann") == [True, 1, "ann"]
     late = await aflow.start(act.options(key="second"), "a", "bob")
     assert await late.result(SOON) == [False, 1, "ann"]
-    assert updates(conn) == [
-        ("claim", 1, "first", "true", True),
-        ("claim", 1, "second", "false", False),
-    ]
+    found = updates(conn)
+    assert found == [("claim", 1, "first", "true", True), ("claim", 1, "second", "false", False)]
     assert events(conn, "first") == [
         ("entity_updated", "test incident.claim"),
         ("step_completed", "test incident.query"),
@@ -296,10 +294,8 @@ async def test_an_update_from_sql_is_made_once_under_its_key(
     async with aflow.app.worker(poll_seconds=0.1):
         await eventually(lambda: count(conn, "pgflow.entity_mail") == 0, "all are made")
     verdict = "select state, verdict::text, error->>'type' from pgflow.update_verdict(%s)"
-    assert [sqlkit.one(conn, verdict, number) for number in numbers] == [
-        *[("done", "1", None)] * 3,
-        ("refused", None, "pgflow.errors.InvalidArgument"),
-    ]
+    found = [sqlkit.one(conn, verdict, number) for number in numbers]
+    assert found == [*[("done", "1", None)] * 3, ("refused", None, "pgflow.errors.InvalidArgument")]
     assert (await aflow.app.query(Incident, "a")).state.log == ["ann acted"]
     assert [row[4] for row in updates(conn)] == [True, True, False, False, False]
 

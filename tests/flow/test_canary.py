@@ -237,11 +237,8 @@ async def play_secrets(dsn: str, spans: Spans, secret: str) -> str:
         run = await app.start(keeps.options(key="kept"), SecretStr(secret))
         await run.send(told, SecretStr(secret))
         kept = await run.result(SOON)
-        assert {name: one.get_secret_value() for name, one in kept.items()} == {
-            "password": secret,
-            "session": f"{secret}-session",
-            "told": secret,
-        }
+        found = {name: one.get_secret_value() for name, one in kept.items()}
+        assert found == {"password": secret, "session": f"{secret}-session", "told": secret}
         with pytest.raises(RunFailed) as failed:
             await (await app.start(loses.options(key="lost"), SecretStr(secret))).result(SOON)
         assert secret not in str(failed.value)

@@ -284,9 +284,8 @@ async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed
             return str(error)
         return ""
 
-    assert "the result of child price does not fit its annotation int" in await result_of(
-        aflow, parent, beside=[price_as_deployed]
-    )
+    found = await result_of(aflow, parent, beside=[price_as_deployed])
+    assert "the result of child price does not fit its annotation int" in found
 
 
 # ---------------------------------------------------------------- options of a child
@@ -448,10 +447,8 @@ async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(
         "level 1": "cancelled",
         "level 0": "cancelled",
     }
-    assert run_row(conn, "level 0", "reason, reason_code") == (
-        "the parent run ended",
-        "parent_ended",
-    )
+    found = run_row(conn, "level 0", "reason, reason_code")
+    assert found == ("the parent run ended", "parent_ended")
 
 
 @pytest.mark.full
@@ -627,15 +624,8 @@ async def test_a_child_that_was_started_has_a_key_and_is_waited_for_later(
             await child.result(),
         ]
 
-    assert await result_of(aflow, parent, 4, beside=[double]) == [
-        True,
-        "named",
-        "double",
-        4,
-        10,
-        8,
-        8,
-    ]
+    found = await result_of(aflow, parent, 4, beside=[double])
+    assert found == [True, "named", "double", 4, 10, 8, 8]
     assert run_row(conn, "named", "status, output") == ("completed", 10)
 
 

@@ -124,9 +124,8 @@ async def test_labels_metadata_priority_and_deadline_go_on(
     await aflow.until_idle()
     assert run_row(conn, "k", "generation") == (2,)
     assert run_row(conn, "k", "labels, priority, deadline_at") == before
-    assert conn.execute("select metadata from pgflow.run where generation = 2").fetchone() == (
-        {"m": 1},
-    )
+    found = conn.execute("select metadata from pgflow.run where generation = 2").fetchone()
+    assert found == ({"m": 1},)
     await aflow.skip(HOUR)
     with pytest.raises(RunCancelled, match="deadline"):
         await run.result(SOON)
@@ -227,11 +226,8 @@ async def test_an_input_that_does_not_fit_the_next_generation_is_a_typed_error_i
                 said.append(type(error).__name__)
         return said
 
-    assert await result_of(aflow, loop, 1) == [
-        "NotStorable",
-        "TypeError",
-        "TypeError",
-    ]
+    found = await result_of(aflow, loop, 1)
+    assert found == ["NotStorable", "TypeError", "TypeError"]
 
 
 @pytest.mark.full

@@ -136,10 +136,8 @@ def test_the_first_is_the_outermost(dsn: str) -> None:
         "in: leave steady 1",
         "out: leave steady 1",
     ]
-    assert [line for line in log if "start" in line] == [
-        f"out: start {one_step.name}",
-        f"in: start {one_step.name}",
-    ]
+    found = [line for line in log if "start" in line]
+    assert found == [f"out: start {one_step.name}", f"in: start {one_step.name}"]
 
 
 def test_starts_in_joined_transactions_and_in_batches_pass_through_them_too(
@@ -150,9 +148,8 @@ def test_starts_in_joined_transactions_and_in_batches_pass_through_them_too(
         with psycopg.connect(dsn) as caller:
             app.using(caller).start(work.options(key="joined"))
         app.start_many(work, [(), ()])
-    assert conn.execute("select labels, count(*) from pgflow.runs group by 1").fetchall() == [
-        ({"a": "work"}, 3)
-    ]
+    found = conn.execute("select labels, count(*) from pgflow.runs group by 1").fetchall()
+    assert found == [({"a": "work"}, 3)]
 
 
 class Guard(Interceptor):
@@ -243,9 +240,8 @@ def test_they_may_change_how_children_start_and_see_how_an_activation_ends(
         noted = list(kin.noted)
         replay_all(app)
     sql = "select labels, metadata from pgflow.run where parent_run_id is not null"
-    assert conn.execute(sql).fetchall() == [
-        ({"own": "label", "parent": "k"}, {"of": "k", "for": "offspring"})
-    ]
+    found = conn.execute(sql).fetchall()
+    assert found == [({"own": "label", "parent": "k"}, {"of": "k", "for": "offspring"})]
     assert ("completed", False) in noted
     assert [replayed for _, replayed in kin.noted[len(noted) :]] == [True, True], (
         "a replay that only checks does nothing new"

@@ -322,9 +322,8 @@ def test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker(
         code, log = started.finish()
     lines = [json.loads(line) for line in log.splitlines()]
     assert code == 0
-    assert {"run k failed with ValueError", "run told completed"} <= {
-        line["message"] for line in lines
-    }
+    found = {line["message"] for line in lines}
+    assert {"run k failed with ValueError", "run told completed"} <= found
     assert [line["step"] for line in lines if line["logger"] == "pgflow.run"] == ["tell"]
     assert secret not in log
 

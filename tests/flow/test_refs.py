@@ -368,9 +368,8 @@ async def test_a_body_that_cannot_make_it_again_leaves_the_run_stuck(
     store.things.clear()
     await run.send(go, 1)
     await eventually(lambda: run_row(conn, run.key, "status")[0] == "stuck", "it is stuck")
-    assert (
-        "running it again failed with LookupError" in run_row(conn, run.key, "error")[0]["message"]
-    )
+    found = run_row(conn, run.key, "error")[0]["message"]
+    assert "running it again failed with LookupError" in found
     store.things.add("m")
     assert await retried(conn, run) == "m"
 

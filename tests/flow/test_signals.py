@@ -300,9 +300,8 @@ def test_a_message_to_a_finished_run_is_put_aside(flow: Harness, conn: psycopg.C
     run.send(word, "late")
     flow.until_idle()
     assert count(conn, "pgflow.signal") == 0
-    assert conn.execute("select name, payload from pgflow.undelivered").fetchall() == [
-        ("word", "late")
-    ]
+    found = conn.execute("select name, payload from pgflow.undelivered").fetchall()
+    assert found == [("word", "late")]
 
 
 def test_what_a_run_has_not_taken_when_it_ends_is_put_aside(

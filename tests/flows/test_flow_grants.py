@@ -94,10 +94,8 @@ def test_who_replaces_a_workflow_gives_its_steps_the_own_rights(
     admin: Conn, alice: Conn, mallory: Conn
 ) -> None:
     make(alice, "pay()", BODY)
-    assert (
-        refusal(mallory, "begin return current_user; end", "pay()")
-        == "workflow 'pay' belongs to alice"
-    )
+    found = refusal(mallory, "begin return current_user; end", "pay()")
+    assert found == "workflow 'pay' belongs to alice"
     alice.execute("select pgflow.grant_workflow('pay', 'mallory', 'replace')")
     make(mallory, "pay()", "begin return current_user; end")
     begin(admin, "pay")

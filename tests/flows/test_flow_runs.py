@@ -551,9 +551,8 @@ def test_a_workflow_is_dropped_once_no_run_needs_it(conn: Conn) -> None:
     work(conn)
     conn.execute("select pgflow.drop_workflow('w')")
     assert rows(conn, "select proname from pg_proc where proname like 'w@%'") == []
-    assert rows(conn, "select body from pgflow.workflows where dropped_at is not null") == [
-        "begin wait for x; end"
-    ]
+    found = rows(conn, "select body from pgflow.workflows where dropped_at is not null")
+    assert found == ["begin wait for x; end"]
     assert make(conn, "w()", "begin wait for y; end") == "w is version 2"
     with pytest.raises(psycopg.Error, match="there is no workflow 'v' in SQL"):
         conn.execute("select pgflow.drop_workflow('v')")
@@ -678,10 +677,8 @@ def test_a_child_by_the_name_of_nothing_waits_for_a_worker(conn: Conn) -> None:
     make(conn, "w()", "begin run nobody(); end")
     begin(conn)
     work(conn)
-    assert rows(conn, "select workflow, status from pgflow.runs order by run_id") == [
-        ("w", "waiting"),
-        ("nobody", "queued"),
-    ]
+    found = rows(conn, "select workflow, status from pgflow.runs order by run_id")
+    assert found == [("w", "waiting"), ("nobody", "queued")]
 
 
 def test_the_input_of_a_start_is_json_of_any_client(conn: Conn) -> None:

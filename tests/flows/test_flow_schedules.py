@@ -70,9 +70,8 @@ def test_the_next_time_is_asked_for_in_sql(db: Conn) -> None:
     for after in ("2026-03-29 00:59:59", "2026-10-25 00:29", "2026-10-25 00:30", "2026-06-01"):
         at = datetime.fromisoformat(after).replace(tzinfo=UTC)
         for cron in ("30 1 * * *", "*/30 * * * *", "59 23 31 12 *"):
-            assert one(db, "select pgflow.next_time(%s, %s, %s)", cron, zone, at) == next(
-                slots_after(make_spec(cron, tz=zone), at)
-            )
+            found = one(db, "select pgflow.next_time(%s, %s, %s)", cron, zone, at)
+            assert found == next(slots_after(make_spec(cron, tz=zone), at))
 
 
 @pytest.mark.parametrize(
@@ -106,9 +105,8 @@ def test_work_fires_what_is_due(conn: Conn) -> None:
     work(conn)
     work(conn)
     assert marks(conn) == ["2030-01-01T01:00:00Z"]
-    assert rows(conn, "select key, status from pgflow.runs") == [
-        ("s/2030-01-01T01:00:00Z", "completed")
-    ]
+    found = rows(conn, "select key, status from pgflow.runs")
+    assert found == [("s/2030-01-01T01:00:00Z", "completed")]
 
 
 @pytest.mark.parametrize(

@@ -101,11 +101,8 @@ def test_terms_that_no_gate_can_have_fail_the_run(conn: Conn) -> None:
     make(conn, "w(n int, q int)", REFUND)
     begin(conn, n=3, q=0)
     work(conn)
-    assert ended(conn) == (
-        "failed",
-        None,
-        "gate 'refund' needs approvers by name, and a quorum of them",
-    )
+    found = ended(conn)
+    assert found == ("failed", None, "gate 'refund' needs approvers by name, and a quorum of them")
 
 
 # ---------------------------------------------------------------- locks
@@ -135,10 +132,8 @@ def test_one_run_at_a_time_holds_a_lock(conn: Conn) -> None:
     begin(conn, key="other", n=8)
     work(conn)
     assert marks(conn) == ["k1 in", "other in"]
-    assert rows(conn, "select key, holder, waiters from pgflow.locks order by key") == [
-        ("account 7", "k1", 2),
-        ("account 8", "other", 0),
-    ]
+    found = rows(conn, "select key, holder, waiters from pgflow.locks order by key")
+    assert found == [("account 7", "k1", 2), ("account 8", "other", 0)]
     for key in ("k1", "k2", "other", "k3"):
         go(conn, key)
     assert [mark for mark in marks(conn) if not mark.startswith("other")] == [

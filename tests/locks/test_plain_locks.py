@@ -67,9 +67,8 @@ def test_names_that_a_view_shows_neither_take_nor_free_the_lock_of_another(
                 "select pgflow.release_lock(%s, %s, %s), pgflow.renew_lock(%s, %s, '1 hour', %s)"
             )
             assert thief.execute(given, (key, seen, guess) * 2).fetchall() == [(False, False)]
-    assert sqlkit.rows(conn, "select fence, holder, waiters from pgflow.locks") == [
-        (fence, "night job", 1)
-    ]
+    found = sqlkit.rows(conn, "select fence, holder, waiters from pgflow.locks")
+    assert found == [(fence, "night job", 1)]
     shown = "select row_to_json(l)::text from pgflow.locks l"
     assert "night-2f81" not in str(sqlkit.rows(conn, shown))
     assert take(conn, "a", "night job", secret=secret) == 2  # and no fence is given twice

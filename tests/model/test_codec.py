@@ -314,11 +314,8 @@ async def run_everything(
     anew = await aflow.start(again.options(key="again"), CANARY, 2)
     await run.send(go, f"go {CANARY}")
     await aflow.until_idle()
-    assert run_row(conn, "all", "status, reason, labels") == (
-        "waiting",
-        "signal late",
-        {"shop": "1"},
-    )
+    found = run_row(conn, "all", "status, reason, labels")
+    assert found == ("waiting", "signal late", {"shop": "1"})
     assert await run.state() == {"at": CANARY, "more": {"also": CANARY}}
     await app.send("all", late, {"late": CANARY}, idempotency_key="once")
     await app.send("all", late, {"late": CANARY}, idempotency_key="once")
@@ -345,13 +342,10 @@ async def test_what_sql_branches_on_and_people_look_for_is_readable(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:
     await run_everything(aflow, conn)
-    assert run_row(conn, "lost", "error->>'type', error->>'message'") == (
-        "test_codec.LostError",
-        None,
-    )
-    assert conn.execute("select name, policy, model, why from pgflow.decisions").fetchall() == [
-        ("choose", "prudence", "m1", None)
-    ]
+    found = run_row(conn, "lost", "error->>'type', error->>'message'")
+    assert found == ("test_codec.LostError", None)
+    found = conn.execute("select name, policy, model, why from pgflow.decisions").fetchall()
+    assert found == [("choose", "prudence", "m1", None)]
     assert {kind for kind, _ in events(conn, "again")} >= {"effect_confirmed", "continued"}
     taken_back = conn.execute(
         "select count(*) from pgflow.effects where name = 'charge.compensate' and status = "

@@ -205,9 +205,8 @@ def test_options_of_a_worker_are_read_as_durations_where_they_are_given(where):
 
 def test_every_option_of_a_worker_that_is_a_time_is_on_the_list():
     times = {field.name for field in fields(WorkerOptions) if "seconds" in field.name}
-    assert {where.split()[-1] for where in IN_SECONDS} == times | {
-        field.name for field in fields(Rhythm)
-    }
+    found = {where.split()[-1] for where in IN_SECONDS}
+    assert found == times | {field.name for field in fields(Rhythm)}
 
 
 @pytest.mark.parametrize("value", [0, timedelta(0)])
@@ -221,10 +220,8 @@ def test_a_step_must_be_given_some_time(value):
 
 def test_a_number_and_a_timedelta_are_the_same():
     assert step(timeout=30)(body).timeout == step(timeout=timedelta(seconds=30))(body).timeout
-    assert (
-        flow_of.options(timeout=30).start_options
-        == flow_of.options(timeout=timedelta(seconds=30)).start_options
-    )
+    found = flow_of.options(timeout=30).start_options
+    assert found == flow_of.options(timeout=timedelta(seconds=30)).start_options
     assert Retries(first_delay=0.5, max_delay=60) == Retries()
     assert duration(-5, "it", least_seconds=-math.inf) == timedelta(0)
 

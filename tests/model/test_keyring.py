@@ -63,9 +63,8 @@ async def test_a_rotation_reaches_every_value_and_changes_none(
         assert (await both.rotate_keys()).rows == 0
     assert wraps(conn) == {"k2"}
     assert findings(conn) == []
-    assert conn.execute("select run_id, seq, kind from pgflow.unit order by 1, 2").fetchall() == (
-        journal
-    )
+    found = conn.execute("select run_id, seq, kind from pgflow.unit order by 1, 2").fetchall()
+    assert found == journal
     new = AsyncApp(dsn, include=[everything, again], codec=ring("k2"))
     assert divergences(conn, new) == []
     # A seal holds all of a value but its wrap.

@@ -468,13 +468,10 @@ def test_a_model_that_is_read_without_its_class_has_no_mark_of_fields_that_were_
 
 
 def test_a_payload_for_other_programs_has_no_mark_of_fields_that_were_left_out() -> None:
-    assert (
-        encode_by_class({"a": [Patch()]}, "it")
-        == '{"a":[{"name":"","note":null,"$pgflow":["name","note"]}]}'
-    )
-    assert (
-        encode_by_class({"a": [Patch()]}, "it", may_mark=False) == '{"a":[{"name":"","note":null}]}'
-    )
+    found = encode_by_class({"a": [Patch()]}, "it")
+    assert found == '{"a":[{"name":"","note":null,"$pgflow":["name","note"]}]}'
+    found = encode_by_class({"a": [Patch()]}, "it", may_mark=False)
+    assert found == '{"a":[{"name":"","note":null}]}'
 
 
 @pytest.mark.parametrize("count", [1, 20])

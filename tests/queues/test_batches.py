@@ -68,9 +68,8 @@ def end(conn: Conn, how: str = "completed") -> int:
 
 def test_a_run_begins_once_all_members_have_ended_however_they_ended(db: Conn) -> None:
     waits, ids = open_batch(db, 4)
-    assert rows(db, "select status, reason, reason_code from pgflow.runs where key = 'b'") == [
-        ("waiting", "until the runs of its batch have ended", "batch")
-    ]
+    found = rows(db, "select status, reason, reason_code from pgflow.runs where key = 'b'")
+    assert found == [("waiting", "until the runs of its batch have ended", "batch")]
     end(db)
     end(db, "failed")
     sqlkit.poll(db)
@@ -236,9 +235,8 @@ async def test_a_batch_is_started_and_counted_in_python(aflow: AsyncHarness, con
     again = await app.start_batch(load, [(n,) for n in range(7)], then=named, args=("seven",))
     assert await again.result(SOON) == "seven"
     assert count(conn, "pgflow.run") == 8
-    assert rows(conn, "select key, labels from pgflow.run where key like '%/6'") == [
-        ("upload-7/6", {"batch": "upload-7"})
-    ]
+    found = rows(conn, "select key, labels from pgflow.run where key like '%/6'")
+    assert found == [("upload-7/6", {"batch": "upload-7"})]
     with pytest.raises(WrongState, match="is over"):
         await app.start_batch(load, [(9,)], keys=["new"], then=named, args=("seven",))
     with pytest.raises(KeyConflict, match="another input"):

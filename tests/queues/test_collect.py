@@ -68,10 +68,8 @@ def test_a_run_begins_at_once_when_it_has_all_items_and_the_next_start_begins_an
     assert second != first
     held = claim_one(db)
     assert (held.run_id, json.loads(held.input)) == (first, {"items": [1, 2, 3]})
-    assert rows(db, "select run_at from pgflow.runs where key = 'k' order by run_id") == [
-        T0 + timedelta(seconds=4),
-        T0 + timedelta(seconds=14),
-    ]
+    found = rows(db, "select run_at from pgflow.runs where key = 'k' order by run_id")
+    assert found == [T0 + timedelta(seconds=4), T0 + timedelta(seconds=14)]
     assert one(db, "select pgflow.find_chain('k')") == second
 
 
@@ -156,12 +154,8 @@ def test_a_run_collects_what_it_collects_wherever_it_stands(db: Conn) -> None:
     assert last != cancelled
     db.execute("select pgflow.wake()")
     restarted = one(db, "select run_id from pgflow.restart_run('k')")
-    assert [items_of(db, run) for run in (paused, cancelled, last, restarted)] == [
-        [1],
-        [2],
-        [3],
-        [3],
-    ]
+    found = [items_of(db, run) for run in (paused, cancelled, last, restarted)]
+    assert found == [[1], [2], [3], [3]]
     assert [status(db, run) for run in (paused, cancelled)] == ["paused", "cancelled"]
 
 

@@ -395,11 +395,8 @@ def test_work_that_has_not_begun_in_time_is_cancelled_and_never_begins(
     sqlkit.poll(db)
     if fifo:
         assert claim_one(db).run_id == young
-    assert [status(db, run) for run in (begun, late, young)] == [
-        "completed",
-        "cancelled",
-        "running",
-    ]
+    found = [status(db, run) for run in (begun, late, young)]
+    assert found == ["completed", "cancelled", "running"]
     query = "select reason, reason_code from pgflow.runs where run_id = %s"
     assert db.execute(query, (late,)).fetchone() == ("expired", "expired")
 
@@ -419,11 +416,8 @@ def test_a_run_that_has_begun_does_not_expire(db: Conn) -> None:
 
 
 def test_rules_that_are_not_named_stay_and_null_takes_one_away(db: Conn) -> None:
-    assert rule(db, concurrency=5, rate="100/1m", key="input.k") == {
-        "concurrency": 5,
-        "rate": "100/1m",
-        "key": "input.k",
-    }
+    found = rule(db, concurrency=5, rate="100/1m", key="input.k")
+    assert found == {"concurrency": 5, "rate": "100/1m", "key": "input.k"}
     assert rule(db, rate=None, per_key=2) == {"concurrency": 5, "key": "input.k", "per_key": 2}
     assert rule(db, key=None, per_key=None, concurrency=None) == {}
     assert rows(db, "select is_lined from pgflow.queue") == [None]

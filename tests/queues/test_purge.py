@@ -68,18 +68,12 @@ def test_a_backlog_is_counted_and_those_that_were_counted_are_cancelled(db: Conn
     assert [purge(db, later, 4)[0] for _ in range(3)] == [4, 2, 0]
     sqlkit.poll(db)
     assert {status(db, run) for run in (*waiting, later)} == {"cancelled"}
-    assert [status(db, run) for run in (held.run_id, other, since)] == [
-        "running",
-        "queued",
-        "queued",
-    ]
-    assert rows(db, "select distinct reason_code from pgflow.runs where status = 'cancelled'") == [
-        "purged"
-    ]
-    assert rows(db, "select what, said->'runs' from pgflow.queue_changes order by 2") == [
-        ("purged", 2),
-        ("purged", 4),
-    ]
+    found = [status(db, run) for run in (held.run_id, other, since)]
+    assert found == ["running", "queued", "queued"]
+    found = rows(db, "select distinct reason_code from pgflow.runs where status = 'cancelled'")
+    assert found == ["purged"]
+    found = rows(db, "select what, said->'runs' from pgflow.queue_changes order by 2")
+    assert found == [("purged", 2), ("purged", 4)]
 
 
 def test_what_has_begun_is_no_backlog_though_it_waits_again(db: Conn) -> None:
@@ -102,11 +96,8 @@ def test_runs_in_a_line_are_purged_too(db: Conn) -> None:
     purge(db, newest)
     sqlkit.poll(db)
     assert count(db, "line_run") == 0
-    assert rows(db, "select status from pgflow.runs order by 1") == [
-        "cancelled",
-        "cancelled",
-        "running",
-    ]
+    found = rows(db, "select status from pgflow.runs order by 1")
+    assert found == ["cancelled", "cancelled", "running"]
 
 
 # ---------------------------------------------------------------- what people write
@@ -135,10 +126,8 @@ def test_queues_are_closed_and_purged_in_both_colours(dsn: str) -> None:
 
     assert asyncio.run(other()) == 1
     with psycopg.connect(dsn) as conn:
-        assert rows(conn, "select status, count(*) from pgflow.runs group by 1 order by 1") == [
-            ("cancelled", 4),
-            ("completed", 1),
-        ]
+        found = rows(conn, "select status, count(*) from pgflow.runs group by 1 order by 1")
+        assert found == [("cancelled", 4), ("completed", 1)]
 
 
 @pytest.mark.full
@@ -146,10 +135,8 @@ def test_queues_are_closed_and_purged_on_the_command_line(dsn: str, conn: Conn) 
     start_many(conn, [(None, "{}")] * 2)
     assert cli(dsn, "queues", "set", "default", "--closed").data[0]["rules"] == {"closed": True}
     assert "is closed: it takes no new runs" in cli(dsn, "start", "demo").err
-    assert (
-        "2 runs of default would be cancelled; nothing was done"
-        in cli(dsn, "queues", "purge", "default", "--dry-run", tty=True).out
-    )
+    found = cli(dsn, "queues", "purge", "default", "--dry-run", tty=True).out
+    assert "2 runs of default would be cancelled; nothing was done" in found
     assert "pass --yes" in cli(dsn, "queues", "purge", "default").err
     assert count(conn, "signal") == 0
     said = cli(dsn, "queues", "purge", "default", "--yes", "--why", "a mistake")

@@ -29,10 +29,8 @@ async def look(n: int) -> int:
 
 def test_rules_are_set_in_both_colours_and_read(dsn: str) -> None:
     with App(dsn) as app:
-        assert app.set_queue("orders", concurrency=50, rate="100/1m", why="slow", by="ann") == {
-            "concurrency": 50,
-            "rate": "100/1m",
-        }
+        found = app.set_queue("orders", concurrency=50, rate="100/1m", why="slow", by="ann")
+        assert found == {"concurrency": 50, "rate": "100/1m"}
         with pytest.raises(InvalidArgument, match="invalid rate"):
             app.set_queue("orders", rate="often")
 

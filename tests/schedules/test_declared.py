@@ -90,10 +90,8 @@ async def test_a_buffered_slot_runs_when_the_run_before_has_ended(
     (key,) = rows(conn, "select key from pgflow.run")
     await aflow.app.send(key, go, "on")
     await aflow.until_idle()
-    assert rows(conn, "select pgflow.status_(run_id) from pgflow.run order by run_id") == [
-        "completed",
-        "waiting",
-    ]
+    found = rows(conn, "select pgflow.status_(run_id) from pgflow.run order by run_id")
+    assert found == ["completed", "waiting"]
 
 
 @pytest.mark.full
@@ -172,25 +170,19 @@ def test_clients_set_pause_trigger_backfill_and_remove(dsn: str, conn: psycopg.C
             filled = await app.backfill_schedule(
                 "greet acme", at("03-01 08:00"), at("03-01 10:00"), overlap="allow"
             )
-            assert [(one.slot_at.hour, one.state) for one in filled] == [
-                (8, "started"),
-                (9, "there"),
-                (10, "started"),
-            ]
+            got = [(one.slot_at.hour, one.state) for one in filled]
+            assert got == [(8, "started"), (9, "there"), (10, "started")]
             async with app.worker(poll_seconds=0.1):
                 said = await app.get(key, greeting).result(timeout=SOON)
             assert said == "Ada 09:00 1e+22"
-            assert rows(
-                conn, "select distinct (priority, labels->>'of')::text from pgflow.run"
-            ) == ["(3,acme)"]
+            got = rows(conn, "select distinct (priority, labels->>'of')::text from pgflow.run")
+            assert got == ["(3,acme)"]
             assert not await app.remove_schedule("greet acme", why="gone", by="eve")
             with pytest.raises(ScheduleNotFound, match="schedule 'greet acme' does not exist"):
                 await app.pause_schedule("greet acme")
             changes = await ask_async(app, list_schedule_changes("greet acme"))
-            assert [(one.what, one.said_by) for one in reversed(changes.items)][:2] == [
-                ("set", "eve (postgres)"),
-                ("paused", "eve (postgres)"),
-            ]
+            got = [(one.what, one.said_by) for one in reversed(changes.items)][:2]
+            assert got == [("set", "eve (postgres)"), ("paused", "eve (postgres)")]
             assert changes.items[0].what == "removed"
 
     asyncio.run(main())
@@ -269,10 +261,8 @@ def test_what_is_late_broken_or_undeclared_is_counted(dsn: str, conn: psycopg.Co
     set_clock(conn, at("03-01 11:00:30"))
     with App(dsn) as app:
         counts = ask(app, count_schedules())
-    assert [(one.state, one.schedules, one.late_seconds) for one in counts] == [
-        ("active", 1, 30.0),
-        ("broken", 1, 0.0),
-    ]
+    got = [(one.state, one.schedules, one.late_seconds) for one in counts]
+    assert got == [("active", 1, 30.0), ("broken", 1, 0.0)]
     found = {
         (sample.name, *sample.labels.values()): sample.value
         for family in DatabaseCollector(dsn).collect()

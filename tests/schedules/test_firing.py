@@ -265,10 +265,8 @@ def test_what_is_set_again_as_it_was_changes_nothing(conn: Conn) -> None:
     assert setting(conn)
     assert not setting(conn)
     assert setting(conn, overlap="allow")
-    assert rows(conn, "select what from pgflow.schedule_changes order by change_id") == [
-        "set",
-        "set",
-    ]
+    found = rows(conn, "select what from pgflow.schedule_changes order by change_id")
+    assert found == ["set", "set"]
     keep(conn)
     upcoming = column(conn, "upcoming")
     assert setting(conn, queue="other")
@@ -282,11 +280,8 @@ def test_a_paused_schedule_starts_nothing_and_goes_on_with_what_is_to_come(conn:
     paused = "select pgflow.pause_schedule('s', 'the books are closed', 'ada')"
     assert (one(conn, paused), one(conn, paused)) == (True, False)
     assert keep(conn, at("03-01 13:30")) == 0
-    assert column(conn, "(state, paused_by, why_paused)") == (
-        "paused",
-        "ada (postgres)",
-        "the books are closed",
-    )
+    found = column(conn, "(state, paused_by, why_paused)")
+    assert found == ("paused", "ada (postgres)", "the books are closed")
     assert one(conn, "select pgflow.resume_schedule('s')") is True
     assert one(conn, "select pgflow.resume_schedule('s')") is False
     assert keep(conn) == 0
@@ -337,21 +332,16 @@ def test_a_range_of_the_past_is_filled_and_no_slot_twice(conn: Conn) -> None:
     setting(conn)
     keep(conn)
     keep(conn, at("03-01 11:00"))
-    assert backfill(conn, "09:00", "10:00", "11:00") == [
-        ("09:00", "buffered"),
-        ("10:00", "buffered"),
-        ("11:00", "there"),
-    ]
+    found = backfill(conn, "09:00", "10:00", "11:00")
+    assert found == [("09:00", "buffered"), ("10:00", "buffered"), ("11:00", "there")]
     assert backfill(conn, "09:00", "08:00") == [("08:00", "buffered"), ("09:00", "buffered")]
     for expected in ([11, 8], [11, 8, 9], [11, 8, 9, 10]):
         finish_all(conn)
         keep(conn)
         assert hours(conn) == expected
     finish_all(conn)
-    assert backfill(conn, "07:00", "08:00", overlap="allow") == [
-        ("07:00", "started"),
-        ("08:00", "there"),
-    ]
+    found = backfill(conn, "07:00", "08:00", overlap="allow")
+    assert found == [("07:00", "started"), ("08:00", "there")]
     assert keep(conn, at("03-01 12:00")) == 0  # skip: that of seven o'clock is open
     assert hours(conn) == [11, 8, 9, 10, 7]
 
@@ -411,10 +401,8 @@ def test_an_expression_that_cannot_be_evaluated_breaks_no_other(conn: Conn) -> N
     setting(conn, "bad", spec={"cron": ["61 * * * *"]})
     setting(conn)
     keep(conn)
-    assert column(conn, "(state, error)", "bad") == (
-        "broken",
-        "'61 * * * *' is not a cron expression: Bad minute",
-    )
+    found = column(conn, "(state, error)", "bad")
+    assert found == ("broken", "'61 * * * *' is not a cron expression: Bad minute")
     assert keep(conn, at("03-01 11:00")) == 1
     assert setting(conn, "bad", spec={"cron": ["1 * * * *"]})
     assert keep(conn, at("03-01 11:01")) == 1

@@ -59,9 +59,8 @@ def test_sql_reads_each_slot_by_its_name(db: psycopg.Connection, name: str) -> N
     reader = protocol.READERS[name]
     sent = {slot: SAMPLES[kind][0] for slot, _, kind, _ in slots(reader)}
     found = read(db, name, reader.wire, sent if reader.of_objects else [*sent.values()])
-    assert {k: v for k, v in found.items() if k not in (reader.numbered, reader.whole)} == {
-        column: SAMPLES[kind][1] for _, column, kind, _ in slots(reader)
-    }
+    got = {k: v for k, v in found.items() if k not in (reader.numbered, reader.whole)}
+    assert got == {column: SAMPLES[kind][1] for _, column, kind, _ in slots(reader)}
     if reader.numbered:
         assert found[reader.numbered] == 1
 
@@ -154,18 +153,13 @@ def test_a_flush_is_written_as_it_is_described() -> None:
     assert [protocol.UnitRow(*row) for row in batch["units"]] == [
         protocol.UnitRow(9, 4, 2, "c", "step", '"long"', None, 5_000_000, 3.0, 77, "key")
     ]
-    assert [protocol.EndRow(*row) for row in batch["ends"]] == [
-        protocol.EndRow(9, "completed", None, "1", None, 8, 77)
-    ]
-    assert [protocol.TakenRow(*row) for row in batch["taken"]] == [
-        protocol.TakenRow(9, 8, "paid", 31),
-        protocol.TakenRow(9, 8, "2", 32, "c"),
-    ]
-    assert [protocol.ReturnedRow(*row) for row in batch["returned"]] == [
-        protocol.ReturnedRow(9, 8, 2, 3, "no fit")
-    ]
-    assert [protocol.ReplyRow(*row) for row in batch["replies"]] == [
-        protocol.ReplyRow(9, 8, "u", 33, 4, "completed", None)
-    ]
+    found = [protocol.EndRow(*row) for row in batch["ends"]]
+    assert found == [protocol.EndRow(9, "completed", None, "1", None, 8, 77)]
+    found = [protocol.TakenRow(*row) for row in batch["taken"]]
+    assert found == [protocol.TakenRow(9, 8, "paid", 31), protocol.TakenRow(9, 8, "2", 32, "c")]
+    found = [protocol.ReturnedRow(*row) for row in batch["returned"]]
+    assert found == [protocol.ReturnedRow(9, 8, 2, 3, "no fit")]
+    found = [protocol.ReplyRow(*row) for row in batch["replies"]]
+    assert found == [protocol.ReplyRow(9, 8, "u", 33, 4, "completed", None)]
     assert [protocol.DrawRow(*row) for row in batch["draws"]] == [protocol.DrawRow(9, None)]
     assert batch["kin"] == batch["gated"] == batch["awaiting"] == batch["locking"] == [9]

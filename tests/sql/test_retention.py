@@ -70,12 +70,8 @@ def test_runs_that_ended_long_ago_go_with_all_that_is_known_of_them(db: Conn) ->
     set_clock(db, T0 + 20 * DAY)
     assert drop(db, T0 + 5 * DAY, most=2) == 5
     assert keys(db) == {"new", "open"}
-    assert {table: count(db, table) for table in HISTORY} == {
-        **dict.fromkeys(HISTORY, 0),
-        "run": 2,
-        "outcome": 1,
-        "run_key": 2,
-    }
+    found = {table: count(db, table) for table in HISTORY}
+    assert found == {**dict.fromkeys(HISTORY, 0), "run": 2, "outcome": 1, "run_key": 2}
     assert sum(rows(db, "select runs from pgflow.dropped_history")) == 5
     assert start(db, key="old-1").is_new
 

@@ -259,9 +259,8 @@ def test_only_changed_files_are_applied_again_and_then_the_privileges(installed)
     report = schema.install(installed, newer)
     assert report.sources == ("core/clock", "privileges")
     assert report.migrations == ()
-    assert installed.execute(
-        "select obj_description('pgflow.now_()'::regprocedure)"
-    ).fetchone() == ("changed",)
+    found = installed.execute("select obj_description('pgflow.now_()'::regprocedure)").fetchone()
+    assert found == ("changed",)
 
 
 @pytest.mark.full
@@ -723,9 +722,8 @@ def test_the_script_run_twice_fails_and_harms_nothing(empty_dsn, installed):
 
 def test_every_file_is_ascii_so_that_any_client_encoding_will_do():
     assets = schema.own_assets()
-    assert [
-        file.name for file in (*assets.migrations, *assets.sources) if not file.text.isascii()
-    ] == []
+    found = [file.name for file in (*assets.migrations, *assets.sources) if not file.text.isascii()]
+    assert found == []
 
 
 @pytest.mark.full
@@ -750,10 +748,8 @@ def test_a_role_that_may_make_roles_hands_the_schema_to_their_owner(login, bare_
     with connect(bare_dsn) as admin:
         assert owners(admin) == {"pgflow_owner"}
     with connect(dsn) as conn:
-        assert schema.install(conn, changed_assets(clock="\n-- newer\n")).sources == (
-            "core/clock",
-            "privileges",
-        )
+        found = schema.install(conn, changed_assets(clock="\n-- newer\n")).sources
+        assert found == ("core/clock", "privileges")
 
 
 def granted_roles(conn: psycopg.Connection) -> set[str]:
@@ -780,12 +776,8 @@ def test_a_plain_role_installs_without_roles_and_says_what_an_administrator_must
         assert granted_roles(administrator) == set()
         report = schema.migrate_dsn(dsn)
         assert (report.migrations, report.sources, report.advice) == ((), ("privileges",), ())
-        assert granted_roles(administrator) == {
-            "pgflow_client",
-            "pgflow_worker",
-            "pgflow_operator",
-            "pgflow_tenant",
-        }
+        found = granted_roles(administrator)
+        assert found == {"pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_tenant"}
     assert schema.migrate_dsn(dsn).already_current
 
 
@@ -904,12 +896,8 @@ def test_roles_that_were_dropped_are_made_again(bare_dsn):
     report = schema.migrate_dsn(bare_dsn)
     assert (report.roles_created, report.sources) == (("pgflow_client",), ("privileges",))
     with connect(bare_dsn) as superuser:
-        assert granted_roles(superuser) == {
-            "pgflow_client",
-            "pgflow_worker",
-            "pgflow_operator",
-            "pgflow_tenant",
-        }
+        found = granted_roles(superuser)
+        assert found == {"pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_tenant"}
 
 
 def declared_grants() -> dict[str, set[str]]:

@@ -135,10 +135,8 @@ def test_whoever_reads_with_a_snapshot_from_before_finds_the_journal(
     ):
         one(reader, "select count(*) from pgflow.run_key")
         assert len(rows(conn, SHRINK)) == 1
-        assert (
-            one(reader, "select count(*) from pgflow.unit where run_id = %s", old.run_id)
-            == OLD_UNITS
-        )
+        found = one(reader, "select count(*) from pgflow.unit where run_id = %s", old.run_id)
+        assert found == OLD_UNITS
 
 
 @pytest.mark.full
@@ -151,10 +149,8 @@ def test_a_commit_of_the_run_that_is_moved_waits_and_counts(
             sent = worker.do(commit, flush(old, unit("c", OLD_UNITS + 1, "late")))
             worker.until_waiting(conn)
         sent.result(HANG_SECONDS)
-    assert [row[3] for row in rows(conn, JOURNAL, old.run_id)] == [
-        *(f"step-{n}" for n in range(1, OLD_UNITS + 1)),
-        "late",
-    ]
+    found = [row[3] for row in rows(conn, JOURNAL, old.run_id)]
+    assert found == [*(f"step-{n}" for n in range(1, OLD_UNITS + 1)), "late"]
     assert old.seq == OLD_UNITS + 1
 
 
@@ -227,10 +223,8 @@ def test_more_rows_than_may_be_moved_stay_and_the_doctor_says_so(
     assert f"max_units => {OLD_UNITS}" in found["do"]
     prune = ("prune", "--older-than", "0s", "--yes")
     assert pgflow(dsn, *prune, "--move-at-most", str(OLD_UNITS - 1)).data["shrunk"] == 0
-    assert (
-        pgflow(dsn, *prune, tty=True).out.strip()
-        == "0 runs removed, and 1 partition of the journal shrunk"
-    )
+    got = pgflow(dsn, *prune, tty=True).out.strip()
+    assert got == "0 runs removed, and 1 partition of the journal shrunk"
     (found,) = [row for row in pgflow(dsn, "doctor", "--json").data if row["check"] == "journal"]
     assert (found["level"], kept_large(conn)) == ("ok", [])
 
@@ -244,9 +238,8 @@ def test_an_index_that_is_larger_than_its_table_is_shrunk_too(conn: Conn) -> Non
     assert one(
         conn, "select pg_relation_size('pgflow.unit_0') < pg_relation_size('pgflow.unit_0_pkey')"
     )
-    assert rows(conn, "select partition from pgflow.shrink_journal(min_bytes => 65536)") == [
-        "unit_0"
-    ]
+    found = rows(conn, "select partition from pgflow.shrink_journal(min_bytes => 65536)")
+    assert found == ["unit_0"]
     assert one(conn, "select pg_relation_size('pgflow.unit_0_pkey')") <= 16384
     assert len(rows(conn, JOURNAL, old.run_id)) == 2
 
@@ -266,9 +259,8 @@ def test_units_of_more_bytes_than_may_be_moved_stay(conn: Conn, old: Claim) -> N
     conn.execute("vacuum pgflow.unit_0")
     assert rows(conn, SHRINK) == []
     assert kept_large(conn) == [("unit_0", "units", OLD_UNITS + 65, 0)]
-    assert rows(conn, "select partition from pgflow.shrink_journal(max_bytes => null)") == [
-        "unit_0"
-    ]
+    found = rows(conn, "select partition from pgflow.shrink_journal(max_bytes => null)")
+    assert found == ["unit_0"]
     assert len(rows(conn, JOURNAL, old.run_id)) == OLD_UNITS + 65
 
 

@@ -168,12 +168,8 @@ def test_a_claim_tells_what_few_runs_have_and_nothing_of_a_plain_one(db: Conn) -
 
 def test_a_claim_leaves_a_lease_with_its_worker(db: Conn) -> None:
     started, worker, claimed = claim_one_with_everything(db)
-    assert one(db, "select token, worker_id, lane_id, attempt from pgflow.lease") == (
-        claimed.token,
-        worker,
-        started.lane_id,
-        1,
-    )
+    found = one(db, "select token, worker_id, lane_id, attempt from pgflow.lease")
+    assert found == (claimed.token, worker, started.lane_id, 1)
 
 
 def test_a_claim_tells_of_mail_that_cannot_wait(db: Conn) -> None:
@@ -183,12 +179,8 @@ def test_a_claim_tells_of_mail_that_cannot_wait(db: Conn) -> None:
         db.execute("select pgflow.release_runs(%s, %s)", ([run.run_id], [run.token]))
     sqlkit.send(db, "signal", "x")
     db.execute("select pgflow.cancel_run('cancel'), pgflow.pause_run('pause')")
-    assert {c.key: c.has_mail for c in claim(db, 9)} == {
-        "none": False,
-        "signal": False,
-        "cancel": True,
-        "pause": True,
-    }
+    found = {c.key: c.has_mail for c in claim(db, 9)}
+    assert found == {"none": False, "signal": False, "cancel": True, "pause": True}
 
 
 # ---------------------------------------------------------------- planner
@@ -740,9 +732,8 @@ def test_runs_handed_back_are_ready_and_the_attempt_is_not_counted(db: Conn) -> 
 def test_only_the_holder_of_the_token_hands_a_run_back(db: Conn) -> None:
     mine, other = sqlkit.begin(db), sqlkit.begin(db)
     query = "select pgflow.release_runs(%s, %s)"
-    assert one(db, query, [other.run_id, mine.run_id, 999], [mine.token, mine.token, 1]) == [
-        mine.run_id
-    ]
+    found = one(db, query, [other.run_id, mine.run_id, 999], [mine.token, mine.token, 1])
+    assert found == [mine.run_id]
     assert status(db, other.run_id) == "running"
     assert one(db, query, [mine.run_id], [mine.token]) == []
     assert one(db, query, [], []) == []

@@ -128,9 +128,8 @@ def test_a_seq_taken_under_another_token_is_lost(db: Conn) -> None:
     commit(db, flush(zombie, unit(payload='"old"')))
     reap(db, zombie)
     holder = claim_one(db)
-    assert commit(db, flush(holder, unit(payload='"new"'), expected=0), careful=True).bad == {
-        holder.run_id: "lost"
-    }
+    found = commit(db, flush(holder, unit(payload='"new"'), expected=0), careful=True).bad
+    assert found == {holder.run_id: "lost"}
     assert units_of(db, holder) == [(1, '"old"')]
 
 
@@ -203,9 +202,8 @@ def test_a_run_locked_by_another_transaction_is_busy_and_not_waited_for(
                 flush(b, unit()),
             )
             assert answer.bad == {a.run_id: "busy"}
-            assert commit(committer, flush(a, unit(), expected=0), careful=True).bad == {
-                a.run_id: "busy"
-            }
+            found = commit(committer, flush(a, unit(), expected=0), careful=True).bad
+            assert found == {a.run_id: "busy"}
             assert (
                 one(
                     committer,
@@ -215,9 +213,8 @@ def test_a_run_locked_by_another_transaction_is_busy_and_not_waited_for(
                 )
                 == "busy"
             )
-        assert commit(committer, flush(a, unit(), expected=0), careful=True).bad == {
-            a.run_id: "already"
-        }
+        found = commit(committer, flush(a, unit(), expected=0), careful=True).bad
+        assert found == {a.run_id: "already"}
     assert units_of(conn, a) == [(1, '"theirs"')]
     assert units_of(conn, b) == [(1, "null")]
 
@@ -240,9 +237,8 @@ def test_the_same_flush_sent_again_while_it_is_on_its_way_waits_for_itself(
         for answer in sent:
             with pytest.raises(errors.UniqueViolation):
                 answer.result(HANG_SECONDS)
-    assert read_answer(one(conn, "select pgflow.commit_units(%s, true)", again)).bad == {
-        run.run_id: "already"
-    }
+    found = read_answer(one(conn, "select pgflow.commit_units(%s, true)", again)).bad
+    assert found == {run.run_id: "already"}
     assert units_of(conn, run) == [(1, "1")]
 
 
@@ -250,9 +246,8 @@ def test_a_wrong_token_is_lost_at_once_though_the_lease_is_locked(dsn: str, conn
     run = begin(conn)
     with connect(dsn) as committer, conn.transaction():
         commit(conn, flush(run, unit()))
-        assert commit(committer, flush(run, unit(), token=7, expected=0)).bad == {
-            run.run_id: "lost"
-        }
+        found = commit(committer, flush(run, unit(), token=7, expected=0)).bad
+        assert found == {run.run_id: "lost"}
 
 
 def test_of_a_mixed_batch_the_good_are_committed_and_the_others_named(dsn: str, conn: Conn) -> None:
@@ -368,9 +363,8 @@ def test_payloads_keep_their_exact_text(db: Conn) -> None:
     run = begin(db)
     commit(db, flush(run, *(unit(call=n, payload=text) for n, text in enumerate(EXACT, 1))))
     assert [payload for _, payload in units_of(db, run)] == EXACT
-    assert [
-        row[4] for row in json.loads(one(db, "select pgflow.load_units(%s, 0)", run.run_id))
-    ] == EXACT
+    found = [row[4] for row in json.loads(one(db, "select pgflow.load_units(%s, 0)", run.run_id))]
+    assert found == EXACT
     for n, text in enumerate(EXACT, 1):
         assert one(db, "select payload from pgflow.read_unit(%s, %s)", run.run_id, n) == text
 
@@ -379,9 +373,8 @@ def test_outcomes_keep_their_exact_text(db: Conn) -> None:
     for text in EXACT:
         run = begin(db, "exact")
         finish(db, run, output=text)
-        assert (
-            one(db, "select output::text from pgflow.outcome where run_id = %s", run.run_id) == text
-        )
+        found = one(db, "select output::text from pgflow.outcome where run_id = %s", run.run_id)
+        assert found == text
         assert one(db, "select output from pgflow.results(%s)", [run.chain_id]) == text
 
 
@@ -454,12 +447,8 @@ def test_the_end_takes_away_what_only_served_the_open_run(db: Conn) -> None:
     db.execute("select pgflow.beat_step(%s, %s, 1, 1, '{}')", (run.run_id, run.token))
     send(db, "k", "never read")
     finish(db, run)
-    assert [count(db, table) for table in ("deadline", "step_beat", "lease", "signal")] == [
-        0,
-        0,
-        0,
-        0,
-    ]
+    found = [count(db, table) for table in ("deadline", "step_beat", "lease", "signal")]
+    assert found == [0, 0, 0, 0]
     assert sqlkit.undelivered(db, run.chain_id) == [("s", "never read")]
 
 
@@ -596,14 +585,11 @@ def test_a_reaper_leaves_a_run_whose_commit_is_on_its_way_for_later(dsn: str, co
             commit(conn, flush(run, unit()))
             assert one(reaper, query, run.worker, 0) == 0
             assert {status(reaper, held.run_id) for held in (run, other)} == {"running"}
-        assert (run.worker, -1) in rows(
-            reaper, "select worker_id, beat from pgflow.observe_workers()"
-        )
+        found = rows(reaper, "select worker_id, beat from pgflow.observe_workers()")
+        assert (run.worker, -1) in found
         assert one(reaper, query, run.worker, -1) == 2
-    assert rows(conn, "select last_seq, suspect from pgflow.ready order by run_id") == [
-        (1, 0),
-        (0, 1),
-    ]
+    found = rows(conn, "select last_seq, suspect from pgflow.ready order by run_id")
+    assert found == [(1, 0), (0, 1)]
 
 
 def test_a_reaper_leaves_a_run_that_is_just_being_parked_and_takes_the_others(
@@ -733,9 +719,8 @@ def test_the_direct_path_records_what_a_batch_would(db: Conn) -> None:
       select seq, call, kind, name, payload::text, starts::text, at, recorded_at, due_at, token = %s from pgflow.unit
       where run_id = %s order by seq
     """
-    assert rows(db, query, direct.token, direct.run_id) == rows(
-        db, query, batch.token, batch.run_id
-    )
+    found = rows(db, query, direct.token, direct.run_id)
+    assert found == rows(db, query, batch.token, batch.run_id)
 
 
 def test_the_direct_path_is_fenced_as_a_batch_is(db: Conn) -> None:
@@ -776,19 +761,11 @@ def test_a_finish_and_the_next_claims_are_one_transaction(dsn: str, conn: Conn) 
         )
         assert answer.raw is None
         assert [c.run_id for c in claims] == nexts[:2]
-        assert [status(conn, run_id) for run_id in (done.run_id, *nexts)] == [
-            "completed",
-            "running",
-            "running",
-            "queued",
-        ]
+        found = [status(conn, run_id) for run_id in (done.run_id, *nexts)]
+        assert found == ["completed", "running", "running", "queued"]
     with connect(dsn) as other:
-        assert [status(other, run_id) for run_id in (done.run_id, *nexts)] == [
-            "running",
-            "queued",
-            "queued",
-            "queued",
-        ]
+        found = [status(other, run_id) for run_id in (done.run_id, *nexts)]
+        assert found == ["running", "queued", "queued", "queued"]
 
 
 def test_the_answer_of_the_commit_comes_though_nothing_is_claimed(db: Conn) -> None:
@@ -811,11 +788,8 @@ def test_the_answer_of_the_commit_comes_once_however_many_runs_are_claimed(db: C
     found = db.execute(
         query, (document_, register(db), sqlkit.all_lanes(db), sqlkit.tokens(3))
     ).fetchall()
-    assert [(answer is not None, run_id is not None) for answer, run_id in found] == [
-        (True, True),
-        (False, True),
-        (False, True),
-    ]
+    got = [(answer is not None, run_id is not None) for answer, run_id in found]
+    assert got == [(True, True), (False, True), (False, True)]
 
 
 def test_a_run_that_a_commit_makes_ready_can_be_claimed_in_the_same_call(db: Conn) -> None:
@@ -943,9 +917,8 @@ def test_a_fence_holds_the_lease_until_the_commit(dsn: str, ledger: Conn) -> Non
             fence(app, flush(run, unit()))
             assert one(other, "select reclaimed from pgflow.reap_worker(%s, 0)", run.worker) == 0
             ends = ("completed", None, "1", None)
-            assert commit(other, flush(run, unit(), expected=0, outcome=ends)).bad == {
-                run.run_id: "busy"
-            }
+            found = commit(other, flush(run, unit(), expected=0, outcome=ends)).bad
+            assert found == {run.run_id: "busy"}
         assert one(other, "select reclaimed from pgflow.reap_worker(%s, -1)", run.worker) == 1
     assert one(ledger, "select last_seq, suspect from pgflow.ready") == (1, 0)
 

@@ -297,9 +297,8 @@ def test_a_pause_holds_a_run_only_when_no_body_runs_and_nothing_has_happened(db:
     answer = commit(db, flush(run, signals=[[3, "paid"]], park=True, idle=True))
     assert (answer.place_of(run), answer.settled[run.run_id]["pause"]) == ("leased", True)
     assert len(answer.units_of(run)) == 1
-    assert (
-        commit(db, flush(run, signals=[[4, "paid"]], park=True, idle=True)).place_of(run) == "held"
-    )
+    found = commit(db, flush(run, signals=[[4, "paid"]], park=True, idle=True)).place_of(run)
+    assert found == "held"
     assert operators(db, run.run_id) == [("pause", ME, WHY), ("pause", "bob (postgres)", "really")]
     assert mailbox(db, run.chain_id) == []
     assert one(db, "select last_seq, state from pgflow.held") == (5, "paused")
@@ -338,11 +337,8 @@ def test_a_forced_cancel_ends_a_run_with_its_holders_next_question(db: Conn) -> 
         ),
     )
     assert (answer.place_of(run), answer.units_of(run)) == ("ended", [])
-    assert one(db, "select status, reason, token from pgflow.outcome") == (
-        "cancelled",
-        WHY,
-        run.token,
-    )
+    found = one(db, "select status, reason, token from pgflow.outcome")
+    assert found == ("cancelled", WHY, run.token)
     assert [kind for _, _, kind, _, _ in journal(db, run.run_id)] == ["c", "c", "o"]
     assert undelivered(db, run.chain_id) == [("s", "paid")]
     assert count(db, "run") == 1

@@ -77,23 +77,15 @@ def test_the_run_that_waits_for_it_is_ready_and_the_signal_in_its_mailbox(db: Co
     set_clock(db, T0 + seconds(5))
     assert deliver(db, run.key, "paid", EXACT) == (run.chain_id, run.lane_id)
     assert status(db, run.run_id) == "queued"
-    assert one(db, "select sent_at, payload::text, sent_by = session_user from pgflow.signal") == (
-        T0 + seconds(5),
-        EXACT,
-        True,
-    )
-    assert one(db, "select last_seq, attempt, has_begun, ready_at from pgflow.ready") == (
-        1,
-        0,
-        True,
-        T0 + seconds(5),
-    )
+    found = one(db, "select sent_at, payload::text, sent_by = session_user from pgflow.signal")
+    assert found == (T0 + seconds(5), EXACT, True)
+    found = one(db, "select last_seq, attempt, has_begun, ready_at from pgflow.ready")
+    assert found == (1, 0, True, T0 + seconds(5))
     assert [count(db, table) for table in ("nudge", "wait", "timer", "parked")] == [0] * 4
     assert not unsound(db)
     again = claim_one(db)
-    assert commit(db, still_waits(again, "paid", 1, 1)).units_of(again) == [
-        [2, 1, "S", "paid", EXACT]
-    ]
+    found = commit(db, still_waits(again, "paid", 1, 1)).units_of(again)
+    assert found == [[2, 1, "S", "paid", EXACT]]
 
 
 def test_others_see_the_signal_and_the_place_at_once(dsn: str, conn: Conn) -> None:
@@ -312,9 +304,8 @@ def test_what_a_batch_takes_leaves_the_mailbox_with_its_unit(db: Conn) -> None:
     assert one(db, "select pgflow.commit_units(%s)", taking(run, first)) is None
     assert journal(db, run.run_id) == [(1, 1, "S", "paid", "1")]
     assert rows(db, "select payload::text from pgflow.signal") == ["2"]
-    assert one(db, "select pgflow.commit_units(%s, true)", taking(run, first)) == {
-        "bad": [[run.run_id, "already"]]
-    }
+    found = one(db, "select pgflow.commit_units(%s, true)", taking(run, first))
+    assert found == {"bad": [[run.run_id, "already"]]}
     assert count(db, "signal") == 1
 
 
@@ -357,9 +348,8 @@ def test_of_a_mixed_batch_only_the_good_take_their_signals(db: Conn) -> None:
         **batches[0],
         **{part: batches[0][part] + batches[1][part] for part in ("runs", "units", "taken")},
     }
-    assert one(db, "select pgflow.commit_units(%s)", json.dumps(batch))["bad"] == [
-        [lost.run_id, "lost"]
-    ]
+    found = one(db, "select pgflow.commit_units(%s)", json.dumps(batch))["bad"]
+    assert found == [[lost.run_id, "lost"]]
     assert rows(db, "select chain_id from pgflow.signal") == [lost.chain_id]
     assert journal(db, lost.run_id) == []
 

@@ -286,14 +286,12 @@ def test_new_keys_are_the_stems_of_their_runs_and_not_looked_for(db: Conn) -> No
     batch = [(key, "{}") for key in new_keys(3)]
     runs = start_many(db, batch, keys_are_new=True)
     assert [(run.run_key, run.is_new) for run in runs] == [(key, True) for key, _ in batch]
-    assert rows(db, "select key, root::text from pgflow.run_key order by chain_id") == [
-        (key, key) for key, _ in batch
-    ]
+    found = rows(db, "select key, root::text from pgflow.run_key order by chain_id")
+    assert found == [(key, key) for key, _ in batch]
     with pytest.raises(errors.UniqueViolation), db.transaction():
         start_many(db, [(new_keys(1)[0], "{}"), *batch], keys_are_new=True)
-    assert [(again.run_id, again.is_new) for again in start_many(db, batch)] == [
-        (run.run_id, False) for run in runs
-    ]
+    found = [(again.run_id, again.is_new) for again in start_many(db, batch)]
+    assert found == [(run.run_id, False) for run in runs]
 
 
 @pytest.mark.parametrize("key", ["order-1", None])
@@ -584,14 +582,8 @@ def test_hostile_names_are_stored_verbatim(db: Conn) -> None:
         query = (
             "select workflow, queue, key, tenant, labels, input from pgflow.runs where run_id = %s"
         )
-        assert one(db, query, started.run_id) == (
-            text,
-            text,
-            text,
-            text,
-            {text: text},
-            {text: text},
-        )
+        found = one(db, query, started.run_id)
+        assert found == (text, text, text, text, {text: text}, {text: text})
         assert claimed.extra is not None
         assert claimed.extra["metadata"] == {text: text}
         assert (

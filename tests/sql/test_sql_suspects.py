@@ -246,10 +246,8 @@ def test_one_that_is_alone_among_fresh_runs_is_found(db: Conn) -> None:
     db.execute("update pgflow.ready set suspect = 1 where run_id = any(%s)", (others[3:],))
     die(db, claim(db, 9)[0].worker)
     assert rows(db, "select run_id from pgflow.held") == [guilty]
-    assert rows(db, "select suspect, company from pgflow.ready order by run_id") == [
-        *[(1, 0)] * 3,
-        *[(2, 2)] * 2,
-    ]
+    found = rows(db, "select suspect, company from pgflow.ready order by run_id")
+    assert found == [*[(1, 0)] * 3, *[(2, 2)] * 2]
 
 
 def test_two_suspects_of_which_one_has_lived_on_are_not_found_guilty_together(db: Conn) -> None:

@@ -110,10 +110,8 @@ def test_every_run_is_seen_once_and_a_chain_by_its_newest_generation(db: Conn) -
     commit(db, flush(begin(db, key="k"), **{"continue": "{}"}))
     commit(db, flush(claim_one(db), **{"continue": '{"n": 3}'}))
     start(db, key="other")
-    assert rows(db, "select key, generation, status, input from pgflow.runs order by key") == [
-        ("k", 3, "queued", {"n": 3}),
-        ("other", 1, "queued", {}),
-    ]
+    found = rows(db, "select key, generation, status, input from pgflow.runs order by key")
+    assert found == [("k", 3, "queued", {"n": 3}), ("other", 1, "queued", {})]
 
 
 def test_a_run_that_waits_for_several_things_names_them(db: Conn) -> None:
@@ -130,11 +128,8 @@ def test_a_run_that_waits_for_several_things_names_them(db: Conn) -> None:
         {"signals": ["a b"], "children": 1},
     )
     start(db, key="late", run_at=T0 + seconds(5.5))
-    assert one(db, "select status, reason, reason_code from pgflow.runs where key = 'late'") == (
-        "waiting",
-        "until 2030-01-01T00:00:05Z",
-        "timer",
-    )
+    found = one(db, "select status, reason, reason_code from pgflow.runs where key = 'late'")
+    assert found == ("waiting", "until 2030-01-01T00:00:05Z", "timer")
 
 
 def tables_read(conn: Conn, query: str) -> set[str]:
@@ -220,9 +215,8 @@ def test_every_kind_of_unit_has_a_name_and_every_name_a_kind(db: Conn) -> None:
     )
     kinds = rows(db, "select kind from pgflow.unit_kind")
     assert sorted(kinds) == sorted(set(allowed.split("'")[1::2]))
-    assert len(
-        {kind for (kind,) in db.execute("select name from pgflow.unit_kind").fetchall()}
-    ) == len(kinds)
+    found = len({kind for (kind,) in db.execute("select name from pgflow.unit_kind").fetchall()})
+    assert found == len(kinds)
 
 
 STEP = "select call, step, status, attempts, started_at, ended_at, output, error, idempotency_key from pgflow.steps where key = 'k' order by call"
@@ -290,11 +284,8 @@ def test_a_step_that_another_worker_did_again_was_begun_more_than_once(db: Conn)
         ("both", "completed", 3),
     ]
     for repeated in ("steps where attempts > 1", "repeated_steps"):
-        assert rows(db, f"select step from pgflow.{repeated} order by call") == [
-            "cut",
-            "failed",
-            "both",
-        ]
+        found = rows(db, f"select step from pgflow.{repeated} order by call")
+        assert found == ["cut", "failed", "both"]
 
 
 def test_a_run_whose_only_trouble_was_a_lost_worker_has_repeated_steps(db: Conn) -> None:
@@ -314,9 +305,8 @@ def test_a_run_whose_only_trouble_was_a_lost_worker_has_repeated_steps(db: Conn)
             db, flush(second, unit("c", 1 if is_lost else 2, "step" if is_lost else "other", "1"))
         )
         finish(db, second)
-    assert rows(db, "select key, step, attempts from pgflow.repeated_steps") == [
-        ("lost", "step", 2)
-    ]
+    found = rows(db, "select key, step, attempts from pgflow.repeated_steps")
+    assert found == [("lost", "step", 2)]
 
 
 def test_a_page_of_steps_reads_the_runs_of_that_page_only(db: Conn) -> None:
@@ -435,9 +425,8 @@ def test_results_follow_a_chain_to_its_end(db: Conn) -> None:
     commit(db, flush(first, **{"continue": "{}"}))
     assert rows(db, "select status from pgflow.results(%s)", [first.chain_id]) == []
     finish(db, claim_one(db), output="2")
-    assert rows(db, "select chain_id, output from pgflow.results(%s)", [first.chain_id]) == [
-        (first.chain_id, "2")
-    ]
+    found = rows(db, "select chain_id, output from pgflow.results(%s)", [first.chain_id])
+    assert found == [(first.chain_id, "2")]
 
 
 @pytest.mark.parametrize(
@@ -509,10 +498,8 @@ def test_a_tenant_asks_for_its_own_runs(db: Conn) -> None:
     assert [
         one(db, "select status, output from pgflow.result('k', %s)", tenant) for tenant in "ab"
     ] == [("running", None), ("completed", "b")]
-    assert [one(db, "select pgflow.run_status('k', %s)", tenant) for tenant in "ab"] == [
-        "running",
-        "completed",
-    ]
+    found = [one(db, "select pgflow.run_status('k', %s)", tenant) for tenant in "ab"]
+    assert found == ["running", "completed"]
 
 
 def test_whoever_reads_while_a_run_moves_sees_it_in_one_place(dsn: str, conn: Conn) -> None:

@@ -515,18 +515,12 @@ def test_each_signal_goes_to_one_wait_in_the_order_of_sending(db: Conn) -> None:
         [[4, "paid"], [5, "other"]],
     ):
         taken += commit(db, flush(run, signals=waits, park=True, idle=True)).units_of(run)
-    assert [(call, name, payload) for _, call, _, name, payload in taken] == [
-        (1, "paid", "0"),
-        (2, "paid", "1"),
-        (3, "paid", "2"),
-        (5, "other", '"o"'),
-    ]
+    found = [(call, name, payload) for _, call, _, name, payload in taken]
+    assert found == [(1, "paid", "0"), (2, "paid", "1"), (3, "paid", "2"), (5, "other", '"o"')]
     assert [seq for seq, *_ in taken] == [1, 2, 3, 4]
     assert mailbox(db, run.chain_id) == []
-    assert (
-        commit(db, flush(run, signals=[[4, "paid"]], park=True, idle=True)).place_of(run)
-        == "parked"
-    )
+    found = commit(db, flush(run, signals=[[4, "paid"]], park=True, idle=True)).place_of(run)
+    assert found == "parked"
 
 
 def test_a_signal_goes_with_the_units_of_its_flush_or_stays(dsn: str, conn: Conn) -> None:
@@ -614,11 +608,8 @@ def test_due_timers_and_results_of_children_come_together_and_a_signal_alone(db:
         "park": True,
         "idle": True,
     }
-    assert [u[1:3] for u in commit(db, flush(run, **question)).units_of(run)] == [
-        [1, "T"],
-        [3, "K"],
-        [2, "T"],
-    ]
+    found = [u[1:3] for u in commit(db, flush(run, **question)).units_of(run)]
+    assert found == [[1, "T"], [3, "K"], [2, "T"]]
     assert [u[1:3] for u in commit(db, flush(run, signals=[[4, "a"], [5, "b"]])).units_of(run)] == [
         [4, "S"]
     ]
@@ -953,10 +944,8 @@ def test_a_run_that_never_began_ends_at_its_deadline(db: Conn) -> None:
     delayed = start(db, key="delayed", run_at=T0 + seconds(50), timeout_seconds=10)
     assert sorted(expire(db).ended) == [queued.run_id, delayed.run_id]
     for run_id in (queued.run_id, delayed.run_id):
-        assert one(db, "select status, reason from pgflow.outcome where run_id = %s", run_id) == (
-            "cancelled",
-            "deadline",
-        )
+        found = one(db, "select status, reason from pgflow.outcome where run_id = %s", run_id)
+        assert found == ("cancelled", "deadline")
         assert one(
             db, "select reason_code, reason_detail from pgflow.runs where run_id = %s", run_id
         ) == ("deadline", {"by": "pgflow"})
@@ -972,9 +961,8 @@ def test_a_run_that_waits_is_woken_at_its_deadline_to_clean_up(db: Conn) -> None
     again = claim_one(db)
     assert again.has_mail
     answer = commit(db, flush(again, timers=[[1, 1, "T"]], park=True, idle=True))
-    assert [(kind, json.loads(payload)) for _, _, kind, _, payload in answer.units_of(again)] == [
-        ("x", {"why": "deadline", "by": "pgflow", "reason": "deadline"})
-    ]
+    found = [(kind, json.loads(payload)) for _, _, kind, _, payload in answer.units_of(again)]
+    assert found == [("x", {"why": "deadline", "by": "pgflow", "reason": "deadline"})]
 
 
 def test_the_holder_of_a_run_is_told_of_its_deadline(db: Conn) -> None:
@@ -1054,10 +1042,8 @@ def test_a_grandchild_has_the_root_of_its_family(db: Conn) -> None:
     top, _ = begin_two_children(db)
     plain = claim_one(db)
     commit(db, flush(plain, children=[child(1, "grandchild")]))
-    assert (
-        one(db, "select root_run_id from pgflow.run where parent_run_id = %s", plain.run_id)
-        == top.run_id
-    )
+    found = one(db, "select root_run_id from pgflow.run where parent_run_id = %s", plain.run_id)
+    assert found == top.run_id
 
 
 @pytest.mark.parametrize(("ending", "expected"), [
@@ -1073,10 +1059,8 @@ def test_a_parent_hears_how_its_child_ended(
 ) -> None:
     parent = begin(db, "parent")
     commit(db, flush(parent, children=[child(7, "kid")]))
-    assert (
-        commit(db, flush(parent, child_calls=[7], park=True, idle=True)).place_of(parent)
-        == "parked"
-    )
+    found = commit(db, flush(parent, child_calls=[7], park=True, idle=True)).place_of(parent)
+    assert found == "parked"
     kid = claim_one(db)
     assert kid.extra is not None
     assert kid.extra["parent_run_id"] == parent.run_id
@@ -1117,9 +1101,8 @@ def test_children_are_waited_for_by_ranges_of_their_calls(db: Conn) -> None:
     assert status(db, parent.run_id) == "waiting"
     wake(db, *finish(db, kids[3]).wake)
     again = claim_one(db)
-    assert [
-        u[1] for u in commit(db, flush(again, child_calls="{[1,2],[5,5]}")).units_of(again)
-    ] == [5]
+    found = [u[1] for u in commit(db, flush(again, child_calls="{[1,2],[5,5]}")).units_of(again)]
+    assert found == [5]
     assert [u[1] for u in commit(db, flush(again, child_calls="{[1,3]}")).units_of(again)] == [3]
 
 
@@ -1175,14 +1158,8 @@ def test_what_a_batch_is_answered_is_what_its_runs_would_be_answered_alone(db: C
         "k4": "ended",
         "k5": "leased",
     }
-    assert [[u[1:3] for u in answer.units_of(run)] for run in runs] == [
-        [],
-        [[1, "T"]],
-        [[2, "S"]],
-        [],
-        [],
-        [],
-    ]
+    found = [[u[1:3] for u in answer.units_of(run)] for run in runs]
+    assert found == [[], [[1, "T"]], [[2, "S"]], [], [], []]
     assert sorted(answer.wake) == sorted([asleep.chain_id])
     assert count(db, "parked") == count(db, "held") == 1
     assert (told.run_id, paused.run_id, forced.run_id) == (
@@ -1220,15 +1197,10 @@ def test_the_end_of_a_parent_cancels_the_children_that_are_not_abandoned(
         answer = finish(db, parent, how)
     chains = dict(rows(db, "select key, chain_id from pgflow.run where parent_call is not null"))
     assert answer.wake == [chains["with"]]
-    assert {key: mailbox(db, chain) for key, chain in chains.items()} == {
-        "with": [("x", "cancel")],
-        "without": [],
-        "done": [],
-    }
-    assert one(db, "select payload->>'why', sent_by from pgflow.signal where kind = 'x'") == (
-        "the parent run ended",
-        "pgflow",
-    )
+    found = {key: mailbox(db, chain) for key, chain in chains.items()}
+    assert found == {"with": [("x", "cancel")], "without": [], "done": []}
+    found = one(db, "select payload->>'why', sent_by from pgflow.signal where kind = 'x'")
+    assert found == ("the parent run ended", "pgflow")
 
 
 def test_a_child_whose_call_was_given_up_is_cancelled(db: Conn) -> None:
@@ -1293,11 +1265,8 @@ def test_a_child_whose_key_is_taken_is_refused_to_its_parent_only(db: Conn) -> N
         db,
         flush(parent, children=[child(1, key="free"), child(2, key="taken"), child(3, key="free")]),
     )
-    assert [u[1:4] for u in answer.units_of(parent)] == [
-        [1, "k", "child"],
-        [2, "K", "child"],
-        [3, "K", "child"],
-    ]
+    found = [u[1:4] for u in answer.units_of(parent)]
+    assert found == [[1, "k", "child"], [2, "K", "child"], [3, "K", "child"]]
     refusal = json.loads(answer.units_of(parent)[1][4])
     assert refusal["status"] == "refused"
     assert refusal["error"]["type"] == "pgflow.errors.KeyConflict"

@@ -374,15 +374,10 @@ def test_other_code_tries_what_could_not_be_replayed_and_nothing_else(db: Conn) 
     start(db, "a", key="paused")
     sqlkit.wake(db, one(db, "select pgflow.pause_run('paused')"))
     assert one(db, "select pgflow.release_stuck(%s, %s)", ["a", "c"], ["new", "new"]) == 2
-    assert rows(db, "select run_id from pgflow.ready order by run_id") == [
-        old.run_id,
-        unknown.run_id,
-    ]
-    assert rows(db, "select run_id from pgflow.held where state = 'stuck' order by run_id") == [
-        same.run_id,
-        other.run_id,
-        refused.run_id,
-    ]
+    found = rows(db, "select run_id from pgflow.ready order by run_id")
+    assert found == [old.run_id, unknown.run_id]
+    found = rows(db, "select run_id from pgflow.held where state = 'stuck' order by run_id")
+    assert found == [same.run_id, other.run_id, refused.run_id]
     assert one(db, "select last_seq, attempt, suspect from pgflow.ready limit 1") == (1, 0, 0)
     assert one(db, "select pgflow.release_stuck(%s, %s)", ["a"], ["new"]) == 0
     assert one(db, "select pgflow.release_stuck('{}', '{}')") == 0

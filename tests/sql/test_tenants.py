@@ -289,9 +289,8 @@ def test_no_condition_of_a_reader_sees_a_row_of_another_tenant(filled: Conn) -> 
     seen: list[str] = []
     filled.add_notice_handler(lambda told: seen.append(told.message_primary or ""))
     with acting_as(filled, "h_acme"):
-        assert rows(filled, "select key from pgflow.own_runs where pg_temp.leak(key)") == [
-            "acme-own"
-        ]
+        found = rows(filled, "select key from pgflow.own_runs where pg_temp.leak(key)")
+        assert found == ["acme-own"]
     assert set(seen) == {"acme-own"}
 
 

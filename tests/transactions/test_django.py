@@ -241,10 +241,8 @@ def test_a_nested_block_that_raises_takes_its_start_with_it(
             raise ValueError("no")
         with transaction.atomic():
             flow.app.using(connection).start(wait_for_go.options(key="kept too"))
-    assert conn.execute("select key from pgflow.runs order by key").fetchall() == [
-        ("kept",),
-        ("kept too",),
-    ]
+    found = conn.execute("select key from pgflow.runs order by key").fetchall()
+    assert found == [("kept",), ("kept too",)]
 
 
 def test_the_end_of_the_outermost_block_wakes_the_worker_without_a_poll(dsn: str) -> None:

@@ -667,10 +667,8 @@ def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(
         with session.begin_nested():
             flow.app.using(session).start(wait_for_go.options(key="kept too"))
         session.commit()
-    assert conn.execute("select key from pgflow.runs order by key").fetchall() == [
-        ("kept",),
-        ("kept too",),
-    ]
+    found = conn.execute("select key from pgflow.runs order by key").fetchall()
+    assert found == [("kept",), ("kept too",)]
 
 
 @pytest.mark.full

@@ -327,16 +327,14 @@ def test_a_last_statement_that_fails_commits_nothing(dsn: str, conn: psycopg.Con
     with make_pool(ConnectOptions(dsn), "one connection", 1) as pool:
         provider = PsycopgProvider(pool)
         with provider.begin("serializable") as transaction:
-            assert transaction.execute("select current_setting('transaction_isolation')", ()) == [
-                ("serializable",)
-            ]
+            found = transaction.execute("select current_setting('transaction_isolation')", ())
+            assert found == [("serializable",)]
             transaction.connection.execute(TAKE, (1, "a"))
             with pytest.raises(psycopg.errors.DivisionByZero):
                 transaction.execute_and_commit("select 1 / %s::int", (0,))
         with provider.begin(None) as transaction:
-            assert transaction.execute("select n from stock where sku = %s::text", ("a",)) == [
-                (10,)
-            ]
+            found = transaction.execute("select n from stock where sku = %s::text", ("a",))
+            assert found == [(10,)]
 
 
 @pytest.mark.parametrize("reset", [None, "deallocate all", "discard all"])
@@ -377,9 +375,8 @@ def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(
             for n in range(40):
                 async with provider.begin_async(None) as transaction:
                     assert await transaction.execute("select %s::int", (n,)) == [(n,)]
-                    assert await transaction.execute_and_commit("select %s::text", (str(n),)) == [
-                        (str(n),)
-                    ]
+                    found = await transaction.execute_and_commit("select %s::text", (str(n),))
+                    assert found == [(str(n),)]
                 async with pool.connection() as connection:
                     cursor = await connection.execute(
                         "select name from pg_prepared_statements where name like '\\_pgflow%'",

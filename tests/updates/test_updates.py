@@ -1015,8 +1015,6 @@ async def test_an_update_can_be_redacted_whatever_became_of_it(
     with pytest.raises(WrongState, match="is redacted already, or holds no value"):
         await aflow.app.redact_update("o", "done", why="asked for")
     said = conn.execute("select payload->>'what', payload->>'by' from pgflow.unit where kind = 'Z'")
-    assert (
-        sorted(said.fetchall())
-        == [("unit", "ada (postgres)")] * 4 + [("update", "ada (postgres)")] * 2
-    )
+    found = sorted(said.fetchall())
+    assert found == [("unit", "ada (postgres)")] * 4 + [("update", "ada (postgres)")] * 2
     conn.execute("select pgflow.wake(null)")
