@@ -499,12 +499,8 @@ def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(
         "select name, payload from pgflow.timeline where event = 'operator'"
     ).fetchone()
     assert (name, said["by"], said["why"], said["effects"], said["was"]["status"]) == (
-        "rewind",
-        "ann (postgres)",
-        "the bill says cream",
-        "reuse",
-        "completed",
-    )
+        "rewind", "ann (postgres)", "the bill says cream", "reuse", "completed",
+    )  # fmt: skip
     assert (said["edit"]["seq"], said["edit"]["name"], said["origin"]["seq"]) == (at, "buy", at)
     assert said["edit"]["before"] != said["edit"]["after"]
     assert said["was"]["output"] == ["milk bought", "more than milk bought bought"]

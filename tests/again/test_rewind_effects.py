@@ -44,13 +44,8 @@ class World:
 @pytest.fixture(autouse=True)
 def world() -> None:
     World.there, World.calls, World.keys, World.trouble, World.known, World.prices = (
-        [],
-        [],
-        [],
-        {},
-        "there",
-        {},
-    )
+        [], [], [], {}, "there", {},
+    )  # fmt: skip
 
 
 def reach(act: str, item: str) -> None:

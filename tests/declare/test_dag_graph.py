@@ -93,11 +93,8 @@ def test_what_is_said_of_every_node_arrives():
     assert second.output_schema == {"type": "object"}
     assert second.budget == Budget(max_usd=1.5)
     assert second.agent == {
-        "model": "large",
-        "skills": ["a"],
-        "mcp": "x.json",
-        "context": {"resume": "third"},
-    }
+        "model": "large", "skills": ["a"], "mcp": "x.json", "context": {"resume": "third"},
+    }  # fmt: skip
     assert (second.position.file, second.position.line, second.position.column) == ("w.yaml", 6, 5)
 
 

@@ -63,16 +63,10 @@ def test_files_beyond_the_limit_are_not_left_out_in_silence(
     assert "c.yaml" in last.errors[0].message
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        "y=ab; echo ${y#$((x))}",
-        'declare -ai n; n+=("x")',
-        '[[ "x" -eq 1 ]]',
-        "[[ 'x' -eq 1 ]]",
-        "stdbuf -o0 $x",
-    ],
-)
+@pytest.mark.parametrize("use", [
+    "y=ab; echo ${y#$((x))}", 'declare -ai n; n+=("x")', '[[ "x" -eq 1 ]]', "[[ 'x' -eq 1 ]]",
+    "stdbuf -o0 $x",
+])  # fmt: skip
 def test_bash_that_would_evaluate_a_value_behind_quotes_is_refused(use: str) -> None:
     with pytest.raises(NotRewritable):
         rewrite(f'x="$a.output"\n{use}\n')

@@ -17,33 +17,24 @@ def read(folder: Path, wait: str) -> tuple[list[str], list[str]]:
     return [one.message for one in verdict.errors], [one.message for one in verdict.warnings]
 
 
-@pytest.mark.parametrize(
-    "wait",
-    [
-        "{duration_ms: 1000}",
-        "{until: '2026-12-01T09:00:00Z'}",
-        "{until: '2026-12-01T09:00:00+01:00'}",
-        "{event: ci-done, deadline_ms: 60000}",
-        "{attention: Sign the form.}",
-    ],
-)
+@pytest.mark.parametrize("wait", [
+    "{duration_ms: 1000}", "{until: '2026-12-01T09:00:00Z'}",
+    "{until: '2026-12-01T09:00:00+01:00'}", "{event: ci-done, deadline_ms: 60000}",
+    "{attention: Sign the form.}",
+])  # fmt: skip
 def test_each_kind_of_wait_is_sound(tmp_path: Path, wait: str) -> None:
     assert read(tmp_path, wait) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("wait", "why"),
-    [
-        ("{}", "exactly one of"),
-        ("{duration_ms: 1, attention: x}", "exactly one of"),
-        ("{duration_ms: 0}", "'wait.duration_ms' must be a positive number (ms)"),
-        ("{event: e}", "'wait.event' needs 'wait.deadline_ms'"),
-        ("{duration_ms: 5, deadline_ms: 5}", "'wait.event' needs 'wait.deadline_ms'"),
-        ("{until: tomorrow}", "a time with its zone"),
-        ("{until: '2026-12-01T09:00:00'}", "a time with its zone"),
-        ("{attention: ''}", "must not be empty"),
-    ],
-)
+@pytest.mark.parametrize(("wait", "why"), [
+    ("{}", "exactly one of"), ("{duration_ms: 1, attention: x}", "exactly one of"),
+    ("{duration_ms: 0}", "'wait.duration_ms' must be a positive number (ms)"),
+    ("{event: e}", "'wait.event' needs 'wait.deadline_ms'"),
+    ("{duration_ms: 5, deadline_ms: 5}", "'wait.event' needs 'wait.deadline_ms'"),
+    ("{until: tomorrow}", "a time with its zone"),
+    ("{until: '2026-12-01T09:00:00'}", "a time with its zone"),
+    ("{attention: ''}", "must not be empty"),
+])  # fmt: skip
 def test_a_wait_that_could_not_end_is_an_error(tmp_path: Path, wait: str, why: str) -> None:
     errors, _ = read(tmp_path, wait)
     assert len(errors) == 1

@@ -79,18 +79,12 @@ def test_a_node_without_a_stub_fails_if_it_would_have_run() -> None:
         ("c", "stubbed", None),
     ]
     assert (run.outcome, run.missing, run.unused, run.summary) == (
-        "failed",
-        ("a",),
-        ("b", "z"),
-        "C",
-    )
+        "failed", ("a",), ("b", "z"), "C",
+    )  # fmt: skip
     assert run.trace[0].as_json() == {
-        "id": "a",
-        "type": "prompt",
-        "state": "failed",
-        "reason": "Missing reachable stub for node 'a'",
-        "text": "go",
-    }
+        "id": "a", "type": "prompt", "state": "failed",
+        "reason": "Missing reachable stub for node 'a'", "text": "go",
+    }  # fmt: skip
 
 
 def test_a_run_in_which_all_is_skipped_completes() -> None:
@@ -101,18 +95,10 @@ def test_a_run_in_which_all_is_skipped_completes() -> None:
     assert (told(run), run.outcome) == ([("a", "skipped", "when_condition_false")], "completed")
 
 
-@pytest.mark.parametrize(
-    ("stub", "output"),
-    [
-        ("", ""),
-        (None, "null"),
-        (42.0, "42"),
-        (1e21, "1e+21"),
-        (True, "true"),
-        ([], "[]"),
-        ({"2": 1, "1": 2}, '{"1":2,"2":1}'),
-    ],
-)
+@pytest.mark.parametrize(("stub", "output"), [
+    ("", ""), (None, "null"), (42.0, "42"), (1e21, "1e+21"), (True, "true"), ([], "[]"),
+    ({"2": 1, "1": 2}, '{"1":2,"2":1}'),
+])  # fmt: skip
 def test_a_stub_may_be_any_value(stub: Any, output: str) -> None:
     assert play(prompt("a"), stubs={"a": stub}).trace[0].output == output
 
@@ -308,14 +294,9 @@ def group(rounds: int, **more: Any) -> Node:
 def test_a_group_tells_of_every_round_and_then_of_itself() -> None:
     run = play(prompt("a"), group(2), prompt("b", "g"), stubs={"a": "A", "x": "X", "y": "Y"})
     assert [(entry.id, entry.state, entry.iteration) for entry in run.trace] == [
-        ("a", "stubbed", None),
-        ("x", "stubbed", 1),
-        ("y", "stubbed", 1),
-        ("x", "stubbed", 2),
-        ("y", "stubbed", 2),
-        ("g", "failed", None),
-        ("b", "skipped", None),
-    ]
+        ("a", "stubbed", None), ("x", "stubbed", 1), ("y", "stubbed", 1), ("x", "stubbed", 2),
+        ("y", "stubbed", 2), ("g", "failed", None), ("b", "skipped", None),
+    ]  # fmt: skip
     assert run.trace[3].text == "A $LOOP_PREV.y.output"
     assert list(run.trace[1].as_json()) == [
         "id", "type", "state", "reason", "iteration", "text", "output",

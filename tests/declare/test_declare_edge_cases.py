@@ -31,30 +31,19 @@ CASES = [
 ]
 
 J = {
-    "status": "ok",
-    "value": 42,
-    "flag": True,
-    "nul": None,
-    "arr": [1, "b"],
-    "obj": {"k": 1},
+    "status": "ok", "value": 42, "flag": True, "nul": None, "arr": [1, "b"], "obj": {"k": 1},
     "neg": -3.5,
-}
+}  # fmt: skip
 OPTIONAL = {"type": "object", "properties": {"opt": {"type": "string"}}}
 OUTPUTS: Outputs = {
-    "a": Output("completed", "X"),
-    "n": Output("completed", "42"),
-    "j": Output("completed", json.dumps(J)),
-    "p": Output("completed", "some prose"),
-    "e": Output("completed", ""),
-    "nl": Output("completed", "X\n"),
-    "f": Output("failed", error="boom"),
-    "sk": Output("skipped"),
-    "d": completed({}, OPTIONAL),
-    "s": completed({"n": None}),
-    "arr": Output("completed", '[{"status":"ok"}]'),
+    "a": Output("completed", "X"), "n": Output("completed", "42"),
+    "j": Output("completed", json.dumps(J)), "p": Output("completed", "some prose"),
+    "e": Output("completed", ""), "nl": Output("completed", "X\n"),
+    "f": Output("failed", error="boom"), "sk": Output("skipped"), "d": completed({}, OPTIONAL),
+    "s": completed({"n": None}), "arr": Output("completed", '[{"status":"ok"}]'),
     "fence": Output("completed", 'Here it is:\n```json\n{"status": "ok"}\n```\nDone.'),
     "a-b": Output("completed", "dash"),
-}
+}  # fmt: skip
 INPUTS: Inputs = {"mode": "fast", "obj": {"a": [1]}, "flag": False, "num": 3}
 
 READS_THE_MESSAGE_AGAIN = (

@@ -114,14 +114,9 @@ def test_layers_keep_the_order_of_declaration_and_then_of_release() -> None:
     assert plan.sinks == ("d", "e")
 
 
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        [prompt("a", "b"), prompt("b", "a"), prompt("c")],
-        [prompt("a", "nobody")],
-        [prompt("a", "a")],
-    ],
-)
+@pytest.mark.parametrize("nodes", [
+    [prompt("a", "b"), prompt("b", "a"), prompt("c")], [prompt("a", "nobody")], [prompt("a", "a")],
+])  # fmt: skip
 def test_a_circle_is_refused(nodes: list[Node]) -> None:
     with pytest.raises(ValueError, match="Cycle detected among nodes: a"):
         make_plan(tuple(nodes))
@@ -263,17 +258,14 @@ def test_a_loop_under_way_is_not_asked_for_its_condition_again() -> None:
     assert isinstance(run.begin("l"), Task)
 
 
-@pytest.mark.parametrize(
-    ("until", "value", "channel"),
-    [
-        (Until(max_iterations=1, field="ok"), {"ok": True}, "field"),
-        (Until(max_iterations=1, field="ok"), {"ok": "true"}, None),
-        (Until(max_iterations=1, field="ok"), {"ok": 1}, None),
-        (Until(max_iterations=1, field="ok"), '{"ok":true}', None),
-        (Until(max_iterations=1, field="ok", signal="DONE"), "DONE", "signal"),
-        (Until(max_iterations=1, bash="true"), "DONE", None),
-    ],
-)
+@pytest.mark.parametrize(("until", "value", "channel"), [
+    (Until(max_iterations=1, field="ok"), {"ok": True}, "field"),
+    (Until(max_iterations=1, field="ok"), {"ok": "true"}, None),
+    (Until(max_iterations=1, field="ok"), {"ok": 1}, None),
+    (Until(max_iterations=1, field="ok"), '{"ok":true}', None),
+    (Until(max_iterations=1, field="ok", signal="DONE"), "DONE", "signal"),
+    (Until(max_iterations=1, bash="true"), "DONE", None),
+])  # fmt: skip
 def test_a_loop_is_over_by_a_field_that_is_true_or_a_signal(
     until: Until, value: Any, channel: str | None
 ) -> None:
@@ -393,21 +385,14 @@ def argument(**given: Any) -> Any:
     return values["x"]
 
 
-@pytest.mark.parametrize(
-    ("given", "value"),
-    [
-        ({"value": [1, None]}, [1, None]),
-        ({"value": "$plan.output"}, {"green": True}),
-        ({"value": " $plan.output.green\n"}, True),
-        ({"value": "is $plan.output.green"}, "is true"),
-        ({"value": "$text.output"}, "T"),
-        ({"value": "$INPUTS.mode"}, "fast"),
-        ({"value": "$ARGUMENTS $INPUTS.mode"}, "hello fast"),
-        ({"source": "$plan.output.green"}, True),
-        ({"source": "$sk.output.x", "if_skipped": None, "has_if_skipped": True}, None),
-        ({"source": "$nobody.output", "if_skipped": 7, "has_if_skipped": True}, 7),
-    ],
-)
+@pytest.mark.parametrize(("given", "value"), [
+    ({"value": [1, None]}, [1, None]), ({"value": "$plan.output"}, {"green": True}),
+    ({"value": " $plan.output.green\n"}, True), ({"value": "is $plan.output.green"}, "is true"),
+    ({"value": "$text.output"}, "T"), ({"value": "$INPUTS.mode"}, "fast"),
+    ({"value": "$ARGUMENTS $INPUTS.mode"}, "hello fast"), ({"source": "$plan.output.green"}, True),
+    ({"source": "$sk.output.x", "if_skipped": None, "has_if_skipped": True}, None),
+    ({"source": "$nobody.output", "if_skipped": 7, "has_if_skipped": True}, 7),
+])  # fmt: skip
 def test_an_argument_keeps_the_type_of_what_it_refers_to(given: dict[str, Any], value: Any) -> None:
     assert argument(**given) == value
 
@@ -511,18 +496,12 @@ def test_decisions_are_the_output() -> None:
         respond(offered, "never")
 
 
-@pytest.mark.parametrize(
-    ("more", "is_over", "was_answered", "asks"),
-    [
-        ({"interactive": False}, False, False, False),
-        ({}, False, False, True),
-        ({}, False, True, True),
-        ({}, True, False, True),
-        ({}, True, True, False),
-        ({"signal_completes": True}, True, False, False),
-        ({"signal_completes": True}, False, False, True),
-    ],
-)
+@pytest.mark.parametrize(("more", "is_over", "was_answered", "asks"), [
+    ({"interactive": False}, False, False, False), ({}, False, False, True),
+    ({}, False, True, True), ({}, True, False, True), ({}, True, True, False),
+    ({"signal_completes": True}, True, False, False),
+    ({"signal_completes": True}, False, False, True),
+])  # fmt: skip
 def test_an_interactive_loop_asks_until_a_person_had_a_say_and_it_is_over(
     more: Any, is_over: bool, was_answered: bool, asks: bool
 ) -> None:

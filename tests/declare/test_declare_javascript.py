@@ -22,45 +22,21 @@ JSON_VALUES = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (42.0, "42"),
-        (-0.0, "0"),
-        (0.1, "0.1"),
-        (-12.5, "-12.5"),
-        (1e20, "100000000000000000000"),
-        (123456789012345680000, "123456789012345680000"),
-        (1e21, "1e+21"),
-        (1.5e300, "1.5e+300"),
-        (0.000001, "0.000001"),
-        (1e-7, "1e-7"),
-        (1.25e-7, "1.25e-7"),
-        (5e-324, "5e-324"),
-        (2**53 + 1, "9007199254740992"),
-        (10**400, "Infinity"),
-        (-(10**400), "-Infinity"),
-        (math.nan, "NaN"),
-    ],
-)
+@pytest.mark.parametrize(("number", "text"), [
+    (42.0, "42"), (-0.0, "0"), (0.1, "0.1"), (-12.5, "-12.5"), (1e20, "100000000000000000000"),
+    (123456789012345680000, "123456789012345680000"), (1e21, "1e+21"), (1.5e300, "1.5e+300"),
+    (0.000001, "0.000001"), (1e-7, "1e-7"), (1.25e-7, "1.25e-7"), (5e-324, "5e-324"),
+    (2**53 + 1, "9007199254740992"), (10**400, "Infinity"), (-(10**400), "-Infinity"),
+    (math.nan, "NaN"),
+])  # fmt: skip
 def test_a_number_is_written_as_javascript_writes_it(number: float, text: str) -> None:
     assert number_text(number) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("42", 42),
-        (" \u00a0\ufeff\n42px", 42),
-        ("42.0.1", 42),
-        ("-.5e", -0.5),
-        ("+1e2x", 100),
-        ("5.", 5),
-        ("1e5e5", 1e5),
-        ("-Infinity!", -math.inf),
-        ("1e999", math.inf),
-    ],
-)
+@pytest.mark.parametrize(("text", "number"), [
+    ("42", 42), (" \u00a0\ufeff\n42px", 42), ("42.0.1", 42), ("-.5e", -0.5), ("+1e2x", 100),
+    ("5.", 5), ("1e5e5", 1e5), ("-Infinity!", -math.inf), ("1e999", math.inf),
+])  # fmt: skip
 def test_parse_float_reads_what_a_text_begins_with(text: str, number: float) -> None:
     assert parse_float(text) == number
 
@@ -77,13 +53,9 @@ def test_blanks_are_those_of_javascript() -> None:
 
 def test_json_is_compact_and_puts_array_indices_first() -> None:
     value = {
-        "b": [1.0, "é\u2028\ud800\x7f\n"],
-        "10": None,
-        "2": True,
-        "01": {},
-        "-1": [],
+        "b": [1.0, "é\u2028\ud800\x7f\n"], "10": None, "2": True, "01": {}, "-1": [],
         "4294967295": 1,
-    }
+    }  # fmt: skip
     assert (
         json_text(value)
         == '{"2":true,"10":null,"b":[1,"é\u2028\\ud800\x7f\\n"],"01":{},"-1":[],"4294967295":1}'

@@ -34,18 +34,12 @@ def test_a_signal_may_consist_of_any_characters() -> None:
     assert has_signal("x\nready to\nship\ny", "ready to\nship")
 
 
-@pytest.mark.parametrize(
-    ("output", "rest"),
-    [
-        ("<promise>whatever</PROMISE> rest", "rest"),
-        ("a <promise>1</promise> b <promise>2\n3</promise> c <promise>4", "a  b  c <promise>4"),
-        ("<x>done</x> and <y> DONE </y>!", "and !"),
-        ("<x>DONE</y>", "<x>DONE</y>"),
-        ("<x>other</x>", "<x>other</x>"),
-        ("5 < 6 <x>DONE</x>", "5 < 6"),
-        ("\ufeff DONE \n", "DONE"),
-    ],
-)
+@pytest.mark.parametrize(("output", "rest"), [
+    ("<promise>whatever</PROMISE> rest", "rest"),
+    ("a <promise>1</promise> b <promise>2\n3</promise> c <promise>4", "a  b  c <promise>4"),
+    ("<x>done</x> and <y> DONE </y>!", "and !"), ("<x>DONE</y>", "<x>DONE</y>"),
+    ("<x>other</x>", "<x>other</x>"), ("5 < 6 <x>DONE</x>", "5 < 6"), ("\ufeff DONE \n", "DONE"),
+])  # fmt: skip
 def test_tags_that_carry_the_signal_are_taken_out(output: str, rest: str) -> None:
     assert without_signal_tags(output, "DONE") == rest
 
@@ -54,20 +48,10 @@ def test_without_a_signal_only_promises_are_taken_out() -> None:
     assert without_signal_tags(" <promise>DONE</promise><x>DONE</x> ") == "<x>DONE</x>"
 
 
-@pytest.mark.parametrize(
-    "output",
-    [
-        "<a" * 200_000,
-        "<a>" * 100_000,
-        "<promise>" * 100_000,
-        "DONE " * 100_000,
-        "\n" * 300_000,
-        ">DONE</a" * 50_000,
-        "<a>DONE" + " " * 300_000,
-        "\r" * 100_000 + "DONE" + " " * 200_000 + "x",
-    ],
-    ids=range(8),
-)
+@pytest.mark.parametrize("output", [
+    "<a" * 200_000, "<a>" * 100_000, "<promise>" * 100_000, "DONE " * 100_000, "\n" * 300_000,
+    ">DONE</a" * 50_000, "<a>DONE" + " " * 300_000, "\r" * 100_000 + "DONE" + " " * 200_000 + "x",
+], ids=range(8))  # fmt: skip
 def test_hostile_outputs_are_searched_to_their_end(output: str) -> None:
     has_signal(output, "DONE")
     without_signal_tags(output, "DONE")

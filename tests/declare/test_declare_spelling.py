@@ -7,18 +7,12 @@ import pytest
 from pgflow.declare.text.spelling import similar
 
 
-@pytest.mark.parametrize(
-    ("name", "known", "meant"),
-    [
-        ("plann", ["planner", "plan", "lan"], ["plan", "planner", "lan"]),
-        ("zz", ["a", "e1x", "n", "j", "k"], ["a", "n", "j"]),
-        ("Plan", ["plan", "plans"], ["plans"]),
-        ("architecture", ["architects", "archit", "artichoke"], ["architects"]),
-        ("x", [], []),
-        ("", ["ab", "abc"], ["ab"]),
-        ("a" * 200, ["a" * 199], []),
-    ],
-)
+@pytest.mark.parametrize(("name", "known", "meant"), [
+    ("plann", ["planner", "plan", "lan"], ["plan", "planner", "lan"]),
+    ("zz", ["a", "e1x", "n", "j", "k"], ["a", "n", "j"]), ("Plan", ["plan", "plans"], ["plans"]),
+    ("architecture", ["architects", "archit", "artichoke"], ["architects"]), ("x", [], []),
+    ("", ["ab", "abc"], ["ab"]), ("a" * 200, ["a" * 199], []),
+])  # fmt: skip
 def test_the_nearest_come_first_and_what_is_far_is_not_named(
     name: str, known: list[str], meant: list[str]
 ) -> None:

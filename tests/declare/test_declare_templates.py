@@ -207,36 +207,20 @@ def test_outside_of_groups_there_is_no_previous_round() -> None:
     assert resolved("$LOOP_PREV.a.output") == "$LOOP_PREV.a.output"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '```json\n{"k": 1}\n```',
-        'Sure:\n\n```\n\n {"k": 1}\n\n   ```\nthanks',
-        '```py\nx\n```\n{"k":1}\n```',
-        '{"k":1}',
-        '\n {"k":1}\n',
-        '``` json\n```json \n{"k":1}\n ```',
-    ],
-)
+@pytest.mark.parametrize("text", [
+    '```json\n{"k": 1}\n```', 'Sure:\n\n```\n\n {"k": 1}\n\n   ```\nthanks',
+    '```py\nx\n```\n{"k":1}\n```', '{"k":1}', '\n {"k":1}\n', '``` json\n```json \n{"k":1}\n ```',
+])  # fmt: skip
 def test_fields_are_read_from_the_first_closed_fence(text: str) -> None:
     assert resolve("$a.output.k", RUN, {"a": Output("completed", text)}).text == "1"
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ('```json\n{"k":1}', "unparseable"),
-        ('```json\n{"k":1}```', "unparseable"),
-        ('```json {"k":1}\n```', "unparseable"),
-        ('\ufeff{"k":1}', "unparseable"),
-        ("{k:1}", "unparseable"),
-        ("[" * 100_000, "unparseable"),
-        ('[{"k":1}]', "array-aggregate"),
-        ('{"K":1}', "missing-key"),
-        ("", "unparseable"),
-        ("7", "unparseable"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), [
+    ('```json\n{"k":1}', "unparseable"), ('```json\n{"k":1}```', "unparseable"),
+    ('```json {"k":1}\n```', "unparseable"), ('\ufeff{"k":1}', "unparseable"),
+    ("{k:1}", "unparseable"), ("[" * 100_000, "unparseable"), ('[{"k":1}]', "array-aggregate"),
+    ('{"K":1}', "missing-key"), ("", "unparseable"), ("7", "unparseable"),
+])  # fmt: skip
 def test_fields_are_not_read_where_there_is_no_object(text: str, reason: str) -> None:
     with pytest.raises(UnresolvableReference) as caught:
         resolve("$a.output.k", RUN, {"a": Output("completed", text)})

@@ -208,11 +208,8 @@ def test_ids_that_are_the_same_inside_and_outside_a_group_are_two_nodes():
     group = Node(id="g", body=Group(until=Until(max_iterations=1), nodes=inside), depends_on=("a",))
     drawn = sketch(Graph(name="twice", nodes=(Node(id="a", body=Bash(script="x")), group)))
     assert [(item.number, item.name, item.parent) for item in drawn.items] == [
-        (0, "a", None),
-        (1, "g", None),
-        (2, "a", 1),
-        (3, "b", 1),
-    ]
+        (0, "a", None), (1, "g", None), (2, "a", 1), (3, "b", 1),
+    ]  # fmt: skip
     assert {(link.source, link.target) for link in drawn.links} == {(0, 1), (2, 3)}
 
 

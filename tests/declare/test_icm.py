@@ -170,11 +170,8 @@ def test_a_row_keeps_its_label_place_scope_reason_and_position():
 def test_what_stands_in_no_file_is_read_too():
     first = compiled("mwp/workspaces/script-to-animation").node("01-script").reads[0]
     assert (first.label, first.location, first.artifact, first.why) == (
-        "User",
-        "(conversation)",
-        None,
-        "The starting point",
-    )
+        "User", "(conversation)", None, "The starting point",
+    )  # fmt: skip
 
 
 def test_checkpoints_say_after_which_step_who_sees_what():
@@ -224,12 +221,9 @@ def test_the_published_specimen_compiles_to_five_stages():
     graph = specimen()
     assert (graph.name, graph.version) == ("meeting-summarizer", "1")
     assert [node.id for node in graph.nodes] == [
-        "01-meeting-notes",
-        "02-action-items",
-        "03-key-insights",
-        "04-extended-notes",
+        "01-meeting-notes", "02-action-items", "03-key-insights", "04-extended-notes",
         "05-assemble-and-deliver",
-    ]
+    ]  # fmt: skip
     found = [use.artifact for use in graph.node("03-key-insights").reads]
     assert found == ["transcript", "meeting_notes"]
     assert [use.artifact for use in graph.node("03-key-insights").writes] == ["key_insights"]

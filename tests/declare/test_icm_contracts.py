@@ -322,38 +322,27 @@ def test_empty_rows_and_sections_without_anything_known_are_warned_of():
     ]
 
 
-@pytest.mark.parametrize(
-    ("cell", "found"),
-    [
-        ("`output/[topic slug]-spec.md`", [("output/[topic slug]-spec.md", True, "")]),
-        ("output/[slug]-spec.md", [("output/[slug]-spec.md", True, "")]),
-        ("`output/x.md` (one per session)", [("output/x.md", True, "(one per session)")]),
-        ("`{{BRAND_FOLDER}}/voice.md`", [("{{BRAND_FOLDER}}/voice.md", True, "")]),
-        ("../01-a/output/", [("../01-a/output/", True, "")]),
-        ("`/_core/CONVENTIONS.md`", [("/_core/CONVENTIONS.md", True, "")]),
-        ("`references/*`", [("references/*", True, "")]),
-        ("`npm run build`", [("npm run build", False, "")]),
-        ("https://example.org/a.md", [("https://example.org/a.md", False, "")]),
-        ("text and/or sound", [("text and/or sound", False, "")]),
-        ("(uploaded files)", [("(uploaded files)", False, "")]),
-        ("brief.md", [("brief.md", True, "")]),
-        ("", []),
-    ],
-)
+@pytest.mark.parametrize(("cell", "found"), [
+    ("`output/[topic slug]-spec.md`", [("output/[topic slug]-spec.md", True, "")]),
+    ("output/[slug]-spec.md", [("output/[slug]-spec.md", True, "")]),
+    ("`output/x.md` (one per session)", [("output/x.md", True, "(one per session)")]),
+    ("`{{BRAND_FOLDER}}/voice.md`", [("{{BRAND_FOLDER}}/voice.md", True, "")]),
+    ("../01-a/output/", [("../01-a/output/", True, "")]),
+    ("`/_core/CONVENTIONS.md`", [("/_core/CONVENTIONS.md", True, "")]),
+    ("`references/*`", [("references/*", True, "")]),
+    ("`npm run build`", [("npm run build", False, "")]),
+    ("https://example.org/a.md", [("https://example.org/a.md", False, "")]),
+    ("text and/or sound", [("text and/or sound", False, "")]),
+    ("(uploaded files)", [("(uploaded files)", False, "")]), ("brief.md", [("brief.md", True, "")]),
+    ("", []),
+])  # fmt: skip
 def test_where_a_cell_points(cell, found):
     assert [(p.location, p.is_path, p.remark) for p in pointers(cell)] == found
 
 
-@pytest.mark.parametrize(
-    ("line", "cells"),
-    [
-        ("| a | b |", ["a", "b"]),
-        ("a | b", ["a", "b"]),
-        ("|a|b", ["a", "b"]),
-        ("| a \\| b |", ["a | b"]),
-        ("|  |", [""]),
-        ("| a | \\|", ["a", "|"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "cells"), [
+    ("| a | b |", ["a", "b"]), ("a | b", ["a", "b"]), ("|a|b", ["a", "b"]),
+    ("| a \\| b |", ["a | b"]), ("|  |", [""]), ("| a | \\|", ["a", "|"]),
+])  # fmt: skip
 def test_the_cells_of_a_line(line, cells):
     assert split_cells(line) == cells

@@ -59,16 +59,10 @@ def test_a_location_with_a_nul_is_refused_as_any_such_text_is(tmp_path):
     assert (problem.message, problem.line) == ("workflow.yaml: A NUL in a text", 3)
 
 
-@pytest.mark.parametrize(
-    "location",
-    [
-        "../../../../../../../../etc/passwd",
-        "../../../secret.md",
-        "../../link/secret.md",
-        "..\\..\\..\\secret.md",
-        "C:\\secret.md",
-    ],
-)
+@pytest.mark.parametrize("location", [
+    "../../../../../../../../etc/passwd", "../../../secret.md", "../../link/secret.md",
+    "..\\..\\..\\secret.md", "C:\\secret.md",
+])  # fmt: skip
 @pytest.mark.parametrize("section", ["Inputs", "Outputs"])
 def test_a_row_that_leads_out_is_an_error_where_it_stands(tmp_path, location, section):
     root = workspace(tmp_path / "inside", {"01-a": row(location, section)})
@@ -223,21 +217,15 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
-@pytest.mark.parametrize(
-    ("yaml", "message"),
-    [
-        ("- a\n- b", "frontmatter must be a mapping, not a list"),
-        ("just words", "frontmatter must be a mapping, not 'just words'"),
-        ("42", "frontmatter must be a mapping, not 42"),
-        ("stage_id: [1]", "stage_id must be a text, not a list"),
-        ("a: 1\na: 2", "Duplicate key 'a'"),
-        ("reads: [", "Unexpected token"),
-        (BOMB, "More than 100,000 values"),
-        ("reads: *nothing", "Unresolved alias"),
-        ("a: " + "[" * 200 + "]" * 200, "Nested deeper than 100 levels"),
-    ],
-    ids=["list", "words", "number", "id", "twice", "open", "bomb", "alias", "deep"],
-)
+@pytest.mark.parametrize(("yaml", "message"), [
+    ("- a\n- b", "frontmatter must be a mapping, not a list"),
+    ("just words", "frontmatter must be a mapping, not 'just words'"),
+    ("42", "frontmatter must be a mapping, not 42"),
+    ("stage_id: [1]", "stage_id must be a text, not a list"), ("a: 1\na: 2", "Duplicate key 'a'"),
+    ("reads: [", "Unexpected token"), (BOMB, "More than 100,000 values"),
+    ("reads: *nothing", "Unresolved alias"),
+    ("a: " + "[" * 200 + "]" * 200, "Nested deeper than 100 levels"),
+], ids=["list", "words", "number", "id", "twice", "open", "bomb", "alias", "deep"])  # fmt: skip
 def test_frontmatter_that_is_no_mapping_or_no_yaml_is_an_error(tmp_path, yaml, message):
     root = workspace(tmp_path, {"01-a": f"---\n{yaml}\n---\n" + dedent(CONTRACT)})
     problem = the_error(root)
@@ -257,19 +245,10 @@ def test_a_line_at_the_top_that_nothing_closes_is_no_frontmatter(tmp_path):
     assert icm.write_missing(root).files == ()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "a",
-        "stages: 1",
-        "stages: [1]",
-        "state: 1\nstages: [{id: a}]",
-        "stages: [{id: a, next: [[]]}]",
-        BOMB,
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "", "[]", "a", "stages: 1", "stages: [1]", "state: 1\nstages: [{id: a}]",
+    "stages: [{id: a, next: [[]]}]", BOMB,
+])  # fmt: skip
 def test_a_workflow_of_the_wrong_shape_has_errors_and_no_graph(text):
     verdict = icm.read_text(text, "workflow.yaml")
     assert verdict.graph is None

@@ -173,16 +173,10 @@ def test_a_path_that_ends_in_a_colon_survives(tmp_path):
     assert without_places(graph(root)) == without_places(before)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "timeout: 365d",
-        "timeout: 1.0004",
-        "retry: { max_attempts: 1, delay: 90d }",
-        "retry: 2",
-        "compensations: [undo]",
-    ],
-)
+@pytest.mark.parametrize("said", [
+    "timeout: 365d", "timeout: 1.0004", "retry: { max_attempts: 1, delay: 90d }", "retry: 2",
+    "compensations: [undo]",
+])  # fmt: skip
 def test_what_is_declared_in_any_form_is_written_with_the_same_meaning(tmp_path, said):
     flow = f"name: a\nstages:\n  - id: 01-a\n    {said}\n    description: 'two: \\ # words'\n"
     root = workspace(tmp_path, {"01-a": CONTRACT}, flow)

@@ -76,26 +76,16 @@ def test_every_field_of_a_stage_is_in_the_graph():
     assert node.timeout_ms == 900_000
     (effect,) = node.effects
     assert (effect.system, effect.idempotency_key, effect.compensation, effect.description) == (
-        "email",
-        "request.kind",
-        "send_correction",
-        "mails the plan",
-    )
+        "email", "request.kind", "send_correction", "mails the plan",
+    )  # fmt: skip
     found = [(c.name, c.description) for c in node.compensations]
     assert found == [("send_correction", "Send a correction to the same people.")]
 
 
-@pytest.mark.parametrize(
-    ("written", "milliseconds"),
-    [
-        ("90", 90_000),
-        ("1.5", 1_500),
-        ("500ms", 500),
-        ("90s", 90_000),
-        ("2h", 7_200_000),
-        ("7d", 604_800_000),
-    ],
-)
+@pytest.mark.parametrize(("written", "milliseconds"), [
+    ("90", 90_000), ("1.5", 1_500), ("500ms", 500), ("90s", 90_000), ("2h", 7_200_000),
+    ("7d", 604_800_000),
+])  # fmt: skip
 def test_durations_are_seconds_or_have_a_unit(written, milliseconds):
     assert (
         graph(f"- {{ id: 01-plan, timeout: {written} }}\n- {{ id: 02-video }}")
@@ -258,15 +248,10 @@ LISTED = """
 
 
 @pytest.mark.parametrize("stages", [MAPPING, LISTED], ids=["mapping", "list"])
-@pytest.mark.parametrize(
-    ("kind", "ran"),
-    [
-        ("video", ["01-plan", "02-video", "03-join"]),
-        ("audio", ["01-plan", "02-audio", "03-join"]),
-        ("both", ["01-plan", "02-audio", "03-join"]),
-        ("none", ["01-plan", "03-join"]),
-    ],
-)
+@pytest.mark.parametrize(("kind", "ran"), [
+    ("video", ["01-plan", "02-video", "03-join"]), ("audio", ["01-plan", "02-audio", "03-join"]),
+    ("both", ["01-plan", "02-audio", "03-join"]), ("none", ["01-plan", "03-join"]),
+])  # fmt: skip
 def test_the_branch_whose_condition_holds_is_taken(stages, kind, ran):
     stubs = {"01-plan": {"kind": kind}, "02-video": "made", "02-audio": "made", "03-join": "joined"}
     result = dry_run(graph(stages), stubs=stubs)
@@ -289,14 +274,10 @@ def test_what_comes_after_a_branch_that_is_not_taken_is_left_out(kind, ran):
     assert [entry.id for entry in result.trace if entry.state == "stubbed"] == ran
 
 
-@pytest.mark.parametrize(
-    ("kind", "ran"),
-    [
-        ("video", ["01-plan", "02-video", "03-join"]),
-        ("audio", ["01-plan", "03-join"]),
-        ("none", ["01-plan"]),
-    ],
-)
+@pytest.mark.parametrize(("kind", "ran"), [
+    ("video", ["01-plan", "02-video", "03-join"]), ("audio", ["01-plan", "03-join"]),
+    ("none", ["01-plan"]),
+])  # fmt: skip
 def test_a_join_of_a_branch_and_a_way_without_condition_runs_only_if_one_of_them_is_gone(kind, ran):
     found = graph(
         """
@@ -439,12 +420,8 @@ def test_a_declared_read_has_the_scope_and_reason_of_its_row(tmp_path):
     verdict = icm.read_workspace(workspace(tmp_path, {"01-a": CONTRACT}, FLOW))
     first = verdict.graph.nodes[0].reads[0]
     assert (first.artifact, first.location, first.scope, first.why, first.position.line) == (
-        "rules",
-        "references/rules.md",
-        "Full file",
-        "The rules",
-        9,
-    )
+        "rules", "references/rules.md", "Full file", "The rules", 9,
+    )  # fmt: skip
     assert verdict.problems == ()
 
 

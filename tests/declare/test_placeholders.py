@@ -53,15 +53,12 @@ def test_a_schema_that_nothing_made_up_fits_asks_for_a_stub(schema: Any) -> None
         placeholder(prompt(schema), misfits)
 
 
-@pytest.mark.parametrize(
-    ("until", "schema", "value"),
-    [
-        (Until(max_iterations=3, signal="DONE"), None, "DONE"),
-        (Until(max_iterations=3, field="ok"), None, {"ok": True}),
-        (Until(max_iterations=3, field="ok"), {"type": "object"}, {"ok": True}),
-        (Until(max_iterations=3, bash="true"), None, "TODO"),
-    ],
-)
+@pytest.mark.parametrize(("until", "schema", "value"), [
+    (Until(max_iterations=3, signal="DONE"), None, "DONE"),
+    (Until(max_iterations=3, field="ok"), None, {"ok": True}),
+    (Until(max_iterations=3, field="ok"), {"type": "object"}, {"ok": True}),
+    (Until(max_iterations=3, bash="true"), None, "TODO"),
+])  # fmt: skip
 def test_a_placeholder_ends_its_loop(until: Until, schema: Any, value: Any) -> None:
     node = Node(id="a", body=Loop(text="go", until=until), output_schema=schema)
     assert placeholder(node, misfits) == value

@@ -222,13 +222,9 @@ def test_how_to_ask_for_parameters_is_told_to_the_first_step_only():
 def test_headings_in_a_fenced_template_are_no_sections():
     graph = compiled("strands/code-task-generator.sop.md")
     assert [node.title for node in graph.nodes] == [
-        "Detect Input Mode",
-        "Analyze Input",
-        "Structure Requirements",
-        "Plan Tasks",
-        "Generate Tasks",
-        "Report Results",
-    ]
+        "Detect Input Mode", "Analyze Input", "Structure Requirements", "Plan Tasks",
+        "Generate Tasks", "Report Results",
+    ]  # fmt: skip
     assert all("## Acceptance Criteria" in prompt for prompt in prompts(graph))
 
 

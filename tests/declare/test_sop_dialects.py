@@ -349,20 +349,15 @@ def test_the_level_is_the_first_keyword_of_the_sentence(line, level):
     assert [rule.level for rule in rules(f"- {line}")] == [level]
 
 
-@pytest.mark.parametrize(
-    ("line", "because"),
-    [
-        ("You MUST NOT go because it rains", "it rains"),
-        ("You MUST NOT go, since this wets you. Stay.", "this wets you."),
-        ("You MUST NOT go as this could wet you", "this could wet you"),
-        ("You MUST NOT go, as rain wets", "rain wets"),
-        ("You MUST NOT go to avoid rain", "to avoid rain"),
-        ("You MUST look because it\n  is there", "it is there"),
-        ("You MUST NOT use it as a hat", ""),
-        ("You MUST NOT list changes since the last one", ""),
-        ("You MUST NOT go", ""),
-    ],
-)
+@pytest.mark.parametrize(("line", "because"), [
+    ("You MUST NOT go because it rains", "it rains"),
+    ("You MUST NOT go, since this wets you. Stay.", "this wets you."),
+    ("You MUST NOT go as this could wet you", "this could wet you"),
+    ("You MUST NOT go, as rain wets", "rain wets"),
+    ("You MUST NOT go to avoid rain", "to avoid rain"),
+    ("You MUST look because it\n  is there", "it is there"), ("You MUST NOT use it as a hat", ""),
+    ("You MUST NOT list changes since the last one", ""), ("You MUST NOT go", ""),
+])  # fmt: skip
 def test_a_reason_is_kept_and_a_prohibition_without_one_remarked_on(line, because):
     (rule,) = rules(f"- {line}")
     assert rule.because == because
@@ -375,13 +370,9 @@ def test_a_reason_is_kept_and_a_prohibition_without_one_remarked_on(line, becaus
 
 def test_musts_come_first_and_what_has_no_level_stays_with_what_it_follows():
     lines = [
-        "- You MAY a",
-        "- You SHOULD b",
-        "- and c",
-        "- You MUST d",
-        "- You SHOULD NOT e because f",
+        "- You MAY a", "- You SHOULD b", "- and c", "- You MUST d", "- You SHOULD NOT e because f",
         "- You MUST NOT g because h",
-    ]
+    ]  # fmt: skip
     assert [
         rule.text
         for rule in graph(sop(steps="### 1. A\n\n**Constraints:**\n" + "\n".join(lines)))
@@ -457,18 +448,11 @@ def test_rules_that_say_nothing_certain_are_remarked_on():
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "fence",
-    [
-        "```\n{}\n```",
-        "~~~\n{}\n```\n~~~",
-        "````markdown\n```\n{}\n```\n````",
-        "- like this:\n  ```\n  {}\n  ```",
-        "1. like this:\n\n    ```\n    {}\n    ```",
-        "<!--\n{}\n-->",
-        "text\n\n    {}",
-    ],
-)
+@pytest.mark.parametrize("fence", [
+    "```\n{}\n```", "~~~\n{}\n```\n~~~", "````markdown\n```\n{}\n```\n````",
+    "- like this:\n  ```\n  {}\n  ```", "1. like this:\n\n    ```\n    {}\n    ```",
+    "<!--\n{}\n-->", "text\n\n    {}",
+])  # fmt: skip
 def test_headings_in_examples_are_none(fence):
     hidden = fence.format(
         "## Steps\n### 9. Hidden".replace(
@@ -589,22 +573,17 @@ def mentioned(sentence, *siblings):
     return [use.location for use in verdict.graph.nodes[0].reads], messages(verdict)
 
 
-@pytest.mark.parametrize(
-    ("sentence", "found"),
-    [
-        ("Run `code-assist.sop.md` then.", ["code-assist.sop.md"]),
-        ("Run [it](./code-assist.sop.md).", ["code-assist.sop.md"]),
-        ("Run `code-assist` then.", ["code-assist.sop.md"]),
-        ("Run code-assist on each.", ["code-assist.sop.md"]),
-        ("Run the PDD script first.", ["pdd.sop.md"]),
-        ("Run `pdd` and code-assist.", ["pdd.sop.md", "code-assist.sop.md"]),
-        ("Run code-assist. And code-assist again.", ["code-assist.sop.md"]),
-        ("Run pdd first.", []),
-        ("Look into eval/code-assist/x and code-assist-2.", []),
-        ("This is the looking SOP, `looking.sop.md`.", []),
-        ("```\nRun code-assist.sop.md\n```", []),
-    ],
-)
+@pytest.mark.parametrize(("sentence", "found"), [
+    ("Run `code-assist.sop.md` then.", ["code-assist.sop.md"]),
+    ("Run [it](./code-assist.sop.md).", ["code-assist.sop.md"]),
+    ("Run `code-assist` then.", ["code-assist.sop.md"]),
+    ("Run code-assist on each.", ["code-assist.sop.md"]),
+    ("Run the PDD script first.", ["pdd.sop.md"]),
+    ("Run `pdd` and code-assist.", ["pdd.sop.md", "code-assist.sop.md"]),
+    ("Run code-assist. And code-assist again.", ["code-assist.sop.md"]), ("Run pdd first.", []),
+    ("Look into eval/code-assist/x and code-assist-2.", []),
+    ("This is the looking SOP, `looking.sop.md`.", []), ("```\nRun code-assist.sop.md\n```", []),
+])  # fmt: skip
 def test_an_sop_that_is_named_and_stands_beside_is_a_use(sentence, found):
     assert mentioned(sentence, "code-assist.sop.md", "pdd.sop.md") == (found, [])
 

@@ -13,19 +13,14 @@ from pgflow.declare.play.defaults import input_values
 from pgflow.declare.text.tags import tagged, without_tags
 
 
-@pytest.mark.parametrize(
-    ("line", "asks"),
-    [
-        ("- You MUST ask the user whether to go on", True),
-        ("- You MUST wait for the user to decide", True),
-        ("- You MAY ask for user input", True),
-        ("- You MUST have explicit user confirmation", True),
-        ("- You MUST NOT ask the user because they are away", False),
-        ("- You MUST go on without user confirmation", False),
-        ("- You MUST inform the user about it", False),
-        ("```\nask the user\n```", False),
-    ],
-)
+@pytest.mark.parametrize(("line", "asks"), [
+    ("- You MUST ask the user whether to go on", True),
+    ("- You MUST wait for the user to decide", True), ("- You MAY ask for user input", True),
+    ("- You MUST have explicit user confirmation", True),
+    ("- You MUST NOT ask the user because they are away", False),
+    ("- You MUST go on without user confirmation", False),
+    ("- You MUST inform the user about it", False), ("```\nask the user\n```", False),
+])  # fmt: skip
 def test_a_step_may_ask_where_its_text_has_the_agent_ask_the_user(line: str, asks: bool) -> None:
     node = graph(sop(steps=f"### 1. Go\n\n**Constraints:**\n{line}")).nodes[0]
     assert [gate.kind for gate in node.gates] == ["input", "question"][: 1 + asks]

@@ -152,12 +152,9 @@ def replay_changed(
 # ---------------------------------------------------------------- the judge
 
 STEP_UNITS = {
-    Kind.STEP_STARTED,
-    Kind.STEP_COMPLETED,
-    Kind.STEP_FAILED,
-    Kind.ATTEMPT_FAILED,
+    Kind.STEP_STARTED, Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.ATTEMPT_FAILED,
     Kind.STEP_ABANDONED,
-}
+}  # fmt: skip
 NOTES = {Kind.STATE_SET, Kind.EMITTED, Kind.PATCHED, Kind.CLOCK_READ}
 
 

@@ -604,25 +604,11 @@ async def _stop() -> Any:
     return asyncio.get_running_loop().stop()
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
-        _open_socket,
-        _serve,
-        _use_raw_socket,
-        _look_up_name,
-        _use_thread,
-        _use_executor,
-        _start_program,
-        _start_shell,
-        _call_from_thread,
-        _run_from_thread,
-        _watch_descriptor,
-        _handle_signal,
-        _change_task_factory,
-        _stop,
-    ],
-)
+@pytest.mark.parametrize("act", [
+    _open_socket, _serve, _use_raw_socket, _look_up_name, _use_thread, _use_executor,
+    _start_program, _start_shell, _call_from_thread, _run_from_thread, _watch_descriptor,
+    _handle_signal, _change_task_factory, _stop,
+])  # fmt: skip
 def test_what_a_replay_would_do_again_is_refused_and_the_decorator_named(bench, act):
     b = bench(lambda _b: act())
     with pytest.raises(

@@ -151,12 +151,9 @@ async def unsteady() -> str:
 
 
 SAYS = {
-    2: ("'old'", "step 'new'"),
-    4: ("ends where the journal goes on", "'old'"),
-    5: ("'old'", "timer started"),
-    6: ("'old'", "state set"),
-    7: ("'old'", "child 'changing'"),
-}
+    2: ("'old'", "step 'new'"), 4: ("ends where the journal goes on", "'old'"),
+    5: ("'old'", "timer started"), 6: ("'old'", "state set"), 7: ("'old'", "child 'changing'"),
+}  # fmt: skip
 
 
 async def deploy(aflow: AsyncHarness, version: int) -> None:

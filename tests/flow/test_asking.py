@@ -65,14 +65,10 @@ def customer_sync(key: str, coin: int) -> int:
     return pgflow.sync.execute_update(key, put, coin)
 
 
-@pytest.mark.parametrize(
-    ("made", "codec"),
-    [
-        (customer, None),
-        (customer_sync, None),
-        pytest.param(customer, Salted(), marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.parametrize(("made", "codec"), [
+    (customer, None), (customer_sync, None),
+    pytest.param(customer, Salted(), marks=pytest.mark.full),
+])  # fmt: skip
 async def test_a_run_asks_another_once_and_is_parked_until_the_answer(
     aflow: AsyncHarness, conn: psycopg.Connection, made: Any, codec: Any
 ) -> None:

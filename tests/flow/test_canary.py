@@ -275,20 +275,13 @@ def test_what_a_secret_holds_is_nowhere(
     secret, spans = f"canary{secrets.token_hex(8)}", Spans()
     pages = asyncio.run(play_secrets(dsn, spans, secret))
     words = [
-        ("show", "kept"),
-        ("show", "lost"),
-        ("logs", "kept", "--json"),
-        ("logs", "lost"),
-        ("result", "kept"),
-        ("result", "lost"),
-        ("list", "--json"),
-        ("timeline", "kept"),
+        ("show", "kept"), ("show", "lost"), ("logs", "kept", "--json"), ("logs", "lost"),
+        ("result", "kept"), ("result", "lost"), ("list", "--json"), ("timeline", "kept"),
         ("export", "kept"),
         *((verb, key) for verb in ("show", "logs", "audit", "export") for key in ("paid", "hung")),
-        ("owed", "--json"),
-        ("--dsn", f"postgresql://app:{secret}@127.0.0.1:1/x", "list"),
+        ("owed", "--json"), ("--dsn", f"postgresql://app:{secret}@127.0.0.1:1/x", "list"),
         ("--dsn", f"host=127.0.0.1 port=1 password={secret}", "doctor"),
-    ]
+    ]  # fmt: skip
     texts = {
         "tables and views": dump(conn),
         "the dump": real_dump(dsn),

@@ -310,12 +310,8 @@ async def test_a_child_may_have_a_key_labels_a_queue_and_a_time_of_its_own(
     run = await aflow.start(parent, at)
     await aflow.until_idle()
     assert run_row(conn, "child", "status, queue, labels, run_at, priority") == (
-        "waiting",
-        "slow",
-        {"a": "b"},
-        at,
-        -3,
-    )
+        "waiting", "slow", {"a": "b"}, at, -3,
+    )  # fmt: skip
     await aflow.skip(HOUR)
     assert await run.result(SOON) == "done"
 
@@ -442,11 +438,8 @@ async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(
     await aflow.until_idle()
     root = {"returns": "completed", "raises": "failed", "is cancelled": "cancelled"}[ends]
     assert statuses(conn) == {
-        "level 3": root,
-        "level 2": "cancelled",
-        "level 1": "cancelled",
-        "level 0": "cancelled",
-    }
+        "level 3": root, "level 2": "cancelled", "level 1": "cancelled", "level 0": "cancelled",
+    }  # fmt: skip
     found = run_row(conn, "level 0", "reason, reason_code")
     assert found == ("the parent run ended", "parent_ended")
 

@@ -105,17 +105,10 @@ def test_they_are_entered_around_every_activation_and_every_try_of_a_body(
         assert run.result(SOON) == 7
     assert run_row(conn, "k", "labels") == ({"own": "label", "a": made.name},)
     assert first == [
-        f"a: start {made.name}",
-        f"a: enter {made.name} of a",
-        "a: enter shaky 1",
-        "a: OSError leaves shaky 1",
-        "a: enter shaky 2",
-        "a: leave shaky 2",
-        "a: enter steady 1",
-        "a: leave steady 1",
-        "a: enter write 1",
-        "a: leave write 1",
-    ]
+        f"a: start {made.name}", f"a: enter {made.name} of a", "a: enter shaky 1",
+        "a: OSError leaves shaky 1", "a: enter shaky 2", "a: leave shaky 2", "a: enter steady 1",
+        "a: leave steady 1", "a: enter write 1", "a: leave write 1",
+    ]  # fmt: skip
     assert log[-2:] == [f"a: enter {made.name} of a", f"a: leave {made.name} of a"]
 
 
@@ -131,11 +124,8 @@ def test_the_first_is_the_outermost(dsn: str) -> None:
     ) as app:
         app.run(one_step)
     assert [line for line in log if "steady" in line] == [
-        "out: enter steady 1",
-        "in: enter steady 1",
-        "in: leave steady 1",
-        "out: leave steady 1",
-    ]
+        "out: enter steady 1", "in: enter steady 1", "in: leave steady 1", "out: leave steady 1",
+    ]  # fmt: skip
     found = [line for line in log if "start" in line]
     assert found == [f"out: start {one_step.name}", f"in: start {one_step.name}"]
 

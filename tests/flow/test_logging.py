@@ -254,15 +254,9 @@ def test_an_object_a_line_has_the_fields_of_the_record() -> None:
     line = json.loads(text)
     assert line.pop("time").endswith("Z")
     assert line == {
-        "level": "info",
-        "logger": "pgflow.run",
-        "message": "said é\nmore",
-        "run": "k",
-        "run_id": 1,
-        "step": "s",
-        "own": {"a": [1, "0:00:00"]},
-        "other": "1 day, 0:00:00",
-    }
+        "level": "info", "logger": "pgflow.run", "message": "said é\nmore", "run": "k", "run_id": 1,
+        "step": "s", "own": {"a": [1, "0:00:00"]}, "other": "1 day, 0:00:00",
+    }  # fmt: skip
 
 
 def test_a_line_for_people_ends_with_what_it_is_about() -> None:

@@ -334,11 +334,8 @@ async def test_a_reader_that_is_ahead_of_a_rewind_goes_on_with_what_the_new_gene
     await run.result(SOON)
     await asyncio.wait_for(reading, HANG_SECONDS)
     assert heard == [
-        "0 in generation 1",
-        "1 in generation 1",
-        "1 in generation 2",
-        "2 in generation 2",
-    ]
+        "0 in generation 1", "1 in generation 1", "1 in generation 2", "2 in generation 2",
+    ]  # fmt: skip
 
 
 async def status_is(run: Any, status: str) -> bool:

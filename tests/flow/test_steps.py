@@ -781,26 +781,16 @@ async def test_none_false_and_empty_results_count_as_recorded(aflow: AsyncHarnes
 
 
 UNSTORABLE: dict[str, Any] = {
-    "an object": object(),
-    "a NUL": "a\0b",
-    "half a surrogate pair": "\ud800",
-    "not a number": float("nan"),
-    "more than a mebibyte": "x" * (1 << 20),
+    "an object": object(), "a NUL": "a\0b", "half a surrogate pair": "\ud800",
+    "not a number": float("nan"), "more than a mebibyte": "x" * (1 << 20),
     "a number of five thousand digits": 10**4999,
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "declare",
-    [
-        pgflow.step,
-        pgflow.read,
-        pgflow.decisions.decision,
-        pgflow.transaction,
-        pgflow.effects.effect,
-        workflow,
-    ],
-)
+@pytest.mark.parametrize("declare", [
+    pgflow.step, pgflow.read, pgflow.decisions.decision, pgflow.transaction, pgflow.effects.effect,
+    workflow,
+])  # fmt: skip
 def test_an_option_that_a_decorator_has_not_is_refused_where_it_is_written(declare: Any) -> None:
     with pytest.raises(TypeError, match=rf"{declare.__name__}\(\) .*'retires'"):
         declare(retires=5)
@@ -1052,23 +1042,19 @@ def test_in_the_body_of_a_step_other_steps_are_plain_functions(
 
 OUTSIDE: dict[str, Callable[[], Any]] = {
     "write() was called outside a workflow": lambda: write.aio(),
-    "write_sync() was called outside a workflow": lambda: write_sync(),
-    "pgflow.now()": pgflow.now,
-    "pgflow.random()": pgflow.random,
-    "pgflow.uuid()": pgflow.uuid,
+    "write_sync() was called outside a workflow": lambda: write_sync(), "pgflow.now()": pgflow.now,
+    "pgflow.random()": pgflow.random, "pgflow.uuid()": pgflow.uuid,
     "pgflow.patched()": lambda: pgflow.patched("x"),
     "pgflow.set_state()": lambda: pgflow.set_state(a=1),
     "pgflow.emit()": lambda: pgflow.emit("s", 1),
     "pgflow.continue_as_new()": lambda: pgflow.continue_as_new(1),
-    "pgflow.idempotency_key()": pgflow.idempotency_key,
-    "pgflow.run_info()": pgflow.run_info,
-    "pgflow.heartbeat()": pgflow.heartbeat,
-    "pgflow.heartbeat_details()": pgflow.heartbeat_details,
+    "pgflow.idempotency_key()": pgflow.idempotency_key, "pgflow.run_info()": pgflow.run_info,
+    "pgflow.heartbeat()": pgflow.heartbeat, "pgflow.heartbeat_details()": pgflow.heartbeat_details,
     "pgflow.sync.sleep()": lambda: pgflow.sync.sleep(1),
     "pgflow.sleep()": lambda: asyncio.run(pgflow.sleep(1)),
     "signal 'go'.wait()": lambda: asyncio.run(go.wait()),
     "signal 'go'.sync.wait()": lambda: go.sync.wait(),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", OUTSIDE)

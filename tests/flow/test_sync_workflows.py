@@ -134,13 +134,9 @@ def test_it_parks_wakes_and_parks_again_in_the_middle_of_ordinary_code(
     run.send(go, 3)
     assert run.result(SOON) == [1, -1, 3]
     assert [event for event, _ in events(conn, run.key)] == [
-        "timer_started",
+        "timer_started", "signal_received", "timer_started", "wait_timed_out", "timer_started",
         "signal_received",
-        "timer_started",
-        "wait_timed_out",
-        "timer_started",
-        "signal_received",
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.full

@@ -66,14 +66,10 @@ def test_an_order_waits_for_its_payment_and_ships(conn: Conn) -> None:
     assert ended(conn) == ("completed", "shipped", None)
     assert marks(conn) == ["reserve", "book 41", "ship 42"]
     assert journal(conn) == [
-        ("step_completed", "reserve"),
-        ("timer_started", "paid"),
-        ("signal_received", "paid"),
-        ("step_started", "courier"),
-        ("child_started", "courier"),
-        ("child_finished", "courier"),
+        ("step_completed", "reserve"), ("timer_started", "paid"), ("signal_received", "paid"),
+        ("step_started", "courier"), ("child_started", "courier"), ("child_finished", "courier"),
         ("step_completed", "ship"),
-    ]
+    ]  # fmt: skip
 
 
 def test_a_wait_times_out_by_the_clock_of_the_database(conn: Conn) -> None:
@@ -325,23 +321,15 @@ def test_an_input_must_fit_the_parameters(conn: Conn) -> None:
 
 
 VALUES = {
-    "smallint": [1, "2", None],
-    "int": [-3, "4", None],
-    "bigint": [2**60, None],
-    "real": [0.1, "nan", None],
-    "double precision": [1e300, "-infinity", None],
-    "numeric": [1.50, "2.500", None],
-    "boolean": [True, "off", None],
-    "text": ["", "null", 1, True, {"a": [1, None]}, None],
-    "date": ["2026-02-28", None],
+    "smallint": [1, "2", None], "int": [-3, "4", None], "bigint": [2**60, None],
+    "real": [0.1, "nan", None], "double precision": [1e300, "-infinity", None],
+    "numeric": [1.50, "2.500", None], "boolean": [True, "off", None],
+    "text": ["", "null", 1, True, {"a": [1, None]}, None], "date": ["2026-02-28", None],
     "timestamptz": ["2026-02-28 01:02:03.000004+05", None],
     "uuid": ["123E4567-e89b-12d3-a456-426614174000", None],
-    "jsonb": [[], {"a": None}, "null", 0, None],
-    "json": [[], {"a": None}, None],
-    "numeric(4, 1)": [1.26, None],
-    "varchar(3)": ["abc", None],
-    "int[]": [[1, None], "{2,3}", None],
-}
+    "jsonb": [[], {"a": None}, "null", 0, None], "json": [[], {"a": None}, None],
+    "numeric(4, 1)": [1.26, None], "varchar(3)": ["abc", None], "int[]": [[1, None], "{2,3}", None],
+}  # fmt: skip
 """Values of variables, by type."""
 
 
@@ -384,15 +372,10 @@ def test_a_step_that_commits_fails(conn: Conn) -> None:
     assert (status, message) == ("failed", "invalid transaction termination")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "a: assert false, 'no';",
-        "sleep (case when refuse() then '1 s' end)::interval;",
-        "if refuse() then a: perform 1; end if;",
-    ],
-    ids=["step", "wait", "condition"],
-)
+@pytest.mark.parametrize("body", [
+    "a: assert false, 'no';", "sleep (case when refuse() then '1 s' end)::interval;",
+    "if refuse() then a: perform 1; end if;",
+], ids=["step", "wait", "condition"])  # fmt: skip
 def test_an_assertion_that_fails_fails_its_run_and_no_other(conn: Conn, body: str) -> None:
     """`when others` does not catch it."""
     conn.execute(

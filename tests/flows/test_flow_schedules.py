@@ -17,19 +17,10 @@ from pgflow._model.schedules import make_spec, read_spec, slots_after
 Conn = psycopg.Connection[Any]
 YEAR = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC))
 EXPRESSIONS = (
-    "30 2 * * *",
-    "*/30 * * * *",
-    "15 1,2,3 * * SUN",
-    "5/20 */2 * * *",
-    "0 9-17 * * MON-FRI",
-    "0 12 L * *",
-    "0 12 LW * *",
-    "30 1 13 * FRI",
-    "0 6 * * MON#2",
-    "0 6 * * 5L",
-    "*/15 30 1 */2 * *",
-    "@weekly",
-)
+    "30 2 * * *", "*/30 * * * *", "15 1,2,3 * * SUN", "5/20 */2 * * *", "0 9-17 * * MON-FRI",
+    "0 12 L * *", "0 12 LW * *", "30 1 13 * FRI", "0 6 * * MON#2", "0 6 * * 5L",
+    "*/15 30 1 */2 * *", "@weekly",
+)  # fmt: skip
 ZONES = ("UTC", "Europe/London", "Australia/Lord_Howe", "Antarctica/Troll", "America/Havana")
 """Clocks that change by an hour, by half of one, by two, and at midnight."""
 

@@ -260,17 +260,14 @@ def test_a_text_is_checked_whatever_the_session_checks(conn: Conn) -> None:
     assert said == 'line 1, column 10: syntax error at or near "selec"'
 
 
-@pytest.mark.parametrize(
-    ("signature", "message"),
-    [
-        ("w", "'w' is no signature of a workflow"),
-        ("w(a)", "line 1, column 3: the variable a needs a type"),
-        ("w(a int", "'w(a int' is no signature of a workflow"),
-        ("1(a int)", "'1(a int)' is no signature of a workflow"),
-        ('"a@b"()', "the name of a workflow has at most 50 bytes, and no @"),
-        (f"{'w' * 51}()", "the name of a workflow has at most 50 bytes, and no @"),
-    ],
-)
+@pytest.mark.parametrize(("signature", "message"), [
+    ("w", "'w' is no signature of a workflow"),
+    ("w(a)", "line 1, column 3: the variable a needs a type"),
+    ("w(a int", "'w(a int' is no signature of a workflow"),
+    ("1(a int)", "'1(a int)' is no signature of a workflow"),
+    ('"a@b"()', "the name of a workflow has at most 50 bytes, and no @"),
+    (f"{'w' * 51}()", "the name of a workflow has at most 50 bytes, and no @"),
+])  # fmt: skip
 def test_a_signature_looks_like_that_of_a_function(db: Conn, signature: str, message: str) -> None:
     with db.transaction(force_rollback=True):
         assert flowkit.refusal(db, "begin end", signature) == message

@@ -46,13 +46,9 @@ def test_a_gate_waits_for_its_quorum(conn: Conn) -> None:
     work(conn)
     assert marks(conn) == ["a", "approve"]
     assert ended(conn)[1] == {
-        "verdict": "approve",
-        "edited": False,
-        "value": None,
-        "reason": None,
-        "to": None,
+        "verdict": "approve", "edited": False, "value": None, "reason": None, "to": None,
         "timed_out": False,
-    }
+    }  # fmt: skip
 
 
 def test_a_gate_may_be_rejected(conn: Conn) -> None:

@@ -218,18 +218,11 @@ async def everything(word: str) -> list[Any]:
     pgflow.set_state(at=word, more={"also": word})
     pgflow.emit("lines", f"line {word}")
     seen: list[Any] = [
-        await fetch(word),
-        await fetch_twice(word),
-        await choose(word),
-        await note(word),
-        await charge(word, 7),
-        await fails(lose.aio(word)),
-        await pgflow.run_child(helper, word),
+        await fetch(word), await fetch_twice(word), await choose(word), await note(word),
+        await charge(word, 7), await fails(lose.aio(word)), await pgflow.run_child(helper, word),
         await pgflow.run_child(helper.options(key="named"), word),
-        await fails(pgflow.run_child(unhelpful, word)),
-        await go.wait(),
-        await late.wait(),
-    ]
+        await fails(pgflow.run_child(unhelpful, word)), await go.wait(), await late.wait(),
+    ]  # fmt: skip
     seen[2] = [seen[2].value, seen[2].why, list(seen[2].evidence), seen[2].policy]
     try:
         async with pgflow.effects.saga(goal=f"sell {word}"):
@@ -245,14 +238,9 @@ def everything_sync(word: str) -> list[Any]:
     pgflow.set_state(at=word)
     pgflow.emit("lines", f"line {word}")
     seen: list[Any] = [
-        fetch.sync(word),
-        fetch_twice.sync(word),
-        choose.sync(word).why,
-        note_sync(word),
-        post(word),
-        pgflow.sync.run_child(helper, word),
-        go.sync.wait(),
-    ]
+        fetch.sync(word), fetch_twice.sync(word), choose.sync(word).why, note_sync(word),
+        post(word), pgflow.sync.run_child(helper, word), go.sync.wait(),
+    ]  # fmt: skip
     try:
         lose(word)
     except LostError as lost:
@@ -363,17 +351,10 @@ def test_no_value_of_a_sync_run_is_readable_in_the_database(
     run = flow.start(everything_sync.options(key="all", metadata={"of": CANARY}), CANARY)
     flow.app.send("all", go, f"go {CANARY}")
     assert run.result(SOON) == [
-        {"word": CANARY},
-        f"found {CANARY}",
-        f"why {CANARY}",
-        f"noted {CANARY}",
-        f"posted {CANARY}",
-        f"helped {CANARY}, {CANARY}",
-        f"go {CANARY}",
-        CANARY,
-        f"because of {CANARY}",
+        {"word": CANARY}, f"found {CANARY}", f"why {CANARY}", f"noted {CANARY}", f"posted {CANARY}",
+        f"helped {CANARY}, {CANARY}", f"go {CANARY}", CANARY, f"because of {CANARY}",
         f"lost at {CANARY}",
-    ]
+    ]  # fmt: skip
     assert list(run.stream("lines")) == [f"line {CANARY}", f"step {CANARY}"]
     assert (run.state(), tables_with(conn, CANARY)) == ({"at": CANARY}, set())
 

@@ -136,18 +136,9 @@ def public_durations() -> set[str]:
         if not name.startswith("_") and inspect.isfunction(value)
     }
     classes = [
-        AppBase,
-        App,
-        AsyncApp,
-        Run,
-        AsyncRun,
-        pgflow.Workflow,
-        pgflow.Step,
-        Signal,
-        pgflow.SyncSignal,
-        Harness,
-        AsyncHarness,
-    ]
+        AppBase, App, AsyncApp, Run, AsyncRun, pgflow.Workflow, pgflow.Step, Signal,
+        pgflow.SyncSignal, Harness, AsyncHarness,
+    ]  # fmt: skip
     classes += [type(EFFECT).__mro__[1]]
     found = {
         one
@@ -293,18 +284,10 @@ def test_a_clock_is_moved_by_seconds_too(flow: Harness) -> None:
     assert run.result(timeout=HANG_SECONDS) == "over"
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (20, "20s"),
-        (90, "1m30s"),
-        (3600, "1h"),
-        (5400, "1h30m"),
-        (1_209_600, "14d"),
-        (0.25, "0.25s"),
-        (0, "0s"),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    (20, "20s"), (90, "1m30s"), (3600, "1h"), (5400, "1h30m"), (1_209_600, "14d"), (0.25, "0.25s"),
+    (0, "0s"),
+])  # fmt: skip
 def test_a_duration_in_short_is_as_the_command_line_takes_it(given: float, said: str) -> None:
     assert in_short(timedelta(seconds=given)) == said
     assert parse_duration(said) == timedelta(seconds=given)

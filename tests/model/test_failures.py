@@ -218,17 +218,10 @@ def test_an_exception_group_comes_back_as_a_failed_step_that_names_it():
     assert str(error) == "ExceptionGroup: both (2 sub-exceptions)"
 
 
-@pytest.mark.parametrize(
-    "original",
-    [
-        StopIteration(1),
-        StopAsyncIteration(1),
-        asyncio.CancelledError("x"),
-        SystemExit(3),
-        KeyboardInterrupt(),
-        GeneratorExit(),
-    ],
-)
+@pytest.mark.parametrize("original", [
+    StopIteration(1), StopAsyncIteration(1), asyncio.CancelledError("x"), SystemExit(3),
+    KeyboardInterrupt(), GeneratorExit(),
+])  # fmt: skip
 def test_what_steers_python_itself_never_comes_back_as_itself(original):
     assert isinstance(there_and_back(original), StepFailed)
 
@@ -252,16 +245,10 @@ def test_an_unknown_class_that_makes_its_text_from_fields_has_its_text_in_the_fa
     assert str(there_and_back(Terse(7))) == f"{__name__}.Terse: code 7"
 
 
-@pytest.mark.parametrize(
-    "original",
-    [
-        BadRow(7),
-        caught(lambda: pydantic.TypeAdapter(int).validate_python("x")),
-        caught(b"\xff".decode),
-        caught("\ud800".encode),
-    ],
-    ids=["own text", "pydantic", "UnicodeDecodeError", "UnicodeEncodeError"],
-)
+@pytest.mark.parametrize("original", [
+    BadRow(7), caught(lambda: pydantic.TypeAdapter(int).validate_python("x")),
+    caught(b"\xff".decode), caught("\ud800".encode),
+], ids=["own text", "pydantic", "UnicodeDecodeError", "UnicodeEncodeError"])  # fmt: skip
 def test_an_error_that_comes_back_as_a_base_class_keeps_its_text(original):
     error = there_and_back(original)
     assert isinstance(error, ValueError)

@@ -12,17 +12,10 @@ from pgflow import InvalidArgument
 from pgflow._model.queues import rules_json
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ("100/1m", "100/1m"),
-        ((2, timedelta(minutes=1)), "2/1m"),
-        ((2, 60), "2/1m"),
-        ([2, 0.5], "2/0.5s"),
-        ((10, timedelta(hours=1, minutes=30)), "10/1h30m"),
-        (None, None),
-    ],
-)
+@pytest.mark.parametrize(("given", "told"), [
+    ("100/1m", "100/1m"), ((2, timedelta(minutes=1)), "2/1m"), ((2, 60), "2/1m"),
+    ([2, 0.5], "2/0.5s"), ((10, timedelta(hours=1, minutes=30)), "10/1h30m"), (None, None),
+])  # fmt: skip
 def test_a_rate_is_a_count_and_a_time(given: Any, told: str | None) -> None:
     rules = json.loads(rules_json({"rate": given, "key_rate": given}))
     assert rules == {"rate": told, "key_rate": told}

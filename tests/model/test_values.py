@@ -134,24 +134,12 @@ customers = st.builds(
 )
 
 ANNOTATED: list[tuple[Any, st.SearchStrategy[Any]]] = [
-    (int, st.integers(-(10**200), 10**200)),
-    (float, floats),
-    (str, texts),
-    (bool, st.booleans()),
-    (None, st.none()),
-    (bytes, st.binary(max_size=40)),
-    (datetime, moments),
-    (date, st.dates()),
-    (time, st.times()),
-    (timedelta, st.timedeltas()),
-    (Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
-    (uuid.UUID, st.uuids()),
-    (Colour, st.sampled_from(Colour)),
-    (Level, st.sampled_from(Level)),
-    (Line, lines),
-    (Order, orders),
-    (Address, addresses),
-    (Customer, customers),
+    (int, st.integers(-(10**200), 10**200)), (float, floats), (str, texts), (bool, st.booleans()),
+    (None, st.none()), (bytes, st.binary(max_size=40)), (datetime, moments), (date, st.dates()),
+    (time, st.times()), (timedelta, st.timedeltas()),
+    (Decimal, st.decimals(allow_nan=False, allow_infinity=False)), (uuid.UUID, st.uuids()),
+    (Colour, st.sampled_from(Colour)), (Level, st.sampled_from(Level)), (Line, lines),
+    (Order, orders), (Address, addresses), (Customer, customers),
     (Pair, st.builds(Pair, st.integers(), texts)),
     (Shape, st.fixed_dictionaries({"kind": st.sampled_from(["round", "square"]), "size": floats})),
     (list[Order], st.lists(orders, max_size=2)),
@@ -163,7 +151,7 @@ ANNOTATED: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (frozenset[int], st.frozensets(st.integers(), max_size=4)),
     (int | str | None, st.none() | st.integers() | texts),
     (list[Line | Address], st.lists(lines | addresses, max_size=3)),
-]
+]  # fmt: skip
 
 
 def there_and_back(codec: Codec[Any], value: Any) -> Any:
@@ -260,16 +248,10 @@ class Chosen(pydantic.BaseModel):
     value: Annotated[int, pydantic.AfterValidator(refuse_two)]
 
 
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        (2, "it is two"),
-        (3, "Value error"),
-        (4, "four is no choice"),
-        (5, "Assertion failed"),
-        ('"x"', "Input should be a valid integer, unable to parse string as an integer"),
-    ],
-)
+@pytest.mark.parametrize(("value", "says"), [
+    (2, "it is two"), (3, "Value error"), (4, "four is no choice"), (5, "Assertion failed"),
+    ('"x"', "Input should be a valid integer, unable to parse string as an integer"),
+])  # fmt: skip
 def test_what_a_validator_says_is_said_as_it_stands(value: object, says: str) -> None:
     with pytest.raises(NotStorable) as refused:
         Codec(Chosen).decode(f'{{"value": {value}}}', "the input")
@@ -331,15 +313,10 @@ class Folder(pydantic.BaseModel):
     documents: list[Document]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        Attachment("a", b"\xff\0"),
-        Document(content=b"\xff\0"),
-        Folder(documents=[Document(content=b"\xff")]),
-    ],
-    ids=["dataclass", "model", "model in a model"],
-)
+@pytest.mark.parametrize("value", [
+    Attachment("a", b"\xff\0"), Document(content=b"\xff\0"),
+    Folder(documents=[Document(content=b"\xff")]),
+], ids=["dataclass", "model", "model in a model"])  # fmt: skip
 def test_any_bytes_inside_a_class_come_back(value):
     assert there_and_back(codec_for(type(value)), value) == value
     assert there_and_back(codec_for(list[type(value)]), [value]) == [value]
@@ -593,18 +570,10 @@ class Pile(Generic[T]):
     type: T
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        Counted(),
-        Built(name="a"),
-        Root({"type": Blob(content=b"\xff")}),
-        Box[Blob](type=Blob(content=b"\xff")),
-        Slotted(b"\xff"),
-        Pile(b"\xff"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
+@pytest.mark.parametrize("value", [
+    Counted(), Built(name="a"), Root({"type": Blob(content=b"\xff")}),
+    Box[Blob](type=Blob(content=b"\xff")), Slotted(b"\xff"), Pile(b"\xff"),
+], ids=lambda value: type(value).__name__)  # fmt: skip
 def test_a_class_of_any_make_comes_back_as_itself(value):
     annotation = Pile[bytes] if isinstance(value, Pile) else type(value)
     for codec, sent in ((codec_for(annotation), value), (codec_for(list[annotation]), [value])):
@@ -707,17 +676,11 @@ def test_what_is_not_a_number_is_refused(annotation, wrap, number):
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize(
-    ("annotation", "wrap"),
-    [
-        (Measured, Measured),
-        (Weighed, lambda x: Weighed(value=x)),
-        (list[Weighed], lambda x: [Weighed(value=x)]),
-        (Any, Measured),
-        (Any, lambda x: [Weighed(value=x)]),
-    ],
-    ids=["dataclass", "model", "list of models", "unannotated dataclass", "unannotated model"],
-)
+@pytest.mark.parametrize(("annotation", "wrap"), [
+    (Measured, Measured), (Weighed, lambda x: Weighed(value=x)),
+    (list[Weighed], lambda x: [Weighed(value=x)]), (Any, Measured),
+    (Any, lambda x: [Weighed(value=x)]),
+], ids=["dataclass", "model", "list of models", "unannotated dataclass", "unannotated model"])  # fmt: skip
 def test_what_is_not_a_number_is_refused_inside_a_class(annotation, wrap, number):
     with pytest.raises(NotStorable, match=r"it cannot be stored as JSON: .*JSON"):
         codec_for(annotation).encode(wrap(number), "it")
@@ -944,12 +907,9 @@ def test_a_text_that_is_not_such_a_value_is_refused_with_a_typed_error(annotatio
 # ---------------------------------------------------------------- what the server accepts
 
 LIMITS = [
-    "x" * (MAX_BYTES - 2),
-    nested(MAX_DEPTH),
-    10**MAX_DIGITS - 1,
-    -(10**MAX_DIGITS - 1),
+    "x" * (MAX_BYTES - 2), nested(MAX_DEPTH), 10**MAX_DIGITS - 1, -(10**MAX_DIGITS - 1),
     "\U0001f600" * 2000 + "7" * 5000,
-]
+]  # fmt: skip
 
 
 @pytest.mark.full
@@ -1055,22 +1015,10 @@ def test_the_hash_of_arguments_is_the_same_in_every_process(hashes_elsewhere, na
 
 def test_other_arguments_have_another_hash():
     given_arguments: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
-        ((), {}),
-        ((1,), {}),
-        (("1",), {}),
-        ((True,), {}),
-        ((1.0,), {}),
-        ((None,), {}),
-        (([1],), {}),
-        ((1, 1), {}),
-        ((), {"a": 1}),
-        ((), {"b": 1}),
-        ((set(),), {}),
-        (({"a"},), {}),
-        (({"a", "b"},), {}),
-        ((Line("a", 1),), {}),
-        ((Line("a", 2),), {}),
-    ]
+        ((), {}), ((1,), {}), (("1",), {}), ((True,), {}), ((1.0,), {}), ((None,), {}),
+        (([1],), {}), ((1, 1), {}), ((), {"a": 1}), ((), {"b": 1}), ((set(),), {}), (({"a"},), {}),
+        (({"a", "b"},), {}), ((Line("a", 1),), {}), ((Line("a", 2),), {}),
+    ]  # fmt: skip
     found = len({hash_arguments(args, kwargs, "step pay") for args, kwargs in given_arguments})
     assert found == len(given_arguments)
 

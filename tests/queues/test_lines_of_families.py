@@ -83,11 +83,8 @@ async def test_a_run_for_which_its_line_waits_passes(
     aflow.include(*FAMILY)
     await aflow.app.set_queue("line", fifo=True, **rules)
     wanted: list[tuple[Any, Any]] = [
-        (calls, "a"),
-        (fans_out, ["a"] * 3),
-        (calls_deeply, "a"),
-        (calls_beyond, "a"),
-    ]
+        (calls, "a"), (fans_out, ["a"] * 3), (calls_deeply, "a"), (calls_beyond, "a"),
+    ]  # fmt: skip
     runs = [await aflow.start(declared, "a") for declared, _ in wanted]
     assert [await run.result(SOON) for run in runs] == [result for _, result in wanted]
 

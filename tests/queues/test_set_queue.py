@@ -46,12 +46,9 @@ def test_rules_are_set_in_both_colours_and_read(dsn: str) -> None:
             )
 
     rules = {
-        "concurrency": 50,
-        "key": "tenant",
-        "weights": {"a": 2},
-        "ageing_seconds": 60,
+        "concurrency": 50, "key": "tenant", "weights": {"a": 2}, "ageing_seconds": 60,
         "expires_seconds": 3600,
-    }
+    }  # fmt: skip
     assert asyncio.run(other()) == rules
     with psycopg.connect(dsn, autocommit=True) as conn:
         assert inspect.ask(conn, inspect.list_queues("orders"))[0].rules == rules
@@ -96,13 +93,9 @@ def test_rules_are_set_and_shown_on_the_command_line(dsn: str) -> None:
         "--yes",
     )
     assert said.data[0]["rules"] == {
-        "concurrency": 50,
-        "rate": "100/1m",
-        "key": "input.customer",
-        "per_key": 2,
-        "weights": {"a": 2, "b": 3},
-        "ageing_seconds": 90,
-    }
+        "concurrency": 50, "rate": "100/1m", "key": "input.customer", "per_key": 2,
+        "weights": {"a": 2, "b": 3}, "ageing_seconds": 90,
+    }  # fmt: skip
     assert "rate=100/1m" in cli(dsn, "queues", tty=True).out
     fewer = cli(
         dsn,

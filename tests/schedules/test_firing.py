@@ -380,16 +380,10 @@ def test_what_cannot_be_is_refused(conn: Conn, call: str, says: str) -> None:
     assert refused.value.sqlstate == "PF003"
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        "pause_schedule",
-        "resume_schedule",
-        "trigger_schedule",
-        "remove_schedule",
-        "read_schedule_spec",
-    ],
-)
+@pytest.mark.parametrize("verb", [
+    "pause_schedule", "resume_schedule", "trigger_schedule", "remove_schedule",
+    "read_schedule_spec",
+])  # fmt: skip
 def test_a_schedule_that_there_is_not_is_said_to_be_none(conn: Conn, verb: str) -> None:
     with pytest.raises(psycopg.Error, match="schedule 'x' does not exist") as refused:
         conn.execute(f"select pgflow.{verb}('x')")

@@ -19,17 +19,12 @@ from tools.protocol import columns_of
 
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 SAMPLES: dict[str, tuple[Any, Any]] = {
-    "int": (7, 7),
-    "bigint": (2**40, 2**40),
-    "bigint[]": ([1, 2], [1, 2]),
-    "boolean": (True, True),
-    "text": ("it's", "it's"),
-    '"char"': ("c", "c"),
-    "json": ('{"b":1,"a":1e22}', {"a": 1e22, "b": 1}),
-    "jsonb": ({"a": [None]}, {"a": [None]}),
+    "int": (7, 7), "bigint": (2**40, 2**40), "bigint[]": ([1, 2], [1, 2]), "boolean": (True, True),
+    "text": ("it's", "it's"), '"char"': ("c", "c"),
+    "json": ('{"b":1,"a":1e22}', {"a": 1e22, "b": 1}), "jsonb": ({"a": [None]}, {"a": [None]}),
     "timestamptz": (int(MOMENT.timestamp()) * 1_000_000, MOMENT),
     "interval": (1.5, timedelta(seconds=1.5)),
-}
+}  # fmt: skip
 """By type in SQL: a value as a worker sends it, and as it is read."""
 
 

@@ -45,14 +45,9 @@ if TYPE_CHECKING:
 ANSWERERS = ("pgflow_approver", "pgflow_speaker")
 """They see what an auditor sees."""
 READERS = (
-    "pgflow_client",
-    "pgflow_worker",
-    "pgflow_operator",
-    "pgflow_auditor",
-    "pgflow_declarer",
-    *ANSWERERS,
-    "pgflow_tenant",
-)
+    "pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_auditor", "pgflow_declarer",
+    *ANSWERERS, "pgflow_tenant",
+)  # fmt: skip
 ROLES = ("pgflow_owner", *READERS)
 
 
@@ -467,12 +462,9 @@ create index next_fact_idx on pgflow.next_fact (n);
 comment on column pgflow.lock.key is 'The key';
 """
 LOCK_MODES = (
-    "ShareUpdateExclusiveLock",
-    "ShareLock",
-    "ShareRowExclusiveLock",
-    "ExclusiveLock",
+    "ShareUpdateExclusiveLock", "ShareLock", "ShareRowExclusiveLock", "ExclusiveLock",
     "AccessExclusiveLock",
-)
+)  # fmt: skip
 LOCKED = """
 select c.relname, l.mode from pg_locks l join pg_class c on c.oid = l.relation
 where l.pid = pg_backend_pid() and c.relnamespace = 'pgflow'::regnamespace and l.granted

@@ -111,11 +111,8 @@ def test_a_partition_that_an_open_run_keeps_is_shrunk_to_it(conn: Conn, old: Cla
     assert before > 8 << 20
     ((partition, bytes_before, bytes_after, units),) = rows(conn, SHRINK)
     assert (partition, bytes_before, bytes_after, units) == (
-        "unit_0",
-        before,
-        size(conn),
-        OLD_UNITS,
-    )
+        "unit_0", before, size(conn), OLD_UNITS,
+    )  # fmt: skip
     assert bytes_after <= 64 << 10
     assert rows(conn, JOURNAL, old.run_id) == journal
     assert dump_catalog(conn, with_server_details=True) == catalog
@@ -307,16 +304,9 @@ def test_a_partition_into_which_runs_may_still_come_is_left_alone(conn: Conn, ol
     assert old.run_id < 100
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "max_units => 0",
-        "max_units => null",
-        "max_bytes => 0",
-        "min_bytes => -1",
-        "min_bytes => null",
-    ],
-)
+@pytest.mark.parametrize("arguments", [
+    "max_units => 0", "max_units => null", "max_bytes => 0", "min_bytes => -1", "min_bytes => null",
+])  # fmt: skip
 def test_bounds_that_make_no_sense_are_refused(conn: Conn, arguments: str) -> None:
     with pytest.raises(psycopg.Error, match="must be greater than zero") as error:
         conn.execute(f"select pgflow.shrink_journal({arguments})")

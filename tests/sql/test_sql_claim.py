@@ -126,11 +126,8 @@ def claim_one_with_everything(db: Conn) -> tuple[Any, Any, Any]:
 def test_a_claim_tells_what_a_worker_must_know(db: Conn) -> None:
     started, _, claimed = claim_one_with_everything(db)
     assert (claimed.run_id, claimed.chain_id, claimed.lane_id, claimed.generation) == (
-        started.run_id,
-        started.run_id,
-        started.lane_id,
-        1,
-    )
+        started.run_id, started.run_id, started.lane_id, 1,
+    )  # fmt: skip
     assert (
         claimed.attempt,
         claimed.suspect,
@@ -139,29 +136,18 @@ def test_a_claim_tells_what_a_worker_must_know(db: Conn) -> None:
         claimed.has_mail,
     ) == (1, 0, 0, None, False)
     assert (claimed.key, claimed.input, claimed.created_us, claimed.now_us) == (
-        "k",
-        '{"b":1, "a":2}',
-        sqlkit.micros(T0),
-        sqlkit.micros(T0),
-    )
+        "k", '{"b":1, "a":2}', sqlkit.micros(T0), sqlkit.micros(T0),
+    )  # fmt: skip
     assert claimed.root == one(db, "select root::text from pgflow.run_key")
 
 
 def test_a_claim_tells_what_few_runs_have_and_nothing_of_a_plain_one(db: Conn) -> None:
     _, _, claimed = claim_one_with_everything(db)
     assert claimed.extra == {
-        "labels": {"x": "y"},
-        "metadata": {"m": [None]},
-        "parent_run_id": None,
-        "leaves_saga": None,
-        "tenant": "t",
-        "deadline_us": sqlkit.micros(T0) + 9_000_000,
-        "beats": False,
-        "heritage": None,
-        "saga": None,
-        "offer": None,
-        "pool": None,
-    }
+        "labels": {"x": "y"}, "metadata": {"m": [None]}, "parent_run_id": None, "leaves_saga": None,
+        "tenant": "t", "deadline_us": sqlkit.micros(T0) + 9_000_000, "beats": False,
+        "heritage": None, "saga": None, "offer": None, "pool": None,
+    }  # fmt: skip
     start(db, key="plain")
     assert claim_one(db).extra is None
 
@@ -191,12 +177,9 @@ PLANNER = (
     "enable_memoize", "enable_hashjoin", "enable_mergejoin", "enable_hashagg",
 )  # fmt: skip
 NESTED_LOOPS = {
-    "enable_indexscan",
-    "enable_indexonlyscan",
-    "enable_bitmapscan",
-    "enable_tidscan",
+    "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan", "enable_tidscan",
     "enable_nestloop",
-}
+}  # fmt: skip
 """With nothing else enabled, what is in an IN (...) is run again for each row."""
 CLAIMS_OF_CHANCE = 127
 
@@ -344,12 +327,8 @@ def test_serve_lanes_makes_the_lanes_of_every_pair_and_answers_those_pinned_to_t
         ["v2", "v1"],
     )
     assert sorted(found) == [
-        ("q1", "a", ""),
-        ("q1", "a", "v2"),
-        ("q1", "b", ""),
-        ("q2", "a", ""),
-        ("q2", "b", ""),
-    ]
+        ("q1", "a", ""), ("q1", "a", "v2"), ("q1", "b", ""), ("q2", "a", ""), ("q2", "b", ""),
+    ]  # fmt: skip
     assert rows(db, "select queue from pgflow.queue order by queue") == ["q1", "q2"]
 
 
@@ -690,15 +669,8 @@ def test_a_unit_travels_with_its_licences_and_times(db: Conn) -> None:
     (row,) = json.loads(one(db, "select pgflow.load_units(%s, 0)", run.run_id))
     at = sqlkit.micros(T0)
     assert row == [
-        1,
-        1,
-        "t",
-        None,
-        None,
-        [[2, "s", "charge", 1, -5]],
-        at - 1_000_000,
-        at + 1_500_000,
-    ]
+        1, 1, "t", None, None, [[2, "s", "charge", 1, -5]], at - 1_000_000, at + 1_500_000,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

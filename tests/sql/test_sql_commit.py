@@ -410,14 +410,11 @@ def test_what_the_journal_cannot_hold_fails_the_whole_batch(db: Conn, bad: dict[
 # ---------------------------------------------------------------- the end
 
 
-@pytest.mark.parametrize(
-    ("outcome", "expected"),
-    [
-        (("completed", None, '{"b":1,"a":2}', None), ("completed", {"b": 1, "a": 2}, None, None)),
-        (("failed", None, None, '{"message":"no"}'), ("failed", None, {"message": "no"}, None)),
-        (("cancelled", "asked", None, None), ("cancelled", None, None, "asked")),
-    ],
-)
+@pytest.mark.parametrize(("outcome", "expected"), [
+    (("completed", None, '{"b":1,"a":2}', None), ("completed", {"b": 1, "a": 2}, None, None)),
+    (("failed", None, None, '{"message":"no"}'), ("failed", None, {"message": "no"}, None)),
+    (("cancelled", "asked", None, None), ("cancelled", None, None, "asked")),
+])  # fmt: skip
 def test_an_outcome_is_written_once_and_never_changes(
     db: Conn, outcome: Any, expected: Any
 ) -> None:

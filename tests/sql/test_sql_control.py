@@ -110,15 +110,9 @@ def put_finished(conn: Conn) -> int:
 
 
 PLACES: dict[str, Callable[[Conn], int]] = {
-    "fresh": put_fresh,
-    "queued": put_queued,
-    "delayed": put_delayed,
-    "waiting": put_waiting,
-    "running": put_running,
-    "paused": put_paused,
-    "stuck": put_stuck,
-    "finished": put_finished,
-}
+    "fresh": put_fresh, "queued": put_queued, "delayed": put_delayed, "waiting": put_waiting,
+    "running": put_running, "paused": put_paused, "stuck": put_stuck, "finished": put_finished,
+}  # fmt: skip
 BEFORE = [("pause", "bob (postgres)", "first")]
 """Entries that the journal of a paused run has already."""
 
@@ -382,19 +376,12 @@ def test_a_retry_of_a_chain_that_goes_on_is_not_refused(db: Conn) -> None:
 # ---------------------------------------------------------------- several requests
 
 
-@pytest.mark.parametrize(
-    ("verbs", "place", "expected"),
-    [
-        (("pause", "resume"), "queued", "queued"),
-        (("resume", "pause"), "queued", "paused"),
-        (("pause", "resume", "pause"), "waiting", "paused"),
-        (("pause", "retry"), "waiting", "queued"),
-        (("pause", "cancel"), "waiting", "queued"),
-        (("cancel", "pause"), "waiting", "queued"),
-        (("cancel", "pause"), "fresh", "cancelled"),
-        (("resume", "pause"), "paused", "paused"),
-    ],
-)
+@pytest.mark.parametrize(("verbs", "place", "expected"), [
+    (("pause", "resume"), "queued", "queued"), (("resume", "pause"), "queued", "paused"),
+    (("pause", "resume", "pause"), "waiting", "paused"), (("pause", "retry"), "waiting", "queued"),
+    (("pause", "cancel"), "waiting", "queued"), (("cancel", "pause"), "waiting", "queued"),
+    (("cancel", "pause"), "fresh", "cancelled"), (("resume", "pause"), "paused", "paused"),
+])  # fmt: skip
 def test_of_requests_that_come_together_the_last_counts_and_a_cancel_always(
     db: Conn, verbs: tuple[str, ...], place: str, expected: str
 ) -> None:

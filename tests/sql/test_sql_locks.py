@@ -103,20 +103,10 @@ WAITS = {
 def gate(key: str, **terms: Any) -> dict[str, Any]:
     """A question that asks at a gate."""
     asked = {
-        "call": 1,
-        "name": key,
-        "key": key,
-        "request": "1",
-        "hash": "h",
-        "approvers": [],
-        "quorum": 1,
-        "timeout": None,
-        "on_timeout": "expire",
-        "escalate": [],
-        "needs_value": False,
-        "decision": None,
-        "shape": True,
-    }
+        "call": 1, "name": key, "key": key, "request": "1", "hash": "h", "approvers": [],
+        "quorum": 1, "timeout": None, "on_timeout": "expire", "escalate": [], "needs_value": False,
+        "decision": None, "shape": True,
+    }  # fmt: skip
     return {"gates": [[1, key]], "new_gates": [asked | terms]}
 
 
@@ -129,11 +119,8 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
         return [begin(conn, name, key=f"{name}-{n}", **options) for n in range(2)]
 
     leased, parked, stuck, done = (
-        two("leased", timeout_seconds=3600),
-        two("parked"),
-        two("stuck"),
-        two("done"),
-    )
+        two("leased", timeout_seconds=3600), two("parked"), two("stuck"), two("done"),
+    )  # fmt: skip
     for run in leased:
         conn.execute(
             "update pgflow.lease set worker_id = %s, claimed_at = claimed_at - interval '1 hour'",

@@ -179,16 +179,10 @@ def test_the_role_of_the_session_stands_behind_the_name_that_it_gives(
     assert one(conn, kept) == f"the-ceo ({role})"
 
 
-@pytest.mark.parametrize(
-    ("name", "who"),
-    [
-        ("x" * 300, "x" * 180 + " ({role})"),
-        ("the-ceo (boss)", "the-ceo (boss) ({role})"),
-        ("{role}", "{role}"),
-        ("", "{role}"),
-        (None, "{role}"),
-    ],
-)
+@pytest.mark.parametrize(("name", "who"), [
+    ("x" * 300, "x" * 180 + " ({role})"), ("the-ceo (boss)", "the-ceo (boss) ({role})"),
+    ("{role}", "{role}"), ("", "{role}"), (None, "{role}"),
+])  # fmt: skip
 def test_no_name_hides_the_role(
     conn: Conn, theirs: Conn, role: str, name: str | None, who: str
 ) -> None:

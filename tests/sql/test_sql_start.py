@@ -402,37 +402,16 @@ NESTED_201 = '{"a":' + "[" * 200 + "]" * 200 + "}"
 MEBIBYTE = 1048576
 
 REFUSED: list[dict[str, Any]] = [
-    {"workflow": None},
-    {"workflow": ""},
-    {"workflow": "x" * 256},
-    {"workflow": "é" * 128},
-    {"queue": ""},
-    {"queue": "x" * 256},
-    {"key": ""},
-    {"key": "x" * 129},
-    {"priority": 32768},
-    {"priority": -32769},
-    {"priority": None},
-    {"run_at": "infinity"},
-    {"run_at": "-infinity"},
-    {"run_at": "10000-01-01"},
-    {"timeout_seconds": 0},
-    {"timeout_seconds": -1},
-    {"timeout_seconds": float("nan")},
-    {"timeout_seconds": float("inf")},
-    {"timeout_seconds": 3.3e9},
-    {"labels": '{"n": 1}'},
-    {"labels": '{"n": null}'},
-    {"input": None},
-    {"input": "null"},
-    {"input": "[]"},
-    {"input": '"text"'},
-    {"input": NESTED_201},
-    {"input": f'{{"a": "{"x" * MEBIBYTE}"}}'},
-    {"input": '{"a": "\\u0000"}'},
-    {"input": '{"\\u0000": 1}'},
-    {"input": '{"a": "\\\\\\u0000"}'},
-]
+    {"workflow": None}, {"workflow": ""}, {"workflow": "x" * 256}, {"workflow": "é" * 128},
+    {"queue": ""}, {"queue": "x" * 256}, {"key": ""}, {"key": "x" * 129}, {"priority": 32768},
+    {"priority": -32769}, {"priority": None}, {"run_at": "infinity"}, {"run_at": "-infinity"},
+    {"run_at": "10000-01-01"}, {"timeout_seconds": 0}, {"timeout_seconds": -1},
+    {"timeout_seconds": float("nan")}, {"timeout_seconds": float("inf")},
+    {"timeout_seconds": 3.3e9}, {"labels": '{"n": 1}'}, {"labels": '{"n": null}'}, {"input": None},
+    {"input": "null"}, {"input": "[]"}, {"input": '"text"'}, {"input": NESTED_201},
+    {"input": f'{{"a": "{"x" * MEBIBYTE}"}}'}, {"input": '{"a": "\\u0000"}'},
+    {"input": '{"\\u0000": 1}'}, {"input": '{"a": "\\\\\\u0000"}'},
+]  # fmt: skip
 
 ACCEPTED: list[dict[str, Any]] = [
     {"workflow": "x" * 255},
@@ -496,19 +475,10 @@ def test_other_values_that_no_run_can_have_are_refused_by_name_too(
     assert sqlstate_of(db, **options) == INVALID
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        ("", "{}"),
-        ("x" * 129, "{}"),
-        (None, "[]"),
-        (None, None),
-        (None, "{"),
-        (None, NESTED_201),
-        (None, '{"a": "\\u0000"}'),
-    ],
-    ids=["empty key", "long key", "no object", "no input", "no JSON", "too deep", "NUL"],
-)
+@pytest.mark.parametrize("run", [
+    ("", "{}"), ("x" * 129, "{}"), (None, "[]"), (None, None), (None, "{"), (None, NESTED_201),
+    (None, '{"a": "\\u0000"}'),
+], ids=["empty key", "long key", "no object", "no input", "no JSON", "too deep", "NUL"])  # fmt: skip
 def test_a_batch_is_held_to_the_limits_of_a_single_start(
     db: Conn, run: tuple[str | None, str]
 ) -> None:
@@ -517,14 +487,10 @@ def test_a_batch_is_held_to_the_limits_of_a_single_start(
     assert error.value.sqlstate == INVALID
 
 
-@pytest.mark.parametrize(
-    "input_text",
-    [
-        '{"b":-0.0,"a":1e22,"c":"\\u00e9"}',
-        '{"a": 1E3, "a": 2}',
-        '{"n":123456789012345678901234567890.10}',
-    ],
-)
+@pytest.mark.parametrize("input_text", [
+    '{"b":-0.0,"a":1e22,"c":"\\u00e9"}', '{"a": 1E3, "a": 2}',
+    '{"n":123456789012345678901234567890.10}',
+])  # fmt: skip
 def test_an_input_keeps_its_exact_text(db: Conn, input_text: str) -> None:
     single, batch = (
         start(db, "text", input=input_text),

@@ -136,16 +136,10 @@ def test_one_that_kills_is_found_in_a_logarithm_of_deaths(
     assert found.rounds <= 1 + ceil(log2(count))
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        {"concurrency": 100},
-        {"per_worker": 30},
-        {"key": "input.k", "per_key": 50},
-        {"ageing_seconds": 60},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("rules", [
+    {"concurrency": 100}, {"per_worker": 30}, {"key": "input.k", "per_key": 50},
+    {"ageing_seconds": 60},
+], ids=str)  # fmt: skip
 def test_queues_with_limits_and_lines_find_it_as_fast(db: Conn, rules: dict[str, Any]) -> None:
     ids = begin(db, 40, **rules)
     found = hunt(db, [ids[21]])

@@ -93,15 +93,11 @@ def test_each_reason_has_a_code_and_its_detail(db: Conn, one_of_each: dict[str, 
     found = {status: one(db, query, run_id) for status, run_id in one_of_each.items()}
     until = (T0 + seconds(60)).isoformat()
     assert found == {
-        "queued": ("no_worker", None),
-        "running": (None, None),
+        "queued": ("no_worker", None), "running": (None, None),
         "waiting": ("signal", {"signals": ["paid"], "until": until}),
-        "paused": ("paused", {"by": "ann (postgres)"}),
-        "stuck": ("nondeterminism", {"line": 7}),
-        "completed": (None, None),
-        "failed": (None, None),
-        "cancelled": ("itself", None),
-    }
+        "paused": ("paused", {"by": "ann (postgres)"}), "stuck": ("nondeterminism", {"line": 7}),
+        "completed": (None, None), "failed": (None, None), "cancelled": ("itself", None),
+    }  # fmt: skip
     db.execute("update pgflow.queue set paused_at = pgflow.now_() where queue = 'q'")
     assert one(db, query, one_of_each["queued"]) == ("queue_paused", None)
 
@@ -392,15 +388,11 @@ def test_result_tells_how_a_run_stands_and_how_it_ended(
 ) -> None:
     query = "select status, output::text, error::text, reason from pgflow.result(%s)"
     assert [one(db, query, status) for status in STATUSES] == [
-        ("queued", None, None, None),
-        ("running", None, None, None),
-        ("waiting", None, None, None),
-        ("paused", None, None, "lunch"),
-        ("stuck", None, '{"line": 7}', "nondeterminism"),
-        ("completed", '{"b":1,"a":-0.0}', None, None),
-        ("failed", None, '{"message":"no"}', None),
+        ("queued", None, None, None), ("running", None, None, None), ("waiting", None, None, None),
+        ("paused", None, None, "lunch"), ("stuck", None, '{"line": 7}', "nondeterminism"),
+        ("completed", '{"b":1,"a":-0.0}', None, None), ("failed", None, '{"message":"no"}', None),
         ("cancelled", None, None, "asked"),
-    ]
+    ]  # fmt: skip
 
 
 def test_results_answer_for_those_that_have_ended_are_stuck_or_are_gone(
@@ -429,16 +421,9 @@ def test_results_follow_a_chain_to_its_end(db: Conn) -> None:
     assert found == [(first.chain_id, "2")]
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        "result('k')",
-        "run_status('k')",
-        "run_state('k')",
-        "find_chain('k')",
-        "read_stream('k', 's')",
-    ],
-)
+@pytest.mark.parametrize("verb", [
+    "result('k')", "run_status('k')", "run_state('k')", "find_chain('k')", "read_stream('k', 's')",
+])  # fmt: skip
 def test_a_question_about_an_unknown_key_is_refused(db: Conn, verb: str) -> None:
     start(db, key="k", tenant="other")
     with pytest.raises(psycopg.Error) as error, db.transaction():

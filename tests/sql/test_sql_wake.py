@@ -602,12 +602,9 @@ def test_due_timers_and_results_of_children_come_together_and_a_signal_alone(db:
     set_clock(db, T0 + seconds(5))
     send(db, "k", "b")
     question = {
-        "timers": [[1, 1, "T"], [2, 2, "T"]],
-        "child_calls": [3],
-        "signals": [[4, "a"], [5, "b"]],
-        "park": True,
-        "idle": True,
-    }
+        "timers": [[1, 1, "T"], [2, 2, "T"]], "child_calls": [3], "signals": [[4, "a"], [5, "b"]],
+        "park": True, "idle": True,
+    }  # fmt: skip
     found = [u[1:3] for u in commit(db, flush(run, **question)).units_of(run)]
     assert found == [[1, "T"], [3, "K"], [2, "T"]]
     assert [u[1:3] for u in commit(db, flush(run, signals=[[4, "a"], [5, "b"]])).units_of(run)] == [
@@ -1112,12 +1109,9 @@ def test_children_of_many_parents_start_in_the_order_of_their_calls_whatever_the
     parents = [begin(db, "parent") for _ in range(3)]
     start(db, "child", key="elsewhere")
     children = [
-        child(4),
-        child(5, key="shared"),
-        child(6, key="elsewhere"),
-        child(7),
+        child(4), child(5, key="shared"), child(6, key="elsewhere"), child(7),
         child(8, key="shared"),
-    ]
+    ]  # fmt: skip
     answer = commit(db, *(flush(parent, unit(call=1), children=children) for parent in parents))
     for place, parent in enumerate(parents):
         found = answer.units_of(parent)
@@ -1151,13 +1145,8 @@ def test_what_a_batch_is_answered_is_what_its_runs_would_be_answered_alone(db: C
     question = {"timers": [[1, 1, "T"]], "signals": [[2, "go"]], "idle": True}
     answer = commit(db, *(flush(run, **question, park=run is not asking) for run in runs))
     assert {run.key: answer.place_of(run) for run in runs} == {
-        "k0": "parked",
-        "k1": "leased",
-        "k2": "leased",
-        "k3": "held",
-        "k4": "ended",
-        "k5": "leased",
-    }
+        "k0": "parked", "k1": "leased", "k2": "leased", "k3": "held", "k4": "ended", "k5": "leased",
+    }  # fmt: skip
     found = [[u[1:3] for u in answer.units_of(run)] for run in runs]
     assert found == [[], [[1, "T"]], [[2, "S"]], [], [], []]
     assert sorted(answer.wake) == sorted([asleep.chain_id])
@@ -1341,12 +1330,8 @@ def test_the_next_generation_goes_on_under_the_same_key_with_the_same_mailbox(db
     send(db, "k", "paid", "2")
     second = claim_one(db)
     assert (second.chain_id, second.generation, second.key, second.root, second.input) == (
-        first.chain_id,
-        2,
-        "k",
-        first.root,
-        '{"n":-0.0}',
-    )
+        first.chain_id, 2, "k", first.root, '{"n":-0.0}',
+    )  # fmt: skip
     assert second.run_id > first.run_id
     assert second.extra == first.extra
     assert one(db, "select priority, attempt from pgflow.lease") == (3, 1)

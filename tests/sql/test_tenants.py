@@ -172,17 +172,13 @@ def test_no_call_and_no_view_crosses_from_a_tenant_to_another(filled: Conn) -> N
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("function", "guard", "instead"),
-    [
-        ("chain_of_", "tenant := pgflow.own_tenant_(tenant);", ""),
-        ("start_runs", "tenant := pgflow.own_tenant_(tenant);", ""),
-        ("start_run", "tenant := pgflow.own_tenant_(tenant);", ""),
-        ("own_runs_", "and r.tenant = any(own)", ""),
-        ("read_chunk", "b.tenant = own and ", ""),
-        ("own_tenants", "not coalesce(", "true or not coalesce("),
-    ],
-)
+@pytest.mark.parametrize(("function", "guard", "instead"), [
+    ("chain_of_", "tenant := pgflow.own_tenant_(tenant);", ""),
+    ("start_runs", "tenant := pgflow.own_tenant_(tenant);", ""),
+    ("start_run", "tenant := pgflow.own_tenant_(tenant);", ""),
+    ("own_runs_", "and r.tenant = any(own)", ""), ("read_chunk", "b.tenant = own and ", ""),
+    ("own_tenants", "not coalesce(", "true or not coalesce("),
+])  # fmt: skip
 def test_the_probe_notices_a_door_without_its_guard(
     filled: Conn, function: str, guard: str, instead: str
 ) -> None:

@@ -89,13 +89,8 @@ def test_a_run_that_serves_ends_in_any_order_of_updates_time_and_deaths(seed: in
     assert run.place == "ended", worker.played
     assert divergence(run) is None
     assert store.replies == {
-        "1": "done",
-        "2": "rejected",
-        "3": "done",
-        "4": "failed",
-        "5": "rejected",
-        "6": "done",
-    }
+        "1": "done", "2": "rejected", "3": "done", "4": "failed", "5": "rejected", "6": "done",
+    }  # fmt: skip
     taken = [unit.payload for unit in run.units if unit.kind == Kind.UPDATE_TAKEN]
     assert len(taken) == len(set(taken)) == 4
     assert run.kinds().count(Kind.UPDATE_REPLIED) == 4
