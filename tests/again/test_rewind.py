@@ -139,9 +139,6 @@ def sound(conn: Conn) -> None:
     assert rows(conn, "select invariant, detail from pgflow.check()") == []
 
 
-# ---------------------------------------------------------------- at every unit
-
-
 def expected(rounds: int) -> list[Any]:
     return [
         value
@@ -246,9 +243,6 @@ def test_a_run_that_continues_as_new_is_rewound_in_its_newest_generation_and_for
         flow.app.fork("k", generation=1, at=4)
     with pytest.raises(InvalidArgument, match="has no generation 77"):
         flow.app.fork("k", generation=77)
-
-
-# ---------------------------------------------------------------- what has acted
 
 
 @workflow
@@ -478,9 +472,6 @@ def test_what_cannot_be_retried_says_what_can(flow: Harness) -> None:
         flow.app.retry("bad", from_step="buy")
 
 
-# ---------------------------------------------------------------- edits
-
-
 @pytest.mark.full
 def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(
     flow: Harness, conn: Conn
@@ -546,9 +537,6 @@ def test_another_input_needs_a_journal_that_does_not_rest_on_it(flow: Harness, c
         conn.execute("select pgflow.restart_run('k', input => '[]')")
 
 
-# ---------------------------------------------------------------- chance
-
-
 @pytest.mark.full
 def test_chance_is_the_same_in_the_kept_part_and_another_after_it(
     flow: Harness, conn: Conn
@@ -576,9 +564,6 @@ def test_chance_is_the_same_in_the_kept_part_and_another_after_it(
     assert len({first[3], second[3], fork[3]}) == 3
     flow.app.rewind("k", 1)
     assert run.result(SOON) == second, "nothing has acted: what comes is what came"
-
-
-# ---------------------------------------------------------------- places, mail, kin
 
 
 @pytest.mark.full
@@ -1005,9 +990,6 @@ def test_an_imported_run_is_forked_and_not_rewound(
         sound(there)
 
 
-# ---------------------------------------------------------------- forks
-
-
 def test_a_fork_of_a_running_run_leaves_it_alone(db: Conn) -> None:
     run = begin(db, key="k")
     licence = '[[2,"s","charge",1,77]]'
@@ -1137,9 +1119,6 @@ def test_history_that_is_removed_takes_generations_and_leaves_forks(db: Conn) ->
     assert count(db, "pgflow.carried") == 0
     assert one(db, "select origin_key is null and origin_seq = 2 from pgflow.runs where key = 'f'")
     finish(db, forked)
-
-
-# ---------------------------------------------------------------- at the same time
 
 
 @pytest.mark.full

@@ -158,9 +158,6 @@ def sound(conn: Conn) -> None:
     assert rows(conn, "select invariant, detail from pgflow.check()") == []
 
 
-# ---------------------------------------------------------------- reuse
-
-
 @pytest.mark.full
 def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_same(
     flow: Harness, conn: Conn
@@ -260,9 +257,6 @@ def test_an_acceptance_that_was_confirmed_is_reused(flow: Harness, conn: Conn) -
     assert effects(conn, "status, attempts") == [("confirmed", 1), ("confirmed", 0)]
     assert owed(conn) == []
     sound(conn)
-
-
-# ---------------------------------------------------------------- children
 
 
 @workflow
@@ -377,9 +371,6 @@ def test_a_child_that_ends_while_its_parent_is_rewound_is_heard(conn: Conn, dsn:
     ] == ["done"]
     sound(conn)
     finish(conn, claim_one(conn))
-
-
-# ---------------------------------------------------------------- compensate
 
 
 @pytest.mark.full
@@ -751,9 +742,6 @@ def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(
     assert run.result(SOON) == []
     conn.execute("update pgflow.unit set name = 'buy' where name = 'fetch'")
     sound(conn)
-
-
-# ---------------------------------------------------------------- with sagas over generations
 
 
 @pytest.mark.full

@@ -363,9 +363,6 @@ def test_a_trace_can_be_written_whatever_is_in_it() -> None:
     assert json.loads(json.dumps(run.as_json())) == run.as_json()
 
 
-# Outputs that are made up, code that is run, approvals that are rejected --------------------------
-
-
 def test_what_has_no_stub_may_be_made_up() -> None:
     def made_up(node: Node) -> str:
         if node.id == "odd":

@@ -366,9 +366,6 @@ def test_a_run_gives_what_it_returns_or_its_first_sink_that_said_something() -> 
     assert run_output(graph.model_copy(update={"returns": "lost"}), run.plan, run.state) == ""
 
 
-# Arguments
-# -------------------------------------------------------------------------------------------------------------------
-
 OUTPUTS = {
     "plan": completed({"green": True}),
     "text": Output("completed", "T"),
@@ -423,10 +420,6 @@ def test_arguments_win_over_inputs_of_the_run() -> None:
     assert bound(node, RUN, {}).inputs == {"mode": "slow"}
 
 
-# Retries
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 def test_a_turn_of_an_agent_is_tried_again_twice_without_being_told() -> None:
     node = prompt("a")
     found = [retry_delay_ms(node, attempt, "HTTP 503") for attempt in (1, 2, 3)]
@@ -464,10 +457,6 @@ def test_what_is_fatal_wins_but_a_wrapper_does_not() -> None:
     assert classify("it was timed out afterwards") == "UNKNOWN"
     assert classify("kill: (24036) - no such process, HTTP 503") == "TRANSIENT"
     assert classify("HTTP 403: no") == "FATAL"
-
-
-# Approvals
-# -------------------------------------------------------------------------------------------------------------------
 
 
 def test_an_approval_leaves_the_comment_if_it_captures_it() -> None:
@@ -525,9 +514,6 @@ def test_what_a_person_says_is_read_by_the_next_turn_only() -> None:
     run.do("l")
     assert run.begin("l").text == "[]"
 
-
-# Fan-out
-# ---------------------------------------------------------------------------------------------------------------------
 
 CHILDREN = [
     Child("completed", {"v": 1}),

@@ -164,10 +164,6 @@ def test_every_text_is_legible_on_its_ground(tone: Tone):
     assert contrast(tone.fill, tone.text) >= 4.5
 
 
-# Hostile texts
-# ----------------------------------------------------------------------------------------------------------------
-
-
 def hostile() -> Graph:
     prompt = Prompt(text=HOSTILE)
     nodes = (

@@ -206,10 +206,6 @@ def test_the_template_of_icm_has_nothing_to_complain_of():
     assert icm.read_workspace(CORPUS / "icm-workspace-template/icm-workspace").problems == ()
 
 
-# The specimen
-# ----------------------------------------------------------------------------------------------------------------
-
-
 def specimen() -> Graph:
     verdict = icm.read_file(CORPUS / "meeting-summarizer.workflow.yaml")
     assert verdict.problems == ()

@@ -26,10 +26,6 @@ def entries(found: tuple) -> list[tuple[str, str, str, str]]:
     return [(e.label, e.location, e.scope, e.why) for e in found]
 
 
-# Dialects
-# --------------------------------------------------------------------------------------------------------------------
-
-
 def test_inputs_with_layer_path_and_use():
     contract, said = read("""
         # Stage 02: B
@@ -233,10 +229,6 @@ def test_examples_in_fences_and_comments_declare_nothing():
     assert [entry.location for entry in contract.inputs] == ["b.md"]
     assert contract.outputs == ()
     assert said == []
-
-
-# Malformed
-# -------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_row_with_too_many_cells_keeps_them_and_is_warned_of():

@@ -37,10 +37,6 @@ def row(location: str, section: str = "Inputs") -> str:
     )
 
 
-# Paths that lead out
-# ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("location", [
     "../../etc/passwd", "/etc/passwd", "..", "~/.ssh/id_rsa", "'C:\\Windows\\system.ini'",
     "'..\\..\\secret'", "a/../../b", "link/secret.txt",
@@ -138,10 +134,6 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     assert the_error(root).message == "stages/01-a/CONTEXT.md: is not a regular file"
 
 
-# Files that are no contracts
-# -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -208,9 +200,6 @@ def test_more_inputs_than_anybody_could_mean_are_an_error(tmp_path):
     assert the_error(root).message == "the contracts have more than 5000 inputs and outputs"
 
 
-# Frontmatter
-# -----------------------------------------------------------------------------------------------------------------
-
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]\n"
     for before, after in zip("abcdefgh", "bcdefghi", strict=True)
@@ -253,10 +242,6 @@ def test_a_workflow_of_the_wrong_shape_has_errors_and_no_graph(text):
     verdict = icm.read_text(text, "workflow.yaml")
     assert verdict.graph is None
     assert len(verdict.errors) in {1, 2}
-
-
-# Whole folders
-# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_duplicate_stage_numbers_are_an_error(tmp_path):

@@ -89,9 +89,6 @@ def test_in_other_layouts_what_icm_misses_is_a_warning(tmp_path):
     ]
 
 
-# The rules of the protocol
-# ---------------------------------------------------------------------------------------------------
-
 FILE = "stages/01-a/CONTEXT.md"
 
 

@@ -49,10 +49,6 @@ LINE = """
 """
 
 
-# Fields
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 def test_every_field_of_a_stage_is_in_the_graph():
     node = graph(
         """
@@ -202,10 +198,6 @@ def test_reading_what_is_written_later_is_warned_of():
 def test_a_wrong_state_entry_is_one_clear_error(head, message):
     (said,) = errors(LINE, head)
     assert message in said
-
-
-# Branches and fan-out
-# --------------------------------------------------------------------------------------------------------
 
 
 def test_without_next_stages_follow_each_other():
@@ -377,9 +369,6 @@ def test_conditions_that_nobody_could_write_out_are_refused():
     )
     assert "too many for an else" in said
 
-
-# Frontmatter, workflow.yaml and prose together
-# -------------------------------------------------------------------------------
 
 FLOW = """
     name: both

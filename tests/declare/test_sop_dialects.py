@@ -36,10 +36,6 @@ def test_a_sop_that_keeps_to_the_format_is_not_remarked_on():
     assert read(sop()).problems == ()
 
 
-# Steps
-# -----------------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("heading", "node_id", "title"),
     [
@@ -181,10 +177,6 @@ def test_doubled_and_backward_numbers_are_remarked_on_and_kept_apart():
     assert messages(verdict) == ["Step 1 comes after step 2", "Step 2 is there twice"]
 
 
-# Parameters
-# ------------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("line", "required", "default"), [
     ("- **a** (required): x", True, ...),
     ("- **a** (optional): x", False, ...),
@@ -304,10 +296,6 @@ def test_other_words_for_the_acquisition_of_parameters_are_understood():
     )
     assert [rule.scope for rule in graph(text).nodes[0].body.constraints] == ["parameters", ""]
     assert len(graph(text).inputs) == 1
-
-
-# Constraints
-# -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -444,10 +432,6 @@ def test_rules_that_say_nothing_certain_are_remarked_on():
     ]
 
 
-# Fences, sections and the rest
-# ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fence", [
     "```\n{}\n```", "~~~\n{}\n```\n~~~", "````markdown\n```\n{}\n```\n````",
     "- like this:\n  ```\n  {}\n  ```", "1. like this:\n\n    ```\n    {}\n    ```",
@@ -560,10 +544,6 @@ def test_a_prompt_has_the_output_of_the_step_before_and_the_users_message():
         "<previous-step>\n$step-1-look.output\n</previous-step>\n"
     ) in second
     assert first.endswith("<user-input>\n$ARGUMENTS\n</user-input>\n")
-
-
-# Other SOPs
-# ------------------------------------------------------------------------------------------------------------------
 
 
 def mentioned(sentence, *siblings):

@@ -36,9 +36,6 @@ METHODS = [
 ]
 
 
-# ------------------------------------------------------------- every method of a loop has an answer
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_of_an_event_loop_works_or_refuses_by_name(
     bench: Callable[..., Bench],  # noqa: F811
@@ -102,9 +99,6 @@ def test_an_exception_handler_is_told_what_a_callback_raises_and_not_what_is_fou
     b = bench(main)
     b.main.result()
     assert b.log == [(True, "in a callback")]
-
-
-# ---------------------------------------------------------------- order, and coming to rest
 
 
 @pytest.mark.parametrize("salt", range(12))
@@ -210,9 +204,6 @@ def test_what_is_never_due_starts_no_timer(bench: Callable[..., Bench], seconds:
     b.open("go")
     assert b.main.result() == "gone on"
     assert b.timers.started == []
-
-
-# ---------------------------------------------------------------- in runs
 
 
 @step

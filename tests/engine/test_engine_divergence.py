@@ -31,8 +31,6 @@ from pgflow._engine.execution import Program
 from pgflow._model.kinds import Kind
 from pgflow._model.units import Unit
 
-# ---------------------------------------------------------------- code that is not what it was
-
 
 @step
 async def extra() -> None: ...
@@ -149,8 +147,6 @@ def replay_changed(
     return execution
 
 
-# ---------------------------------------------------------------- the judge
-
 STEP_UNITS = {
     Kind.STEP_STARTED, Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.ATTEMPT_FAILED,
     Kind.STEP_ABANDONED,
@@ -221,9 +217,6 @@ def mismatch(
         if missing:
             return f"call {number} was {sorted(map(str, missing))}, now it is {now.get(number)}"
     return None
-
-
-# ---------------------------------------------------------------- every change of every example
 
 
 def each_length(one_of: int) -> Any:
@@ -342,9 +335,6 @@ def test_a_change_that_is_reported_writes_no_unit_and_holds_the_run(example):
         assert detail["message"].startswith(f"run '{run.key}' ({run.workflow.name}): ")
         return
     raise AssertionError("no change of the first calls was noticed")
-
-
-# ---------------------------------------------------------------- what the report says
 
 
 def held(run: StoredRun) -> str:
@@ -488,9 +478,6 @@ def test_the_report_names_the_source_line_at_which_the_code_waits_for_something_
     assert any(re.search(r":\d+ in waits$", line) for line in where)
 
 
-# ---------------------------------------------------------------- what has started
-
-
 def crashed_while_running(flow: Any, *args: Any) -> tuple[Worker, StoredRun]:
     """A run whose first body has started, perhaps acted, and not come back."""
     store = Store(flow, charged_child)
@@ -541,9 +528,6 @@ def test_a_read_that_has_not_come_back_may_change():
     worker = replayed_by(run, version(telling, booking))
     worker.finish()
     assert worker.store.runs[1].status == "completed"
-
-
-# ---------------------------------------------------------------- marks between
 
 
 @read(retries=pgflow.Retries(3))
@@ -624,9 +608,6 @@ def test_words_of_operators_are_read_over():
     assert run.status == "completed"
     execution = replay_changed(run, run.units, ChangedCode)
     assert execution.history.divergence is None
-
-
-# ---------------------------------------------------------------- after it was found
 
 
 def test_a_run_goes_on_with_the_code_as_it_was():

@@ -29,9 +29,6 @@ Conn = psycopg.Connection[Any]
 SIZES = (0, 1, CHUNK_BYTES, 2 * CHUNK_BYTES + 5)
 
 
-# ---------------------------------------------------------------- contents of large values
-
-
 def content_of(size: int) -> bytes:
     return bytes(range(251)) * (size // 251) + bytes(size % 251)
 
@@ -111,9 +108,6 @@ def test_a_damaged_content_is_refused_with_all_else(conn: Conn, refusal: str) ->
         import_lines(conn, ((f"line {n}", line) for n, line in enumerate(lines, 1)))
     assert one(conn, "select count(*) from pgflow.blob") == 0
     assert one(conn, "select count(*) from pgflow.run") == 0
-
-
-# ---------------------------------------------------------------- Parquet
 
 
 @step

@@ -62,9 +62,6 @@ def import_text(dsn: str, text: str, tmp_path: Path) -> Any:
     return pgflow(dsn, "import", str(file))
 
 
-# ---------------------------------------------------------------- histories that are checked in
-
-
 def test_there_is_a_history_of_every_example_and_of_every_kind_of_unit(
     db: psycopg.Connection,
 ) -> None:
@@ -120,9 +117,6 @@ def test_nor_does_a_changed_copy_of_the_code(
         except NonDeterminismError:
             diverged.append(change)
     assert {change.kind for change in diverged} >= {"insert"}
-
-
-# ---------------------------------------------------------------- export and import
 
 
 @pytest.mark.full
@@ -337,9 +331,6 @@ def test_a_mistake_is_one_line(arguments: list[str], said: str, dsn: str) -> Non
 
 def test_a_terminal_is_not_filled(dsn: str) -> None:
     assert "pass --output" in pgflow(dsn, "export", "--all", tty=True).err
-
-
-# ---------------------------------------------------------------- replay
 
 
 def test_the_runs_of_a_database_are_replayed_and_not_changed(full: str, exported: str) -> None:

@@ -36,9 +36,6 @@ async def new(n: int) -> str:
     return f"new {n}"
 
 
-# ---------------------------------------------------------------- patched
-
-
 class Code:
     """Deployed code: tests change it between two activations."""
 
@@ -121,9 +118,6 @@ def test_a_marker_works_in_a_sync_workflow(flow: Harness) -> None:
     for run in (before, after):
         run.send(go, 1)
     assert (before.result(SOON), after.result(SOON)) == ("old 1", "new 1")
-
-
-# ---------------------------------------------------------------- nondeterminism
 
 
 @workflow
@@ -322,9 +316,6 @@ def test_a_workflow_that_no_worker_knows_stays_queued_and_blocks_nobody(
     assert count(conn, "pgflow.runs", "status = 'queued'") == 5
 
 
-# ---------------------------------------------------------------- deadlock
-
-
 DEADLOCKS: dict[str, Any] = {
     "an event that nobody sets": lambda: asyncio.Event().wait(),
     "an empty queue": lambda: asyncio.Queue().get(),
@@ -385,9 +376,6 @@ async def test_a_stuck_run_can_be_cancelled(aflow: AsyncHarness) -> None:
     with pytest.raises(pgflow.RunCancelled):
         await run.result(SOON)
     assert cleaned == ["new 1"]
-
-
-# ---------------------------------------------------------------- runs that kill
 
 
 @pytest.mark.full

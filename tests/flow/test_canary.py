@@ -165,8 +165,6 @@ def test_a_password_that_an_error_quotes_is_nowhere(
         assert "app:***@db/x" in texts[where], where
 
 
-# ---------------------------------------------------------------- what a secret holds
-
 told = Signal("told", SecretStr)
 
 

@@ -53,9 +53,6 @@ def statuses(conn: psycopg.Connection) -> dict[str, str]:
     return dict(conn.execute("select key, status from pgflow.runs").fetchall())
 
 
-# ---------------------------------------------------------------- results and failures
-
-
 @pytest.mark.full
 def test_the_end_of_a_child_wakes_its_parent_without_a_poll(dsn: str) -> None:
     """A poll an hour after the first, so that nothing but the wake that follows the commit brings
@@ -288,9 +285,6 @@ async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed
     assert "the result of child price does not fit its annotation int" in found
 
 
-# ---------------------------------------------------------------- options of a child
-
-
 @pytest.mark.full
 async def test_a_child_may_have_a_key_labels_a_queue_and_a_time_of_its_own(
     aflow: AsyncHarness, conn: psycopg.Connection
@@ -362,9 +356,6 @@ def test_an_input_that_does_not_fit_the_child_is_refused_at_the_call(
     assert "the input of workflow double" in not_storable
     assert "'n'" in missing
     assert count(conn, "pgflow.run") == 1
-
-
-# ---------------------------------------------------------------- the end of a parent
 
 
 @workflow
@@ -482,9 +473,6 @@ async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(
     assert cleaned == [1]
 
 
-# ---------------------------------------------------------------- giving a child up
-
-
 @pytest.mark.full
 async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goes_on(
     aflow: AsyncHarness, conn: psycopg.Connection
@@ -594,9 +582,6 @@ async def test_the_faster_of_two_children_wins(aflow: AsyncHarness) -> None:
     await aflow.until_idle()
     await aflow.app.send("fast", go, 1)
     assert await run.result(SOON) == [1]
-
-
-# ---------------------------------------------------------------- handles
 
 
 async def test_a_child_that_was_started_has_a_key_and_is_waited_for_later(

@@ -334,9 +334,6 @@ async def test_what_the_result_cannot_be_stored_as_fails_the_step(aflow: AsyncHa
         await result_of(aflow, agent)
 
 
-# ---------------------------------------------------------------- where am I
-
-
 async def test_in_workflow_tells_workflow_code_from_everything_else(aflow: AsyncHarness) -> None:
     seen: dict[str, bool] = {}
 
@@ -366,9 +363,6 @@ async def test_in_workflow_tells_workflow_code_from_everything_else(aflow: Async
 def test_in_workflow_is_false_where_there_is_an_app_and_no_run(dsn: str) -> None:
     with App(dsn):
         assert not pgflow.in_workflow()
-
-
-# ------------------------------------------------------- helpers that a framework hands to a thread
 
 
 @pytest.mark.full

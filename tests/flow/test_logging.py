@@ -159,9 +159,6 @@ def test_a_record_can_carry_an_exception(flow: Harness, caplog: pytest.LogCaptur
     assert record.exc_info is not None
 
 
-# ---------------------------------------------------------------- what the worker logs
-
-
 @step(retries=Retries(max_attempts=2, first_delay=timedelta(milliseconds=1)))
 async def hopeless(secret: str) -> None:
     raise ValueError(secret)
@@ -331,9 +328,6 @@ async def tell(secret: str) -> str:
 @workflow
 async def told(secret: str) -> str:
     return await tell(secret)
-
-
-# ---------------------------------------------------------------- what a record quotes
 
 
 HOSTILE = "order\x1b[2J\n2026-01-01 00:00:00,000 INFO pgflow: run paid \u202eevil\x9b1m"

@@ -318,9 +318,6 @@ def test_a_map_that_may_do_nothing_at_once_is_refused(
     assert isinstance(failed.value.__cause__, InvalidArgument)
 
 
-# ---------------------------------------------------------------- branches
-
-
 @step(retries=1)
 async def answers(value: str) -> str:
     if value == "bad":

@@ -112,9 +112,6 @@ def kinds(conn: psycopg.Connection[Any]) -> str:
     )
 
 
-# ---------------------------------------------------------------- what is there
-
-
 async def test_what_exists_is_handed_back_and_asked_after_once(
     aflow: AsyncHarness, conn: psycopg.Connection, store: Store
 ) -> None:
@@ -135,9 +132,6 @@ async def test_kinds_without_a_checker_are_believed(aflow: AsyncHarness, store: 
     await run.send(go, 1)
     assert await run.result(SOON) == "a, b"
     assert store.asked == []
-
-
-# ---------------------------------------------------------------- what is made anew
 
 
 async def test_a_lost_ref_is_made_anew_and_not_handed_back(
@@ -278,9 +272,6 @@ async def test_a_body_that_fails_on_its_way_is_tried_again(
     assert "a" not in kinds(conn), "the past has no attempts added to it"
 
 
-# ---------------------------------------------------------------- what is never made again
-
-
 @effect(risk="reversible")
 async def buy(name: str) -> Ref:
     return STORES[-1].make(name, pgflow.idempotency_key())
@@ -398,9 +389,6 @@ async def test_a_step_is_not_made_again_with_other_arguments(
     assert "other arguments than before" in run_row(conn, run.key, "error")[0]["message"]
     store.things.update({"a-1", "copy of a-1-2"})
     assert await retried(conn, run) == "copy of a-1-2"
-
-
-# ---------------------------------------------------------------- checkers
 
 
 @pytest.mark.full

@@ -201,9 +201,6 @@ async def test_messages_arrive_while_steps_run(aflow: AsyncHarness) -> None:
     assert await run.result(SOON) == ["a", "b", "worked"]
 
 
-# ---------------------------------------------------------------- waiting no longer than
-
-
 @pytest.mark.full
 async def test_a_wait_that_lasts_too_long_is_a_timeout_error_and_a_later_message_stays_for_the_next(
     aflow: AsyncHarness, conn: psycopg.Connection
@@ -284,9 +281,6 @@ def test_a_sync_workflow_waits_for_signals_too(flow: Harness) -> None:
     flow.crash()
     flow.skip(HOUR)
     assert run.result(SOON) == ["a", "too long"]
-
-
-# ---------------------------------------------------------------- what cannot be sent or taken
 
 
 def test_a_message_to_nobody_is_refused(flow: Harness) -> None:

@@ -26,9 +26,6 @@ async def note(text: str) -> str:
     return text
 
 
-# ---------------------------------------------------------------- state
-
-
 @pytest.mark.full
 async def test_readers_see_the_last_value_of_each_name_and_the_journal_keeps_all(
     aflow: AsyncHarness, conn: psycopg.Connection
@@ -123,9 +120,6 @@ async def test_what_cannot_be_stored_is_a_typed_error_and_nothing_is_said(
     found = await result_of(aflow, talks)
     assert found == [NotStorable.__name__] * 3 + [InvalidArgument.__name__] * 2
     assert count(conn, "pgflow.timeline") == 0
-
-
-# ---------------------------------------------------------------- streams
 
 
 @workflow
@@ -251,9 +245,6 @@ async def test_the_stream_of_nobody_is_not_found(aflow: AsyncHarness) -> None:
         _ = [value async for value in aflow.app.get("nobody", counts).stream("numbers")]
 
 
-# ---------------------------------------------------------------- what a rewind drops
-
-
 @workflow
 async def tells(n: int) -> int:
     for i in range(n):
@@ -340,9 +331,6 @@ async def test_a_reader_that_is_ahead_of_a_rewind_goes_on_with_what_the_new_gene
 
 async def status_is(run: Any, status: str) -> bool:
     return await run.status() == status
-
-
-# ---------------------------------------------------------------- closing
 
 
 @pytest.mark.full
@@ -463,9 +451,6 @@ async def test_code_that_closes_where_it_emitted_diverges(aflow: AsyncHarness) -
     closes = False
     await aflow.app.retry("k")
     await run.result(SOON)
-
-
-# ---------------------------------------------------------------- emitted by bodies of steps
 
 
 class Gate:

@@ -64,9 +64,6 @@ AT_ONCE = timedelta(milliseconds=1)
 go = Signal("go", int)
 
 
-# ---------------------------------------------------------------- retries
-
-
 def test_less_than_one_try_is_refused_by_the_name_of_its_parameter() -> None:
     with pytest.raises(InvalidArgument, match="^retries of step never must be at least 1, not 0"):
 
@@ -343,9 +340,6 @@ def test_retries_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
         Retries(**fields)
 
 
-# ---------------------------------------------------------------- errors of databases
-
-
 async def test_an_error_of_a_database_is_an_outcome(aflow: AsyncHarness, dsn: str) -> None:
     @step(retries=1)
     async def divide() -> None:
@@ -361,9 +355,6 @@ async def test_an_error_of_a_database_is_an_outcome(aflow: AsyncHarness, dsn: st
         return ""
 
     assert await result_of(aflow, order) == "psycopg.errors.DivisionByZero"
-
-
-# ---------------------------------------------------------------- timeouts
 
 
 async def test_an_attempt_that_takes_too_long_is_stopped_and_counts_as_failed(
@@ -416,9 +407,6 @@ def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(
     finally:
         release.set()
     assert steps(conn, run.key) == [("endless", "failed", 1)]
-
-
-# ---------------------------------------------------------------- crashes and keys
 
 
 async def test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_is_under_the_same_key(
@@ -536,9 +524,6 @@ async def test_a_step_that_nobody_waits_for_any_more_is_stopped_and_its_late_res
     assert steps(conn, run.key) == [("slow", "abandoned", 1), ("after", "completed", 1)]
 
 
-# ---------------------------------------------------------------- heartbeats
-
-
 async def test_the_next_attempt_learns_what_the_last_one_said_of_its_progress(
     aflow: AsyncHarness,
 ) -> None:
@@ -653,9 +638,6 @@ async def test_details_of_a_heartbeat_must_be_small_and_storable(aflow: AsyncHar
     too_long, not_storable = await result_of(aflow, calling(chatty))
     assert "64 KiB" in too_long
     assert "heartbeat" in not_storable
-
-
-# ---------------------------------------------------------------- values
 
 
 class Colour(enum.Enum):
@@ -995,9 +977,6 @@ def test_a_start_that_raises_has_started_nothing(dsn: str, conn: psycopg.Connect
     with App(dsn, include=[opaque_result]) as app, pytest.raises(Exception, match="Opaque"):
         app.start(opaque_result)
     assert count(conn, "pgflow.run") == 0
-
-
-# ---------------------------------------------------------------- who may call what
 
 
 @step

@@ -24,9 +24,6 @@ async def echo(value: str) -> str:
     return value
 
 
-# ---------------------------------------------------------------- sleeping
-
-
 @pytest.mark.full
 async def test_a_sleep_ends_at_its_time_and_not_before(
     aflow: AsyncHarness, conn: psycopg.Connection
@@ -182,9 +179,6 @@ def test_delays_that_are_none_are_refused(flow: Harness, delay: Any) -> None:
     assert "a delay must be between 0 seconds and a hundred years" in result_of(flow, odd)
 
 
-# ---------------------------------------------------------------- time-outs
-
-
 @pytest.mark.full
 async def test_a_timeout_around_a_step_ends_it_durably(
     aflow: AsyncHarness, conn: psycopg.Connection
@@ -308,9 +302,6 @@ async def test_a_deadline_that_is_over_already_is_a_timeout_at_once(aflow: Async
         return ""
 
     assert await result_of(aflow, late) == "late"
-
-
-# ---------------------------------------------------------------- clock and chance
 
 
 @pytest.mark.full

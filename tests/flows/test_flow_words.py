@@ -17,8 +17,6 @@ def status(conn: Conn, key: str = "k") -> Any:
     return one(conn, "select status from pgflow.runs where key = %s", key)
 
 
-# ---------------------------------------------------------------- gates
-
 REFUND = """declare v jsonb;
 begin
   a: insert into mark (what) values ('a');
@@ -100,8 +98,6 @@ def test_terms_that_no_gate_can_have_fail_the_run(conn: Conn) -> None:
     found = ended(conn)
     assert found == ("failed", None, "gate 'refund' needs approvers by name, and a quorum of them")
 
-
-# ---------------------------------------------------------------- locks
 
 EXCLUSIVE = """begin
   lock 'account ' || n loop
@@ -232,8 +228,6 @@ def test_a_lock_goes_on_with_a_run_that_is_rewound(conn: Conn) -> None:
     assert marks(conn)[-2:] == ["k out", "k after"]
 
 
-# ---------------------------------------------------------------- events
-
 PAID = """declare e jsonb;
 begin
   a: insert into mark (what) values ('a');
@@ -283,8 +277,6 @@ def test_a_published_event_names_its_run(conn: Conn) -> None:
         "select e.topic, e.key, e.payload, r.key from pgflow.event e join pgflow.runs r on r.run_id = e.run_id",
     ) == [("orders", "o1", {"n": 1}, "k")]
 
-
-# ---------------------------------------------------------------- budgets
 
 BUYS = """declare n int := 0;
 begin

@@ -339,9 +339,6 @@ async def test_a_task_beside_the_block_closes_no_circle(
     assert await run.result(SOON) == "both"
 
 
-# ---------------------------------------------------------------- losing it
-
-
 @workflow
 async def hold_for_an_hour() -> str:
     try:
@@ -608,9 +605,6 @@ async def test_a_child_that_was_given_up_in_the_block_is_ended_though_the_lock_i
     assert await aflow.app.get("the child", child).status() == "cancelled"
 
 
-# ---------------------------------------------------------------- generations
-
-
 @workflow
 async def go_round(n: int) -> list[int]:
     async with pgflow.lock("a") as fence:
@@ -765,9 +759,6 @@ async def test_a_retry_of_a_step_that_failed_in_a_block_takes_the_lock_again(
     await other.result(SOON)
     assert await run.result(SOON) == "done"
     assert holders(conn) == []
-
-
-# ---------------------------------------------------------------- sync
 
 
 @workflow

@@ -351,9 +351,6 @@ def test_plain_code_that_waits_has_its_turn(dsn: str, conn: psycopg.Connection) 
     assert order[0] > 1
 
 
-# ---------------------------------------------------------------- steps inside the block
-
-
 async def test_a_transaction_in_the_block_commits_only_while_the_lock_is_held(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -114,8 +114,6 @@ def tables_with(conn: psycopg.Connection[Any], word: str) -> set[str]:
     return {name for name, text in rows(conn).items() if any(shape in text for shape in shapes)}
 
 
-# ---------------------------------------------------------------- a run that does everything
-
 go = Signal("go", str)
 late = Signal("late", dict)  # type: ignore[type-arg]
 
@@ -427,9 +425,6 @@ async def test_what_a_planner_proposes_is_not_readable(
     assert tables_with(conn, CANARY) == set()
 
 
-# ---------------------------------------------------------------- keys
-
-
 @in_a_loop
 async def test_old_values_stay_readable_after_a_rotation(
     dsn: str, conn: psycopg.Connection[Any]
@@ -568,9 +563,6 @@ async def test_a_codec_is_switched_on_under_runs_that_go_on(
     assert run_row(conn, "off", "input->>'$codec', output #>> '{}'") == ("k1", CANARY)
 
 
-# ---------------------------------------------------------------- what is compared
-
-
 def test_a_start_under_a_key_is_the_same_run_with_the_same_input_only(
     dsn: str, conn: psycopg.Connection[Any]
 ) -> None:
@@ -686,9 +678,6 @@ def test_what_stays_readable_of_an_effect_is_one_of_its_parameters() -> None:
         async def pay(cents: int) -> None: ...
 
 
-# -------------------------------------------------------------- who reads and writes beside workers
-
-
 def test_a_client_without_a_worker_reads_and_writes(
     dsn: str, conn: psycopg.Connection[Any]
 ) -> None:
@@ -749,9 +738,6 @@ async def test_code_that_says_what_looks_encoded_is_told(aflow: AsyncHarness, co
     run = await aflow.start(lookalike)
     assert await run.result(SOON) == ["a value of stream 's'", "x= of set_state()"]
     assert await run.state() == {"x": {"y": {"$codec": "k", "data": "is deeper"}}}
-
-
-# ---------------------------------------------------------------- doing it again
 
 
 @pytest.mark.full
@@ -875,9 +861,6 @@ async def test_the_command_line_shows_that_a_value_is_encoded(dsn: str) -> None:
     assert "<encoded with key k1>" in command(dsn, "audit", "l", "--table").out
     for verb in ("list", "timeline s", "timeline l", "audit l", "logs l", "show s", "list --json"):
         assert CANARY not in command(dsn, *verb.split()).out
-
-
-# ---------------------------------------------------------------- limits and failures
 
 
 @pytest.mark.full

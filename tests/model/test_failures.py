@@ -108,9 +108,6 @@ def caught(act: Any) -> Exception:
     raise AssertionError("nothing was raised")
 
 
-# ---------------------------------------------------------------- as what an error comes back
-
-
 def test_a_builtin_error_comes_back_as_itself():
     error = there_and_back(ValueError("no", {"a": [1, None]}))
     assert type(error) is ValueError
@@ -234,9 +231,6 @@ def test_a_class_that_cannot_be_made_without_its_constructor_gives_way_to_its_ba
     assert type(there_and_back(Picky(1, 2), Picky)) is ValueError
 
 
-# ---------------------------------------------------------------- its text
-
-
 def test_a_known_class_that_makes_its_text_from_fields_has_its_text():
     assert str(there_and_back(Terse(7), Terse)) == "code 7"
 
@@ -259,9 +253,6 @@ def test_an_error_whose_text_cannot_be_read_is_stored_all_the_same():
     error = there_and_back(Unspeakable())
     assert "text cannot be read" in str(through_json(Unspeakable())["message"])
     assert isinstance(error, LookupError)
-
-
-# ---------------------------------------------------------------- what is kept
 
 
 def test_arguments_that_are_not_json_are_kept_as_text():
@@ -337,9 +328,6 @@ def test_a_deep_recursion_leaves_a_short_traceback():
     assert len(data["traceback"]) <= 30
 
 
-# ---------------------------------------------------------------- twice is the same
-
-
 class Odd(Exception):
     def __init__(self, *args: Any, **fields: Any) -> None:
         super().__init__(*args)
@@ -401,9 +389,6 @@ def test_the_first_run_sees_what_a_replay_will_see():
     assert found == likeness(rebuild_error(json.loads(json.dumps(data)), ErrorClasses([Odd])))
 
 
-# ---------------------------------------------------------------- what it was raised from
-
-
 def raised_from(error: Exception, cause: BaseException | None) -> Exception:
     error.__cause__ = cause
     return error
@@ -443,8 +428,6 @@ def test_causes_that_go_round_or_on_for_ever_are_cut():
     assert endless is not None
     assert 3 < len(causes_of(there_and_back(endless))) < 20
 
-
-# ---------------------------------------------------------------- always storable
 
 HORRORS: dict[str, Any] = {
     "NUL": lambda: ValueError("a\0b", {"\0": "\0"}),
@@ -546,9 +529,6 @@ def test_a_huge_text_is_cut():
     data = through_json(ValueError("x" * 1_000_000))
     assert len(data["message"]) == MAX_MESSAGE_CHARS
     assert data["message"].endswith("…")
-
-
-# ---------------------------------------------------------------- registered by an integration
 
 
 class OfAnIntegration(Exception):

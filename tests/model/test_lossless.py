@@ -562,9 +562,6 @@ def test_what_is_published_of_a_class_is_written_as_its_class_is() -> None:
     }
 
 
-# ---------------------------------------------------------------- who writes a tag
-
-
 @pytest.mark.parametrize(("annotation", "text", "says"), [
     (Shape, '{"$pgflow": "Eur", "amount": 1}', "no subclass of Shape of that name"),
     (Shape, '{"$pgflow": "Circle", "name": "c", "radius": "x"}', "radius"),
@@ -618,8 +615,6 @@ def test_json_that_was_given_is_read_as_the_annotation_says() -> None:
     text = codec.encode({"name": "a"}, "it")  # type: ignore[arg-type]
     assert codec.decode(text, "it") == Shape(name="a")
 
-
-# ---------------------------------------------------------------- any annotation, any value
 
 texts = st.text(
     st.characters(codec="utf-8", exclude_characters="\0"), max_size=5

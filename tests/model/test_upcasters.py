@@ -138,9 +138,6 @@ def test_only_objects_of_named_fields_are_upcast(target: Any) -> None:
         upcaster(target)
 
 
-# ---------------------------------------------------------------- in runs
-
-
 OLD_ORDER, ORDER = Signal("order", dict), Signal("order", Order)
 
 

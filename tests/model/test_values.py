@@ -99,8 +99,6 @@ class Shape(TypedDict):
     size: float
 
 
-# ---------------------------------------------------------------- what is stored comes back
-
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 floats = st.floats(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(
@@ -270,9 +268,6 @@ def test_annotations_that_cannot_be_hashed_have_codecs_too():
     assert there_and_back(codec_for(Annotated[int, ["unhashable"]]), 3) == 3
 
 
-# ---------------------------------------------------------------- models with ideas of their own
-
-
 class Aliased(pydantic.BaseModel):
     order_id: int = pydantic.Field(alias="orderId")
 
@@ -370,9 +365,6 @@ def test_a_model_that_was_not_built_when_it_was_defined_comes_back(annotation):
     value = PutOff(content=b"\xff", next=LaterDefined(content=b"\xfe"))
     given = value if annotation is PutOff else [value]
     assert there_and_back(codec_for(annotation), given) == given
-
-
-# ---------------------------------------- fields that are called as parts of pydantic's schemas are
 
 
 AWKWARD = [
@@ -588,9 +580,6 @@ def test_a_class_of_any_make_comes_back_as_itself(value):
 
 def test_a_model_can_be_sent_by_the_names_that_others_know():
     assert codec_for(Aliased).decode('{"orderId":3}', "it") == Aliased(orderId=3)
-
-
-# ---------------------------------------------------------------- what is refused
 
 
 def nested(depth: int) -> Any:
@@ -904,8 +893,6 @@ def test_a_text_that_is_not_such_a_value_is_refused_with_a_typed_error(annotatio
         codec_for(annotation).decode(text, "it")
 
 
-# ---------------------------------------------------------------- what the server accepts
-
 LIMITS = [
     "x" * (MAX_BYTES - 2), nested(MAX_DEPTH), 10**MAX_DIGITS - 1, -(10**MAX_DIGITS - 1),
     "\U0001f600" * 2000 + "7" * 5000,
@@ -946,9 +933,6 @@ def test_the_server_finds_no_fault_with_values_at_every_limit(
     conn: psycopg.Connection, number: int
 ):
     conn.execute("select pgflow.check_json_(%s::json, 'it')", (encode_plain(LIMITS[number], "it"),))
-
-
-# ---------------------------------------------------------------- hashes of arguments
 
 
 @dataclass

@@ -63,9 +63,6 @@ def end(conn: Conn, how: str = "completed") -> int:
     return held.run_id
 
 
-# ---------------------------------------------------------------- in SQL
-
-
 def test_a_run_begins_once_all_members_have_ended_however_they_ended(db: Conn) -> None:
     waits, ids = open_batch(db, 4)
     found = rows(db, "select status, reason, reason_code from pgflow.runs where key = 'b'")
@@ -219,9 +216,6 @@ def test_history_takes_batches_along(db: Conn) -> None:
     assert count(db, "pgflow.batch") + count(db, "pgflow.batch_member") == 0
 
 
-# ---------------------------------------------------------------- what people write
-
-
 @pytest.mark.full
 async def test_a_batch_is_started_and_counted_in_python(aflow: AsyncHarness, conn: Conn) -> None:
     aflow.include(load, report)
@@ -296,9 +290,6 @@ def test_batches_are_shown_on_the_command_line(dsn: str, conn: Conn) -> None:
     assert cli(dsn, "batches", "b").data["open"] == 2
     assert json.loads(json.dumps(cli(dsn, "batches", "b").data))["runs"] == 3
     assert "no run has the key" in cli(dsn, "batches", "x").err
-
-
-# ---------------------------------------------------------------- the first failure
 
 
 def watch(conn: Conn, key: str = "b", **given: str) -> None:

@@ -49,9 +49,6 @@ def items_of(conn: Conn, run_id: int) -> Any:
     return one(conn, "select input->'items' from pgflow.run where run_id = %s", run_id)
 
 
-# ---------------------------------------------------------------- so many, or so long
-
-
 def test_a_run_begins_at_once_when_it_has_all_items_and_the_next_start_begins_another(
     db: Conn,
 ) -> None:
@@ -187,9 +184,6 @@ def test_a_run_under_the_key_that_collects_nothing_is_left_alone(db: Conn) -> No
         assert one(db, "select input::text from pgflow.run where run_id = %s", run) == text
 
 
-# ---------------------------------------------------------------- each item once
-
-
 def test_a_start_that_is_sent_again_adds_nothing_wherever_its_run_is(db: Conn) -> None:
     clock(db, 0)
     first = give(db, 1)
@@ -275,9 +269,6 @@ def test_of_many_that_start_at_once_fail_and_send_again_each_item_is_in_one_run(
     assert set(runs.values()) == {1}
     assert {item: run for run, items in found for item in items} == kept
     assert max(len(items) for _, items in found) <= 7
-
-
-# ---------------------------------------------------------------- what people write
 
 
 async def test_starts_are_collected_in_python(aflow: AsyncHarness, conn: Conn) -> None:

@@ -63,9 +63,6 @@ def held_by(db: Conn, run_id: int) -> Claim:
     )
 
 
-# ---------------------------------------------------------------- limits
-
-
 def test_no_more_runs_of_a_key_are_held_than_its_queue_allows(db: Conn) -> None:
     rule(db, key="input.k", per_key=2)
     start_keys(db, "aaaabbbc")
@@ -212,9 +209,6 @@ def test_children_and_runs_that_waited_before_stand_in_line(db: Conn) -> None:
     assert (count(db, "ready"), count(db, "line_run")) == (1, 1)
 
 
-# ---------------------------------------------------------------- keys
-
-
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
@@ -239,9 +233,6 @@ def test_a_long_key_is_known_by_its_hash(db: Conn) -> None:
     start_of(db, "x" * 300)
     start_of(db, "x" * 300)
     assert len(claim(db, 10)) == 2
-
-
-# ---------------------------------------------------------------- order
 
 
 def test_in_order_a_key_waits_for_the_end_of_what_began_before(db: Conn) -> None:
@@ -289,9 +280,6 @@ def test_a_run_that_waits_long_enough_goes_before_one_of_a_better_priority(db: C
     assert claim_one(db).run_id == old
 
 
-# ---------------------------------------------------------------- turns
-
-
 def test_keys_take_turns_however_many_runs_one_has(db: Conn) -> None:
     rule(db, key="input.k")
     start_keys(db, "a" * 50 + "bbcc")
@@ -310,9 +298,6 @@ def test_a_turn_that_another_worker_cannot_take_is_not_lost(db: Conn) -> None:
     rule(db, key="input.k", per_key=1)
     start_keys(db, "abcdefghij")
     assert keys_of(claim(db, 4)) + keys_of(claim(db, 4)) + keys_of(claim(db, 4)) == "abcdefghij"
-
-
-# ---------------------------------------------------------------- rates
 
 
 def test_no_window_has_more_starts_than_the_rate_and_the_next_has_as_many(db: Conn) -> None:
@@ -375,9 +360,6 @@ def test_a_clock_that_is_put_back_holds_a_rate_for_a_window_at_most(db: Conn) ->
     assert claim(db, 5) == []
 
 
-# ---------------------------------------------------------------- expiry
-
-
 @pytest.mark.parametrize("fifo", [False, True])
 def test_work_that_has_not_begun_in_time_is_cancelled_and_never_begins(
     db: Conn, fifo: bool
@@ -410,9 +392,6 @@ def test_a_run_that_has_begun_does_not_expire(db: Conn) -> None:
     sqlkit.poll(db)
     sqlkit.poll(db)
     assert claim_one(db).run_id == run
-
-
-# ---------------------------------------------------------------- changes
 
 
 def test_rules_that_are_not_named_stay_and_null_takes_one_away(db: Conn) -> None:

@@ -35,9 +35,6 @@ def close(conn: Conn, *, closed: bool = True) -> None:
     conn.execute("select pgflow.set_queue('default', %s)", (json.dumps({"closed": closed}),))
 
 
-# ---------------------------------------------------------------- closed
-
-
 def test_a_closed_queue_takes_no_new_runs_and_what_is_there_goes_on(db: Conn) -> None:
     waiting = start(db, key="k")
     close(db)
@@ -52,9 +49,6 @@ def test_a_closed_queue_takes_no_new_runs_and_what_is_there_goes_on(db: Conn) ->
     assert one(db, "select rules from pgflow.queues where queue = 'default'") == {"closed": True}
     close(db, closed=False)
     assert start(db).is_new
-
-
-# ---------------------------------------------------------------- purged
 
 
 def test_a_backlog_is_counted_and_those_that_were_counted_are_cancelled(db: Conn) -> None:
@@ -98,9 +92,6 @@ def test_runs_in_a_line_are_purged_too(db: Conn) -> None:
     assert count(db, "line_run") == 0
     found = rows(db, "select status from pgflow.runs order by 1")
     assert found == ["cancelled", "cancelled", "running"]
-
-
-# ---------------------------------------------------------------- what people write
 
 
 @pytest.mark.full

@@ -463,9 +463,6 @@ def test_a_removed_schedule_leaves_its_runs(conn: Conn) -> None:
     assert keep(conn, at("03-01 11:00")) == 0
 
 
-# ---------------------------------------------------------------- who looks
-
-
 def test_one_worker_keeps_the_schedules_and_the_others_ask_seldom(conn: Conn) -> None:
     set_clock(conn, at("03-01 10:30"))
     assert look(conn, 1, at_once=False).wait_seconds == 30  # nothing to keep
@@ -525,9 +522,6 @@ def test_a_worker_that_stops_keeps_nothing(conn: Conn) -> None:
     assert look(conn, second, at_once=False).refills == []
     conn.execute("select pgflow.beat(%s, true)", (first,))
     assert look(conn, second, at_once=False).wait_seconds == 5
-
-
-# ---------------------------------------------------------------- declared in code
 
 
 def declare(conn: Conn, worker: int, *names: str, cron: str = "0 * * * *") -> list[str]:

@@ -87,8 +87,6 @@ def test_a_look_that_fails_is_not_an_outcome_of_the_step(
     assert "cannot see whether a step has committed on all nodes" in caplog.text
 
 
-# ---------------------------------------------------------------- a cluster, where there is one
-
 SKEW = """
 create table if not exists public.skew (id int, n int);
 truncate public.skew;

@@ -176,9 +176,6 @@ def test_a_rule_that_cannot_be_is_refused(db: Conn) -> None:
         db.execute("select pgflow.hold_history('x', ' ')")
 
 
-# ---------------------------------------------------------------- what a batch costs
-
-
 def fill(conn: Conn, runs: int, blobs: int) -> None:
     """Runs of three units that have ended, and blobs that the last of them names."""
     sqlkit.start_many(conn, [(None, "{}")] * runs)

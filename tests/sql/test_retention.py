@@ -213,9 +213,6 @@ def test_a_partition_that_is_in_use_is_left_for_the_next_time(dsn: str, conn: Co
     assert one(conn, "select partitions from pgflow.drop_history(now())") > 0
 
 
-# ---------------------------------------------------------------- pgflow prune
-
-
 def test_prune_asks_removes_and_says_how_many(dsn: str, conn: Conn) -> None:
     for n in range(3):
         start(conn, key=f"done-{n}")

@@ -313,8 +313,6 @@ def test_bounds_that_make_no_sense_are_refused(conn: Conn, arguments: str) -> No
     assert error.value.sqlstate == "PF003"
 
 
-# ---------------------------------------------------------------- by workers
-
 go = Signal("go", int)
 
 

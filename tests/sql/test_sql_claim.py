@@ -69,9 +69,6 @@ def run_ids(claims: list[Claim]) -> list[int]:
     return [c.run_id for c in claims]
 
 
-# ---------------------------------------------------------------- order
-
-
 def test_claims_go_by_priority_over_all_lanes_and_then_first_in_first_out(db: Conn) -> None:
     plan = [("a", 0), ("b", 5), ("a", -3), ("b", 0), ("c", 0), ("a", 5), ("c", -3), ("b", 0)]
     started = [
@@ -169,9 +166,6 @@ def test_a_claim_tells_of_mail_that_cannot_wait(db: Conn) -> None:
     assert found == {"none": False, "signal": False, "cancel": True, "pause": True}
 
 
-# ---------------------------------------------------------------- planner
-
-
 PLANNER = (
     "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan", "enable_tidscan", "enable_sort", "enable_nestloop", "enable_material",
     "enable_memoize", "enable_hashjoin", "enable_mergejoin", "enable_hashagg",
@@ -210,9 +204,6 @@ def test_no_plan_makes_a_claim_take_more_than_asked(db: Conn, lanes: int) -> Non
         assert run_ids(claim(db, 7, worker=worker)) == left[:7], enabled
         del left[:7]
     assert count(db, "lease") == 7 * (CLAIMS_OF_CHANCE + 1)
-
-
-# ---------------------------------------------------------------- at the same time
 
 
 @pytest.mark.full
@@ -269,9 +260,6 @@ def test_a_claim_that_steps_over_locked_rows_still_goes_by_priority(dsn: str, co
     with connect(dsn) as claimer, connect(dsn) as other, other.transaction():
         other.execute("select from pgflow.ready where run_id = %s for update", (ids[3],))
         assert run_ids(claim(claimer, 1)) == [ids[2]]
-
-
-# ---------------------------------------------------------------- pauses and clogs
 
 
 def test_a_paused_queue_gives_nothing_until_it_is_resumed(db: Conn) -> None:
@@ -340,9 +328,6 @@ def test_workers_that_name_the_same_new_lanes_at_once_agree_on_them(dsn: str, co
     )
     assert answers == [answers[0]] * 4
     assert count(conn, "lane") == 30
-
-
-# ---------------------------------------------------------------- limits
 
 
 def test_a_limit_holds_over_all_lanes_of_its_queue_and_counts_what_ends(db: Conn) -> None:
@@ -450,9 +435,6 @@ def test_a_claim_waits_for_another_of_the_same_limited_queue_and_then_counts_its
         assert len(answer.result()) == 1
 
 
-# ---------------------------------------------------------------- suspects
-
-
 def test_suspects_never_block_the_others(db: Conn) -> None:
     bad = [start_in(db, "a", priority=-9) for _ in range(3)]
     good = [start_in(db, "a") for _ in range(3)]
@@ -523,9 +505,6 @@ def test_claims_come_in_their_order_though_statistics_know_of_no_lease(db: Conn)
     assert run_ids(claim(db, 10)) == [run_id for _, run_id in started]
 
 
-# ---------------------------------------------------------------- reading on
-
-
 def claim_behind(
     conn: Conn, position: tuple[int, int], max_runs: int = 10, **options: Any
 ) -> list[int]:
@@ -575,9 +554,6 @@ def test_a_claim_tells_where_the_runs_stand_and_how_long_it_looked(db: Conn) -> 
     assert 0 < took_us < 10_000_000
 
 
-# ---------------------------------------------------------------- who may claim
-
-
 @pytest.mark.parametrize(
     "verb",
     [
@@ -596,9 +572,6 @@ def test_a_worker_that_is_not_registered_claims_nothing(db: Conn, verb: str) -> 
         db.execute(f"select * from pgflow.{verb}", {"w": worker, "l": [lane_of(db, "a")]})
     assert error.value.sqlstate == "PF004"
     assert status(db, run) == "queued"
-
-
-# ---------------------------------------------------------------- journals
 
 
 def with_journal(conn: Conn, payloads: list[str]) -> Claim:
@@ -688,9 +661,6 @@ def test_a_long_journal_comes_in_pages_without_gap_or_overlap(
     assert len(pages) > 1
     assert run.units is not None
     assert len(run.units) < 2 * 1024 * 1024
-
-
-# ---------------------------------------------------------------- handing back
 
 
 def test_runs_handed_back_are_ready_and_the_attempt_is_not_counted(db: Conn) -> None:

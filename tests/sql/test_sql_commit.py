@@ -72,9 +72,6 @@ def database_of(conn: Conn) -> str:
     )
 
 
-# ---------------------------------------------------------------- verdicts
-
-
 def test_a_commit_where_all_is_well_answers_nothing(db: Conn) -> None:
     a, b = begin(db), begin(db)
     assert (
@@ -309,9 +306,6 @@ def test_the_order_of_the_runs_in_a_batch_does_not_matter(db: Conn) -> None:
     assert [len(units_of(db, run)) for run in (a, b, c)] == [1, 1, 1]
 
 
-# ---------------------------------------------------------------- compare and swap
-
-
 def test_a_duplicate_names_the_constraint_of_its_partition_and_the_careful_path_decides(
     db: Conn,
 ) -> None:
@@ -346,9 +340,6 @@ def test_a_client_that_leaves_a_gap_is_found_by_the_audit(db: Conn) -> None:
         assert commit(db, flush(run, unit(), expected=1)).raw is None
         assert unsound(db) == {"the units of a run are dense from 1"}
     assert commit(db, flush(run, unit(), expected=1), careful=True).bad == {run.run_id: "lost"}
-
-
-# ---------------------------------------------------------------- what is stored
 
 
 EXACT = [
@@ -407,9 +398,6 @@ def test_what_the_journal_cannot_hold_fails_the_whole_batch(db: Conn, bad: dict[
     assert units_of(db, run) == units_of(db, other) == []
 
 
-# ---------------------------------------------------------------- the end
-
-
 @pytest.mark.parametrize(("outcome", "expected"), [
     (("completed", None, '{"b":1,"a":2}', None), ("completed", {"b": 1, "a": 2}, None, None)),
     (("failed", None, None, '{"message":"no"}'), ("failed", None, {"message": "no"}, None)),
@@ -458,9 +446,6 @@ def test_nobody_can_write_the_end_of_a_run_twice_at_once(dsn: str, conn: Conn) -
             assert commit(second, f).bad == {run.run_id: "busy"}
         assert commit(second, f).bad == {run.run_id: "already"}
     assert one(conn, "select output::text from pgflow.outcome") == '"first"'
-
-
-# ---------------------------------------------------------------- durability
 
 
 SYNC = "select current_setting('synchronous_commit')"
@@ -515,9 +500,6 @@ def test_what_may_be_lost_does_not_wait_for_the_disk_and_leaves_the_session_alon
             conn.execute(f"select pgflow.{call}")
             assert one(conn, SYNC) == "off", call
         assert one(conn, SYNC) == "on", call
-
-
-# ---------------------------------------------------------------- zombies
 
 
 def ways_of_a_zombie(conn: Conn, run: Claim) -> dict[str, Callable[[], object]]:
@@ -661,9 +643,6 @@ def test_a_commit_beside_a_reaper_is_busy_and_then_lost(dsn: str, conn: Conn) ->
     assert journal(conn, run.run_id) == []
 
 
-# ---------------------------------------------------------------- the direct path
-
-
 COMMIT_UNIT = "select pgflow.commit_unit(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 
 
@@ -731,9 +710,6 @@ def test_the_direct_path_is_fenced_as_a_batch_is(db: Conn) -> None:
     assert commit_unit(db, run, 1) == "already"
     assert commit_unit(db, run, 2) == "lost"
     assert len(units_of(db, run)) == 1
-
-
-# ---------------------------------------------------------------- commit and claim
 
 
 def commit_and_claim(
@@ -811,9 +787,6 @@ def test_tokens_beyond_the_claim_are_for_runs_that_park_in_its_commit(db: Conn) 
     places = {settled["run"]: settled["place"] for settled in found[0][0]["answers"]}
     assert places == {parks.run_id: "parked", has_mail.run_id: "leased"}
     assert [run_id for _, run_id in found] == nexts[:2]
-
-
-# ---------------------------------------------------------------- transactional steps
 
 
 def begin_step(conn: Conn, run: Claim, call: int = 1, idle_timeout_ms: int = 0) -> str:
@@ -1049,9 +1022,6 @@ def test_an_application_that_locks_its_rows_first_never_deadlocks_with_a_group_c
             fence(first, flush(run, unit()))
         waiting.result()
     assert len(units_of(ledger, other)) == 2
-
-
-# ---------------------------------------------------------------- signs of life of steps
 
 
 def test_a_step_leaves_details_for_its_next_attempt(db: Conn) -> None:

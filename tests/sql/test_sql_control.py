@@ -236,9 +236,6 @@ def test_a_long_reason_in_another_alphabet_does_not_stop_a_commit(db: Conn) -> N
         assert commit(db, wait_for(run, "x")).place_of(run) == "held"
 
 
-# ---------------------------------------------------------------- a run that a worker holds
-
-
 def test_the_holder_of_a_run_is_told_of_cancels_and_pauses_and_of_nothing_else(db: Conn) -> None:
     worker = sqlkit.register(db)
     ids = {
@@ -373,9 +370,6 @@ def test_a_retry_of_a_chain_that_goes_on_is_not_refused(db: Conn) -> None:
     assert claim_one(db).generation == 2
 
 
-# ---------------------------------------------------------------- several requests
-
-
 @pytest.mark.parametrize(("verbs", "place", "expected"), [
     (("pause", "resume"), "queued", "queued"), (("resume", "pause"), "queued", "paused"),
     (("pause", "resume", "pause"), "waiting", "paused"), (("pause", "retry"), "waiting", "queued"),
@@ -421,9 +415,6 @@ def test_a_request_to_a_run_locked_elsewhere_is_kept_for_the_next_poll(
                 assert count(waker, "nudge") > 0
             assert poll(waker).ended == [run_id]
         conn.execute("delete from pgflow.run_key")
-
-
-# ---------------------------------------------------------------- races
 
 
 @pytest.mark.full

@@ -246,9 +246,6 @@ def test_no_payload_is_null(db: Conn) -> None:
     assert one(db, "select payload::text from pgflow.signal") == "null"
 
 
-# ---------------------------------------------------------------- what comes with a claim
-
-
 def offers(conn: Conn, run: Claim) -> list[Any] | None:
     """Return the offer to whoever claims the run."""
     claimed = claim_one(conn)
@@ -352,9 +349,6 @@ def test_of_a_mixed_batch_only_the_good_take_their_signals(db: Conn) -> None:
     assert found == [[lost.run_id, "lost"]]
     assert rows(db, "select chain_id from pgflow.signal") == [lost.chain_id]
     assert journal(db, lost.run_id) == []
-
-
-# ---------------------------------------------------------------- results of children
 
 
 def family(conn: Conn, *, is_parked: bool = False) -> tuple[Claim, Claim]:

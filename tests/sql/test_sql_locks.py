@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-# ---------------------------------------------------------------- who waits for whom
-
 
 WHO_ENDS_LEASES = {"finish", "park", "hold", "continue"}
 WHO_LOCKS_LEASES = {"commit", "step", "release", "strays", "reap"} | WHO_ENDS_LEASES
@@ -349,9 +347,6 @@ def test_a_key_that_is_freed_while_children_take_theirs_is_not_taken_behind_them
     assert rows(
         conn, "select key from pgflow.run where parent_run_id = %s order by key", parent.run_id
     ) == ["a", "c"]
-
-
-# ---------------------------------------------------------------- all at once
 
 
 RUNS = 12

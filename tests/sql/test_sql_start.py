@@ -47,9 +47,6 @@ def sqlstate_of(conn: Conn, **options: Any) -> str | None:
     return None
 
 
-# ---------------------------------------------------------------- keys
-
-
 def test_the_same_key_and_input_name_the_same_run(db: Conn) -> None:
     first = start(db, key="order-7", input='{"a": 1, "b": 2}')
     again = start(db, key="order-7", input='{"b":2,"a":1.0}')
@@ -161,9 +158,6 @@ def test_a_start_that_waited_for_one_that_was_rolled_back_starts_the_run(
     assert one(conn, "select input->>'n' from pgflow.run where key = 'k'") == "2"
 
 
-# ---------------------------------------------------------------- transactions
-
-
 def test_a_rollback_leaves_nothing(conn: Conn) -> None:
     with conn.transaction(force_rollback=True):
         started = start(conn, key="k", timeout_seconds=60, labels='{"a": "b"}')
@@ -232,9 +226,6 @@ def test_a_key_taken_after_the_callers_snapshot_is_a_serialization_failure_and_n
                 start(caller, key=level.name)
             with caller.transaction():
                 assert start(caller, key=level.name)[1:3] == (first.run_id, False)
-
-
-# ---------------------------------------------------------------- batches
 
 
 def test_a_batch_answers_and_queues_in_its_own_order(db: Conn) -> None:
@@ -347,9 +338,6 @@ def test_two_batches_that_wait_for_the_same_key_do_not_deadlock_over_others(
         assert [s.is_new for s in down.result()] == [False, False, False]
 
 
-# ---------------------------------------------------------------- times
-
-
 def test_a_delayed_run_waits_for_its_time_and_is_never_early(db: Conn) -> None:
     set_clock(db, T0)
     one_of = start(db, run_at=T0 + seconds(60))
@@ -392,9 +380,6 @@ def test_the_deadline_counts_from_the_time_to_start(db: Conn) -> None:
     )
     early, late = T0 + seconds(0.5), T0 + seconds(10.5)
     assert found == {"a": early, "b": late, "c": early, "d": late, "e": None}
-
-
-# ---------------------------------------------------------------- limits
 
 
 NESTED_200 = '{"a":' + "[" * 199 + "]" * 199 + "}"
@@ -568,9 +553,6 @@ def test_hostile_names_are_stored_verbatim(db: Conn) -> None:
         assert one(
             db, "select name, payload::text from pgflow.timeline where run_id = %s", started.run_id
         ) == (text, json.dumps(text))
-
-
-# ---------------------------------------------------------------- retention of keys
 
 
 def test_a_key_is_freed_when_its_retention_after_the_end_is_over(db: Conn) -> None:

@@ -94,9 +94,6 @@ def most_deaths(count: int) -> int:
     return max(MOST_DEATHS, 2 + ceil(log2(count)))
 
 
-# ---------------------------------------------------------------- a first death
-
-
 @pytest.mark.parametrize("rules", [{}, {"concurrency": 100}, {"key": "input.k", "per_key": 50}])
 def test_after_a_first_death_all_of_its_runs_go_on_at_once(db: Conn, rules: Any) -> None:
     ids = begin(db, 40, **rules)
@@ -114,9 +111,6 @@ def test_only_a_run_that_waits_for_its_group_says_that_it_is_suspect(db: Conn) -
     assert one(db, why)[0] != "suspect"
     die(db, claim_one(db).worker)
     assert one(db, why) == ("suspect", "suspect: 2 deaths", "2")
-
-
-# ---------------------------------------------------------------- one that kills
 
 
 @pytest.mark.parametrize("record", [nothing, license_bodies])
@@ -177,9 +171,6 @@ def test_among_a_thousand_it_takes_two_deaths_more_than_a_logarithm(db: Conn) ->
     found = hunt(db, [ids[777]])
     assert (found.stuck, len(found.completed)) == ([ids[777]], 999)
     assert found.deaths <= 12
-
-
-# ---------------------------------------------------------------- groups
 
 
 def test_a_worker_has_one_group_at_a_time_beside_all_others(db: Conn) -> None:

@@ -67,9 +67,6 @@ def one_of_each(db: Conn) -> dict[str, int]:
     return ids
 
 
-# ---------------------------------------------------------------- runs
-
-
 def test_each_place_has_its_status_and_says_why(db: Conn, one_of_each: dict[str, int]) -> None:
     query = "select status, reason, since, worker_id is not null, finished_at is not null from pgflow.runs where run_id = %s"
     found = {status: one(db, query, run_id) for status, run_id in one_of_each.items()}
@@ -162,9 +159,6 @@ def test_a_filter_on_several_statuses_reads_their_places_only(db: Conn) -> None:
     assert tables_read(
         db, "select key from pgflow.runs where status in ('queued', 'running')"
     ) & PLACES == {"ready", "lease"}
-
-
-# ---------------------------------------------------------------- the journal in words
 
 
 def test_the_timeline_tells_a_run_in_order(db: Conn) -> None:
@@ -352,9 +346,6 @@ def test_the_idempotency_key_of_a_later_generation_names_it(db: Conn) -> None:
     assert one(db, "select idempotency_key from pgflow.steps") == f"{first.root}~2/charge/1"
 
 
-# ---------------------------------------------------------------- queues and workers
-
-
 def test_queues_show_what_stands_where(db: Conn, one_of_each: dict[str, int]) -> None:
     set_clock(db, T0 + seconds(9))
     start(db, "another", queue="q")
@@ -378,9 +369,6 @@ def test_workers_show_what_they_hold(db: Conn) -> None:
         (busy, "a", 3),
         (idle, "b", 0),
     ]
-
-
-# ---------------------------------------------------------------- verbs that ask for one run
 
 
 def test_result_tells_how_a_run_stands_and_how_it_ended(
@@ -502,9 +490,6 @@ def test_whoever_reads_while_a_run_moves_sees_it_in_one_place(dsn: str, conn: Co
             wake(conn, run.chain_id)
             assert rows(reader, query) == ["waiting"]
         assert rows(reader, query) == ["cancelled"]
-
-
-# ---------------------------------------------------------------- plans
 
 
 def is_by_index(conn: Conn, query: str) -> bool:

@@ -67,9 +67,6 @@ def cancel(conn: Conn, key: str, *, force: bool = False) -> int:
     return one(conn, "select pgflow.cancel_run(%s, 'enough', force => %s)", key, force)
 
 
-# ---------------------------------------------------------------- who is told
-
-
 def heard(listener: Conn) -> list[str]:
     """Return the messages on the channel of workers since the last look."""
     listener.execute("select 1")
@@ -119,9 +116,6 @@ def test_what_workers_are_told_fits_into_notifications_however_much_it_is(
         range(1, 801)
     )
     assert sorted(int(n) for part in parts if part[0] == "m" for n in part[1:].split(",")) == runs
-
-
-# ---------------------------------------------------------------- no wake-up is lost
 
 
 def interleavings(*sequences: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -421,9 +415,6 @@ def test_a_cancel_brings_a_stuck_run_on_once_and_not_round_and_round(db: Conn, h
     assert status(db, run.run_id) == "queued"
 
 
-# ---------------------------------------------------------------- sending
-
-
 def test_a_sender_waits_for_nobody(dsn: str, conn: Conn) -> None:
     places = {"ready": start(conn, key="ready"), "leased": None, "parked": None, "stuck": None}
     lane = start(conn, "w", key="x").lane_id
@@ -497,9 +488,6 @@ def test_a_signal_without_a_payload_is_null(db: Conn) -> None:
     for call in (1, 2):
         (taken,) = commit(db, still_waits(again, "paid", call)).units_of(again)
         assert taken[4] == "null"
-
-
-# ---------------------------------------------------------------- taking
 
 
 def test_each_signal_goes_to_one_wait_in_the_order_of_sending(db: Conn) -> None:
@@ -613,9 +601,6 @@ def test_due_timers_and_results_of_children_come_together_and_a_signal_alone(db:
     assert [u[1:3] for u in commit(db, flush(run, signals=[[5, "b"]])).units_of(run)] == [[5, "S"]]
 
 
-# ---------------------------------------------------------------- mail of the finished
-
-
 def test_mail_that_nobody_took_is_put_aside_when_the_run_ends(db: Conn) -> None:
     set_clock(db, T0)
     run = begin(db, key="k")
@@ -715,9 +700,6 @@ def test_a_run_that_comes_back_after_a_wake_has_read_the_clock_is_not_ended_befo
     assert sqlkit.unsound(conn) == set()
 
 
-# ---------------------------------------------------------------- several at once
-
-
 def test_a_run_locked_elsewhere_is_not_waited_for_and_keeps_its_nudge(dsn: str, conn: Conn) -> None:
     run, other = park(conn, key="k"), park(conn, key="other")
     send(conn, "k", "paid")
@@ -795,9 +777,6 @@ def test_a_sweep_looks_at_a_bounded_number_of_nudges(db: Conn) -> None:
 def test_waking_chains_that_do_not_exist_is_nothing(db: Conn) -> None:
     assert wake(db, 10**15, 10**15, -1) == ([], [], [], 0)
     assert wake(db) == ([], [], [], 0)
-
-
-# ---------------------------------------------------------------- timers
 
 
 def test_a_timer_fires_once_and_never_early(db: Conn) -> None:
@@ -914,9 +893,6 @@ def test_two_polls_at_once_wake_each_run_once(dsn: str, conn: Conn) -> None:
     assert len(claim(conn, 200)) == 100
 
 
-# ---------------------------------------------------------------- deadlines
-
-
 def expire(conn: Conn) -> sqlkit.Polled:
     set_clock(conn, T0 + seconds(60))
     return poll(conn)
@@ -980,9 +956,6 @@ def test_a_deadline_that_passes_while_the_run_ends_changes_nothing(dsn: str, con
         poll(poller)
     assert status(conn, run.run_id) == "completed"
     assert count(conn, "signal") == count(conn, "undelivered") == count(conn, "deadline") == 0
-
-
-# ---------------------------------------------------------------- children
 
 
 START_OF_A_CHILD = """
@@ -1306,9 +1279,6 @@ def test_two_batches_that_start_children_of_the_same_keys_do_not_deadlock(
             second.until_waiting(conn)
         assert len(a.result().units_of(one_of)) == 3
         assert len(b.result().units_of(other)) == 2
-
-
-# ---------------------------------------------------------------- continue as new
 
 
 def test_the_next_generation_goes_on_under_the_same_key_with_the_same_mailbox(db: Conn) -> None:

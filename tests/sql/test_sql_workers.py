@@ -53,9 +53,6 @@ def reap(conn: Conn, worker: int, beat: int = 0) -> tuple[int, list[int], list[i
     return one(conn, "select reclaimed, stuck, lanes from pgflow.reap_worker(%s, %s)", worker, beat)
 
 
-# ---------------------------------------------------------------- signs of life
-
-
 def test_a_worker_announces_itself_and_beats(db: Conn) -> None:
     set_clock(db, T0)
     worker = one(db, "select pgflow.register_worker(%s, 42, '{a,b}', 7, '1.2')", "h" * 300)
@@ -133,9 +130,6 @@ def test_a_worker_that_holds_runs_cannot_leave(db: Conn) -> None:
     db.execute("select pgflow.leave_worker(%s)", (worker,))
     assert not beat(db, worker)
     db.execute("select pgflow.leave_worker(%s)", (worker,))
-
-
-# ---------------------------------------------------------------- the runs of the dead
 
 
 def test_the_runs_of_a_dead_worker_are_ready_in_their_lanes_with_their_priority(db: Conn) -> None:
@@ -279,9 +273,6 @@ def test_a_dead_worker_gives_back_its_share_of_a_limit(db: Conn) -> None:
     assert claim_one(db).run_id == run.run_id
 
 
-# ---------------------------------------------------------------- leases of nobody
-
-
 def test_leases_of_a_worker_that_is_gone_are_seen_and_taken(db: Conn) -> None:
     start_many(db, [(None, "{}")] * 2)
     worker, alive = register(db), register(db)
@@ -353,9 +344,6 @@ def test_no_run_is_lost_while_workers_claim_die_and_finish(dsn: str, conn: Conn)
         "select count(*), count(distinct run_id) from pgflow.outcome where status = 'completed'",
     ) == (total, total)
     assert count(conn, "lease") == count(conn, "ready") == 0
-
-
-# ------------------------------------------------------------ runs that other code could not replay
 
 
 def put_stuck(

@@ -35,9 +35,6 @@ def left(sku: str = "a") -> int:
     return Stock.objects.get(pk=sku).n
 
 
-# ---------------------------------------------------------------- transactions
-
-
 @pytest.mark.full
 def test_what_a_transaction_saves_commits_with_its_result_from_workflows_of_both_colours(
     flow: Harness, conn: psycopg.Connection
@@ -206,9 +203,6 @@ def test_outside_a_workflow_a_transaction_is_refused_and_its_function_is_plain(
         assert take.fn("a", 1) == 9
 
 
-# ---------------------------------------------------------------- joining
-
-
 @pytest.mark.full
 def test_a_start_in_an_atomic_block_is_one_run_after_it_and_none_if_it_raises(
     flow: Harness, conn: psycopg.Connection
@@ -276,9 +270,6 @@ def test_threads_of_the_project_have_transactions_of_their_own(
     for thread in threads:
         thread.join()
     assert count(conn, "pgflow.runs") == 3
-
-
-# ---------------------------------------------------------------- the app of the settings
 
 
 @pytest.mark.full

@@ -121,9 +121,6 @@ async def wait_for_go(first: int = 0) -> int:
     return first + await go.wait()
 
 
-# ---------------------------------------------------------------- what transactions write with
-
-
 @transaction
 def take_with_session(session: Session, sku: str, n: int) -> int:
     stock = session.get_one(Stock, sku)
@@ -378,8 +375,6 @@ def test_what_a_transaction_starts_shares_its_fate(
         assert flow.app.get("other", wait_for_go).result(SOON) == 3
 
 
-# ---------------------------------------------------------- COMMIT itself, and what comes behind it
-
 KINDS = {
     "session": take_with_session, "connection": take_with_connection,
     "async session": take_with_async_session, "async connection": take_with_async_connection,
@@ -597,9 +592,6 @@ def test_a_pool_that_has_no_connection_in_time_is_waited_out(
     narrow.dispose()
 
 
-# ---------------------------------------------------------------- what a start joins
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["session", "scoped session", "connection"])
 def test_a_start_that_is_rolled_back_leaves_nothing_and_one_that_is_committed_exactly_one_run(
@@ -710,9 +702,6 @@ def test_the_commit_wakes_only_after_the_outermost_commit_and_once(
         assert nudges == [True, False]
         flow.until_idle()
         assert run.status() == "waiting"
-
-
-# ---------------------------------------------------------------- autocommit
 
 
 def test_a_driver_whose_errors_nobody_reads_is_refused(flow: Harness) -> None:

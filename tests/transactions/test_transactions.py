@@ -88,9 +88,6 @@ async def wait_for_payment(first: int = 0) -> int:
     return first + await paid.wait()
 
 
-# ---------------------------------------------------------------- together or not at all
-
-
 @pytest.mark.full
 def test_the_writes_of_the_body_and_its_result_commit_together_in_both_colours(
     flow: Harness, conn: psycopg.Connection
@@ -466,9 +463,6 @@ async def test_what_steps_before_it_did_is_durable_with_the_transaction(
     assert await run.state() == {"phase": "taking"}
 
 
-# ---------------------------------------------------------------- contention is not an outcome
-
-
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 def test_a_serialization_failure_is_tried_again_and_not_recorded(
     flow: Harness, conn: psycopg.Connection, isolation: Any
@@ -662,9 +656,6 @@ def test_a_pooler_that_the_engine_was_not_told_of_costs_what_is_prepared_and_not
     assert len(taken) >= 22, "at most one transaction of each pool is tried again"
 
 
-# ------------------------------------------------------- bodies that end the transaction themselves
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("ends", ["commit", "rollback", "commit and begin"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
@@ -698,9 +689,6 @@ def test_a_body_that_ends_its_transaction_itself_holds_the_run(
     assert run_row(conn, run.key, "status, reason") == ("stuck", "committed_outside")
     assert left(conn) == (10 if ends == "rollback" else 9)
     assert events(conn, run.key) == []
-
-
-# ---------------------------------------------------------- cancelling and losing the run meanwhile
 
 
 async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_back(
@@ -819,9 +807,6 @@ def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(
         proceed.set()
 
 
-# ---------------------------------------------------------------- isolation and providers
-
-
 @pytest.mark.full
 def test_the_isolation_level_is_the_one_asked_for(flow: Harness) -> None:
     show = "show transaction_isolation"
@@ -922,9 +907,6 @@ def test_a_transaction_without_a_parameter_for_the_connection_is_refused() -> No
         def forgot() -> None: ...
 
 
-# ------------------------------------------------- starting and sending inside a transactional step
-
-
 @pytest.mark.full
 async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(
     aflow: AsyncHarness, conn: psycopg.Connection
@@ -995,9 +977,6 @@ def test_a_message_sent_by_a_transaction_is_not_sent_twice_however_often_its_bod
     flow.start(order).result(SOON)
     assert other.result(SOON) == 3
     assert count(conn, "pgflow.undelivered") == 0
-
-
-# ---------------------------------------------------------------- joining the caller's transaction
 
 
 @pytest.mark.full
