@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import sqlkit
-from records import SOON, calling, count, launch, result_of, run_row, steps
+from records import SOON, calling, count, launch, result_of, run_row, settle, steps
 from sqlkit import (
     PATIENT,
     Actor,
@@ -323,8 +323,7 @@ def test_a_step_that_is_begun_has_its_key_after_every_cut(flow: Harness, conn: C
         await insist("taxi")
         await word.wait()
 
-    launch(flow, trip.options(key="k"))
-    flow.until_idle()
+    settle(flow, trip.options(key="k"))
     keys = dict(rows(conn, KEYS, "k"))
     assert len(keys) == 4
     assert all(keys.values())
@@ -605,8 +604,7 @@ def test_a_message_that_came_in_time_comes_in_time_again(flow: Harness) -> None:
         first = await word.wait(timeout=timedelta(minutes=1))
         return [first, await word.wait()]
 
-    run = launch(flow, collect.options(key="k"))
-    flow.until_idle()
+    run = settle(flow, collect.options(key="k"))
     run.send(word, "in time")
     flow.until_idle()
     flow.skip(timedelta(hours=1))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, launch, result_of, run_row
+from records import SOON, launch, result_of, run_row, settle
 from servers import HANG_SECONDS
 from sqlkit import Actor, begin, child, claim_one, commit, finish, flush, one, rows
 
@@ -242,8 +242,7 @@ def test_what_was_taken_back_is_not_reused(flow: Harness) -> None:
 
 @pytest.mark.full
 def test_an_acceptance_that_was_confirmed_is_reused(flow: Harness, conn: Conn) -> None:
-    run = launch(flow, leasing.options(key="k"))
-    flow.until_idle()
+    run = settle(flow, leasing.options(key="k"))
     with pytest.raises(
         WrongState,
         match="effect lease, intended at unit 1, is not closed, so its result cannot be reused",
@@ -301,8 +300,7 @@ def test_a_child_that_has_completed_is_not_started_again(flow: Harness, conn: Co
 
 @pytest.mark.full
 def test_a_child_that_goes_on_is_waited_for(flow: Harness, conn: Conn) -> None:
-    run = launch(flow, patient.options(key="k"), "tea", beside=[waiting])
-    flow.until_idle()
+    run = settle(flow, patient.options(key="k"), "tea", beside=[waiting])
     assert flow.app.get("child tea", waiting).status() == "waiting"
     flow.app.restart("k", effects="reuse")
     flow.until_idle()
@@ -321,8 +319,7 @@ def test_a_child_that_nobody_asks_for_again_ends_with_its_parent(flow: Harness, 
     async def fickle() -> str:
         return await pgflow.run_child(waiting, "tea") if await is_too_dear() else "alone"
 
-    run = launch(flow, fickle.options(key="k"), beside=[waiting])
-    flow.until_idle()
+    run = settle(flow, fickle.options(key="k"), beside=[waiting])
     World.prices["tea"] = 1
     flow.app.restart("k", effects="reuse")
     assert run.result(SOON) == "alone"
@@ -614,8 +611,7 @@ async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(
 def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_confirmed(
     flow: Harness, conn: Conn
 ) -> None:
-    run = launch(flow, mixed.options(key="k"), "car")
-    flow.until_idle()
+    run = settle(flow, mixed.options(key="k"), "car")
     assert owed(conn) == ["lease"]
     flow.app.restart("k", effects="compensate", input={"item": "van"})
     sound(conn)
@@ -645,8 +641,7 @@ def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_c
 def test_what_was_accepted_and_then_rejected_need_not_be_taken_back(
     flow: Harness, conn: Conn
 ) -> None:
-    run = launch(flow, leasing.options(key="k"))
-    flow.until_idle()
+    run = settle(flow, leasing.options(key="k"))
     flow.app.restart("k", effects="compensate")
     flow.until_idle()
     flow.app.settle_effect(
@@ -715,8 +710,7 @@ def test_children_that_have_done_something_cannot_be_taken_back(flow: Harness) -
         r"take back\. Cut after it, or say reuse or repeat",
     ):
         flow.app.restart("k", effects="compensate")
-    run = flow.start(patient.options(key="p"), "tea")
-    flow.until_idle()
+    run = settle(flow, patient.options(key="p"), "tea")
     flow.app.restart("p", effects="compensate", children="cancel", input={"item": "gin"})
     flow.until_idle()
     flow.app.send("child gin", go, "is ready")
@@ -794,8 +788,7 @@ def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began
 
 @pytest.mark.full
 def test_an_acceptance_that_was_handed_over_is_taken_back_once(flow: Harness, conn: Conn) -> None:
-    run = launch(flow, doomed_lease.options(key="k"))
-    flow.until_idle()
+    run = settle(flow, doomed_lease.options(key="k"))
     flow.app.confirm_effect("contract of car")
     flow.until_idle()
     flow.app.restart("k", effects="reuse")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.to_thread
 import pytest
-from records import calling, launch
+from records import calling, settle
 from test_loop import Bench, bench  # noqa: F401 - the fixture
 
 from pgflow import RunStuck, step, workflow
@@ -381,8 +381,7 @@ async def test_anyio_is_durable_in_workflow_code_and_replays(
     aflow: AsyncHarness, chosen: Any
 ) -> None:
     """The harness replays each run once more when the test is over."""
-    run = await launch(aflow, chosen, *WORKFLOWS[chosen])
-    await aflow.until_idle()
+    run = await settle(aflow, chosen, *WORKFLOWS[chosen])
     for _ in range(4):
         await aflow.skip(timedelta(seconds=31))
         await aflow.until_idle()
@@ -391,8 +390,7 @@ async def test_anyio_is_durable_in_workflow_code_and_replays(
 
 @pytest.mark.parametrize("chosen", WORKFLOWS, ids=lambda w: w.name)
 async def test_anyio_goes_on_after_a_crash(aflow: AsyncHarness, chosen: Any) -> None:
-    run = await launch(aflow, chosen, *WORKFLOWS[chosen])
-    await aflow.until_idle()
+    run = await settle(aflow, chosen, *WORKFLOWS[chosen])
     await aflow.crash()
     for _ in range(4):
         await aflow.skip(timedelta(seconds=31))
@@ -410,8 +408,7 @@ async def test_a_thread_of_anyio_has_no_way_back_and_the_run_says_so(aflow: Asyn
     """The thread is told by name that it cannot take part; the code is not, and waits for what
     nothing can bring.
     """
-    run = await launch(aflow, using_a_thread)
-    await aflow.until_idle()
+    run = await settle(aflow, using_a_thread)
     with pytest.raises(RunStuck, match="waits for something that nothing can bring"):
         await run.result()
 
@@ -423,6 +420,5 @@ async def test_no_body_of_a_step_is_kept_from_anyio(aflow: AsyncHarness) -> None
             group.start_soon(anyio.sleep, 0)
         return await anyio.to_thread.run_sync(lambda: "from a thread")
 
-    run = await launch(aflow, calling(at_home))
-    await aflow.until_idle()
+    run = await settle(aflow, calling(at_home))
     assert await run.result() == "from a thread"

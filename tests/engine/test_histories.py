@@ -21,7 +21,7 @@ import servers
 from clikit import pgflow, prepare, statuses
 from exampleflows import EXAMPLES, Example, charged_child, each_example
 from ledgerflows import LEDGERS
-from records import launch, result_of
+from records import launch, result_of, settle
 
 from pgflow import InvalidArgument, step, workflow
 from pgflow.errors import NonDeterminismError
@@ -210,8 +210,7 @@ async def test_an_open_effect_of_an_imported_run_is_history_and_owed_by_nobody_h
     await launch(
         aflow, ledgerflows.asking_a_person.options(key="open"), 1, beside=[ledgerflows.ordering]
     )
-    await aflow.start(ledgerflows.ordering.options(key="accepted"), 500)
-    await aflow.until_idle()
+    await settle(aflow, ledgerflows.ordering.options(key="accepted"), 500)
     for _ in range(5):
         await aflow.skip(timedelta(minutes=5))
     assert conn.execute("select count(*) from pgflow.obligations").fetchone() == (2,)

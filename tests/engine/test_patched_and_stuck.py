@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, calling, count, events, launch, run_row, steps, wait_until
+from records import (
+    HOUR,
+    SOON,
+    calling,
+    count,
+    events,
+    launch,
+    recover,
+    run_row,
+    settle,
+    steps,
+    wait_until,
+)
 
 import pgflow
 from pgflow import App, RunStuck, Signal, step, workflow
@@ -64,11 +76,9 @@ async def changing(loops: int = 1) -> list[str]:
 async def test_a_run_that_passed_before_the_change_keeps_the_old_side_and_a_new_one_takes_the_new(
     aflow: AsyncHarness,
 ) -> None:
-    before = await launch(aflow, changing)
-    await aflow.until_idle()
+    before = await settle(aflow, changing)
     Code.version = 2
-    after = await aflow.start(changing)
-    await aflow.until_idle()
+    after = await settle(aflow, changing)
     for run in (before, after):
         await run.send(go, 1)
     assert await before.result(SOON) == ["old 0"]
@@ -79,14 +89,12 @@ async def test_a_run_that_passed_before_the_change_keeps_the_old_side_and_a_new_
 async def test_what_comes_after_the_change_in_an_old_run_takes_the_new_side_for_good(
     aflow: AsyncHarness,
 ) -> None:
-    run = await launch(aflow, changing, 3)
-    await aflow.until_idle()
+    run = await settle(aflow, changing, 3)
     Code.version = 2
     for _ in range(3):
         await run.send(go, 1)
         await aflow.until_idle()
-        await aflow.crash()
-        await aflow.until_idle()
+        await recover(aflow)
     assert await run.result(SOON) == ["old 0", "new 1", "new 2"]
 
 
@@ -111,8 +119,7 @@ def test_a_marker_works_in_a_sync_workflow(flow: Harness) -> None:
         go.sync.wait()
         return said
 
-    before = launch(flow, changing_sync)
-    flow.until_idle()
+    before = settle(flow, changing_sync)
     version[0] = 2
     after = flow.start(changing_sync)
     for run in (before, after):
@@ -161,8 +168,7 @@ async def deploy(aflow: AsyncHarness, version: int) -> None:
 async def test_code_that_does_not_repeat_its_journal_is_stuck_and_says_what_differs(
     aflow: AsyncHarness, conn: psycopg.Connection, version: int
 ) -> None:
-    run = await launch(aflow, unsteady, beside=[changing])
-    await aflow.until_idle()
+    run = await settle(aflow, unsteady, beside=[changing])
     recorded = events(conn, run.key)
     await deploy(aflow, version)
     await run.send(go, 1)
@@ -178,8 +184,7 @@ async def test_code_that_does_not_repeat_its_journal_is_stuck_and_says_what_diff
 async def test_a_divergence_names_the_line_that_asks_or_waits_for_something_else(
     aflow: AsyncHarness, conn: psycopg.Connection, version: int
 ) -> None:
-    run = await launch(aflow, unsteady, beside=[changing])
-    await aflow.until_idle()
+    run = await settle(aflow, unsteady, beside=[changing])
     await deploy(aflow, version)
     await run.send(go, 1)
     await aflow.until_idle()
@@ -192,8 +197,7 @@ async def test_a_divergence_names_the_line_that_asks_or_waits_for_something_else
 async def test_a_stuck_run_keeps_its_mail_and_goes_on_once_the_code_is_right_again(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    run = await launch(aflow, unsteady)
-    await aflow.until_idle()
+    run = await settle(aflow, unsteady)
     await deploy(aflow, 2)
     await run.send(go, 1)
     await aflow.until_idle()
@@ -210,8 +214,7 @@ async def test_a_stuck_run_keeps_its_mail_and_goes_on_once_the_code_is_right_aga
 async def test_a_change_beyond_what_is_recorded_is_no_divergence(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    run = await launch(aflow, unsteady)
-    await aflow.until_idle()
+    run = await settle(aflow, unsteady)
     await deploy(aflow, 3)
     await run.send(go, 1)
     assert await run.result(SOON) == "version 3"
@@ -351,8 +354,7 @@ async def test_a_wait_for_time_or_mail_is_no_deadlock(aflow: AsyncHarness) -> No
         async with asyncio.timeout(3600):
             await asyncio.Event().wait()
 
-    run = await launch(aflow, patient)
-    await aflow.until_idle()
+    run = await settle(aflow, patient)
     assert await run.status() == "waiting"
     await aflow.skip(HOUR)
     assert await run.status() == "failed"
@@ -369,8 +371,7 @@ async def test_a_stuck_run_can_be_cancelled(aflow: AsyncHarness) -> None:
         finally:
             cleaned.append(await new(1))
 
-    run = await launch(aflow, dead_end)
-    await aflow.until_idle()
+    run = await settle(aflow, dead_end)
     assert await run.status() == "stuck"
     await run.cancel()
     with pytest.raises(pgflow.RunCancelled):
@@ -424,8 +425,7 @@ async def test_a_worker_that_dies_while_a_run_waits_is_no_death_of_the_run(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
     conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1))")
-    run = await launch(aflow, changing)
-    await aflow.until_idle()
+    run = await settle(aflow, changing)
     for _ in range(3):
         await aflow.crash()
         await aflow.skip(timedelta(seconds=1))

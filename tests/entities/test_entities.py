@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import sqlkit
-from records import SOON, count, events, eventually, in_a_loop, launch, result_of
+from records import SOON, count, events, eventually, in_a_loop, launch, result_of, settle
 
 import pgflow
 from pgflow import App, AsyncApp, InvalidArgument, Signal, workflow
@@ -125,8 +125,7 @@ async def test_the_verdict_is_repeated_and_not_the_update_after_a_crash(
         await go.wait()
         return won
 
-    run = await launch(aflow, claims_and_waits, "ann")
-    await aflow.until_idle()
+    run = await settle(aflow, claims_and_waits, "ann")
     await aflow.crash()
     await run.send(go, "on")
     await aflow.until_idle()
@@ -231,8 +230,7 @@ async def test_an_update_from_sql_is_made_by_a_worker_in_its_order(
     ]
     verdict = "select state, verdict::text, error->>'type' from pgflow.update_verdict(%s)"
     assert sqlkit.one(conn, verdict, numbers[0]) == ("waiting", None, None)
-    await aflow.start(act, "b", "ann")
-    await aflow.until_idle()
+    await settle(aflow, act, "b", "ann")
     async with aflow.app.worker(poll_seconds=0.1):
         await eventually(lambda: count(conn, "pgflow.entity_mail") == 0, "all are made")
     assert [sqlkit.one(conn, verdict, number) for number in numbers] == [

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from records import SOON, launch, result_of, steps
+from records import SOON, launch, result_of, settle, steps
 
 import pgflow
 from pgflow import KeyConflict, RunFailed, RunNotFound, Signal, workflow
@@ -74,8 +74,7 @@ async def test_a_run_asks_another_once_and_is_parked_until_the_answer(
 ) -> None:
     aflow(codec=codec).include(till, made)
     asked = await aflow.start(till.options(key="till"), 1)
-    run = await aflow.start(made.options(key="ann"), "till", 5)
-    await aflow.until_idle()
+    run = await settle(aflow, made.options(key="ann"), "till", 5)
     assert await run.status() == "waiting"
     await aflow.crash()
     await asked.send(go, 1)
@@ -92,8 +91,7 @@ async def test_an_error_of_the_handler_and_a_refusal_reach_the_code(
     aflow: AsyncHarness, coin: int, error: type[Exception]
 ) -> None:
     asked = await launch(aflow, till.options(key="till"), 0 if coin == 5 else 1, beside=[customer])
-    run = await aflow.start(customer, "till", coin)
-    await aflow.until_idle()
+    run = await settle(aflow, customer, "till", coin)
     await asked.send(go, 1)
     with pytest.raises(RunFailed) as failure:
         await run.result(SOON)
@@ -109,8 +107,7 @@ async def test_who_asks_a_run_that_is_ended_by_others_is_refused(
     aflow: AsyncHarness, conn: psycopg.Connection, *, force: bool
 ) -> None:
     await launch(aflow, till.options(key="till"), 1, beside=[customer])
-    run = await aflow.start(customer, "till", 5)
-    await aflow.until_idle()
+    run = await settle(aflow, customer, "till", 5)
     cancel = "select pgflow.wake(array[pgflow.cancel_run('till', 'enough', force => %s)])"
     conn.execute(cancel, (force,))
     await aflow.until_idle()

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, calling, count, events, eventually, launch, result_of, run_row
+from records import (
+    HOUR,
+    SOON,
+    calling,
+    count,
+    events,
+    eventually,
+    launch,
+    recover,
+    result_of,
+    run_row,
+    settle,
+)
 
 import pgflow
 from pgflow import App, KeyConflict, RunCancelled, RunFailed, Signal, StepFailed, step, workflow
@@ -109,10 +121,8 @@ async def test_the_result_of_a_child_is_recorded_by_its_parent_whose_replay_need
     async def parent() -> int:
         return await pgflow.run_child(double.options(key="child"), 4) + await go.wait()
 
-    run = await launch(aflow, parent, beside=[double])
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[double])
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == 9
     assert events(conn, run.key) == [
@@ -157,12 +167,10 @@ async def test_steps_with_one_result_are_not_run_again_after_a_crash_nor_by_a_fo
     aflow: AsyncHarness, conn: psycopg.Connection, whole: Workflow[[], int]
 ) -> None:
     bodies.clear()
-    run = await launch(aflow, whole, beside=[visit_both])
-    await aflow.until_idle()
+    run = await settle(aflow, whole, beside=[visit_both])
     inside = ["inside", "Lima", "Quito"]
     assert bodies == inside
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == 13
     assert bodies == [*inside, "Rio"]
@@ -192,10 +200,8 @@ async def test_the_failure_of_a_child_is_run_failed_with_its_error_as_the_cause_
         await go.wait()
         return "coped"
 
-    run = await launch(aflow, parent, beside=[sell])
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[sell])
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == "coped"
     assert set(caught) == {("child sell failed: sku-7", "SoldOutError('sku-7')")}
@@ -232,8 +238,7 @@ async def test_a_child_that_was_cancelled_is_run_cancelled_to_its_parent(
             return str(error)
         return ""
 
-    run = await launch(aflow, parent, beside=[wait_for_go])
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[wait_for_go])
     await aflow.app.cancel("child", why="no longer wanted")
     assert await run.result(SOON) == "child wait_for_go was cancelled: no longer wanted"
 
@@ -254,8 +259,7 @@ async def test_a_child_that_is_stuck_keeps_its_parent_waiting_until_it_goes_on(
     async def parent() -> int:
         return await pgflow.run_child(dead_end.options(key="child"))
 
-    run = await launch(aflow, parent.options(key="parent"), beside=[dead_end])
-    await aflow.until_idle()
+    run = await settle(aflow, parent.options(key="parent"), beside=[dead_end])
     assert statuses(conn) == {"parent": "waiting", "child": "stuck"}
     helped.append(True)
     await aflow.app.retry("child")
@@ -301,8 +305,7 @@ async def test_a_child_may_have_a_key_labels_a_queue_and_a_time_of_its_own(
 
     aflow.include(parent, slowly)
     at = datetime.now(UTC) + HOUR
-    run = await aflow.start(parent, at)
-    await aflow.until_idle()
+    run = await settle(aflow, parent, at)
     assert run_row(conn, "child", "status, queue, labels, run_at, priority") == (
         "waiting", "slow", {"a": "b"}, at, -3,
     )  # fmt: skip
@@ -422,8 +425,7 @@ def test_a_plain_function_is_no_child(
 async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(
     aflow: AsyncHarness, conn: psycopg.Connection, ends: str
 ) -> None:
-    run = await launch(aflow, family.options(key="level 3"), 3, "cancel", ends)
-    await aflow.until_idle()
+    run = await settle(aflow, family.options(key="level 3"), 3, "cancel", ends)
     assert set(statuses(conn).values()) == {"waiting"}
     await (run.cancel() if ends == "is cancelled" else run.send(go, 1))
     await aflow.until_idle()
@@ -437,8 +439,7 @@ async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(
 
 @pytest.mark.full
 async def test_an_abandoned_child_lives_on(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    run = await launch(aflow, family.options(key="level 1"), 1, "abandon", "returns")
-    await aflow.until_idle()
+    run = await settle(aflow, family.options(key="level 1"), 1, "abandon", "returns")
     await run.send(go, 1)
     await aflow.until_idle()
     assert statuses(conn) == {"level 1": "completed", "level 0": "waiting"}
@@ -465,8 +466,7 @@ async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(
         finally:
             await clean()
 
-    run = await launch(aflow, calling(pgflow.run_child, child), beside=[child])
-    await aflow.until_idle()
+    run = await settle(aflow, calling(pgflow.run_child, child), beside=[child])
     await run.cancel()
     await aflow.until_idle()
     assert await run.status() == "cancelled"
@@ -486,8 +486,7 @@ async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goe
             return f"too long {await go.wait()}"
         return ""
 
-    run = await launch(aflow, parent, beside=[wait_for_go])
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[wait_for_go])
     await aflow.skip(HOUR)
     assert await run.status() == "waiting"
     await run.send(go, 2)
@@ -508,8 +507,7 @@ async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result
             return await go.wait()
         return 0
 
-    run = await launch(aflow, parent, beside=[wait_for_go])
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[wait_for_go])
     await aflow.skip(HOUR)
     await aflow.app.send("child", go, 1)
     assert await aflow.app.get("child", wait_for_go).result(SOON) == 1
@@ -529,8 +527,7 @@ async def test_a_child_that_was_given_up_is_cancelled_at_once(
         except TimeoutError:
             await go.wait()
 
-    await launch(aflow, parent, beside=[wait_for_go])
-    await aflow.until_idle()
+    await settle(aflow, parent, beside=[wait_for_go])
     await aflow.skip(HOUR)
     assert run_row(conn, "child", "status") == ("cancelled",)
 
@@ -578,8 +575,7 @@ async def test_the_faster_of_two_children_wins(aflow: AsyncHarness) -> None:
             task.cancel()
         return [racers.index(task) for task in done]
 
-    run = await launch(aflow, parent, beside=[wait_for_go])
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[wait_for_go])
     await aflow.app.send("fast", go, 1)
     assert await run.result(SOON) == [1]
 
@@ -651,8 +647,7 @@ async def test_a_start_that_was_waited_for_is_replayed_in_its_place(
     run = await launch(aflow, parent, beside=[wait_for_go])
     for key, n in [("b", 1), ("a", 2)]:
         await aflow.until_idle()
-        await aflow.crash()
-        await aflow.until_idle()
+        await recover(aflow)
         await aflow.app.send(key, go, n)
     await aflow.until_idle()
     said = await run.result(SOON)
@@ -727,8 +722,7 @@ async def test_a_child_is_cancelled_by_its_handle_and_its_result_says_so(
             return "cancelled"
         return "completed"
 
-    run = await launch(aflow, parent, beside=[wait_for_go])
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[wait_for_go])
     assert run_row(conn, "child", "status") == ("cancelled",)
     await aflow.crash()
     await run.send(go, 1)
@@ -779,8 +773,7 @@ async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(
             return await child.result()
         return 0
 
-    run = await launch(aflow, parent, beside=[wait_for_go])
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[wait_for_go])
     await aflow.skip(timedelta(minutes=2))
     await aflow.app.send("child", go, 5)
     await aflow.until_idle()
@@ -797,8 +790,7 @@ async def test_the_failure_of_a_child_that_nobody_asks_for_is_no_noise(
         await go.wait()
         return "coped"
 
-    run = await launch(aflow, parent, beside=[sell])
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[sell])
     await run.send(go, 1)
     assert await run.result(SOON) == "coped"
     assert "never retrieved" not in caplog.text

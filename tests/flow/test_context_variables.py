@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, launch, result_of
+from records import SOON, result_of, settle
 
 import pgflow
 from pgflow import AsyncApp, Signal, read, step, transaction, workflow
@@ -140,8 +140,7 @@ async def test_a_body_that_starts_after_a_crash_sees_them_too(aflow: AsyncHarnes
         await go.wait()
         return [await of_step()]
 
-    run = await launch(aflow, flow)
-    await aflow.until_idle()
+    run = await settle(aflow, flow)
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()

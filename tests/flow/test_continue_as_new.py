@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, events, eventually, launch, result_of, run_row
+from records import (
+    HOUR,
+    SOON,
+    count,
+    events,
+    eventually,
+    launch,
+    recover,
+    result_of,
+    run_row,
+    settle,
+)
 
 import pgflow
 from pgflow import KeyConflict, RunCancelled, RunFailed, Signal, step, workflow
@@ -88,8 +99,7 @@ async def test_messages_that_were_not_taken_wait_for_the_next_generation(
     for text in ("a", "b"):
         await run.send(word, text)
     await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.status() == "waiting"
     await run.send(word, "c")
     assert await run.result(SOON) == ["a", "b", "c"]
@@ -117,8 +127,7 @@ async def test_labels_metadata_priority_and_deadline_go_on(
     options = collect.options(
         key="k", labels={"a": "b"}, metadata={"m": 1}, priority=4, timeout=HOUR
     )
-    run = await aflow.start(options, 2, [])
-    await aflow.until_idle()
+    run = await settle(aflow, options, 2, [])
     before = run_row(conn, "k", "labels, priority, deadline_at")
     await run.send(word, "a")
     await aflow.until_idle()
@@ -178,8 +187,7 @@ async def test_children_of_an_old_generation_end_with_it(
             pgflow.continue_as_new(2)
         await word.wait()
 
-    run = await launch(aflow, parent, 1, beside=[forever])
-    await aflow.until_idle()
+    run = await settle(aflow, parent, 1, beside=[forever])
     await run.send(word, "go on")
     await aflow.until_idle()
     assert run_row(conn, "child", "status") == ("cancelled",)
@@ -207,8 +215,7 @@ async def test_a_crash_between_two_generations_loses_neither(aflow: AsyncHarness
 
     run = await launch(aflow, loop, 1)
     await hanging.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.result(SOON) == 3
     assert bodies == [1, 2, 2, 3]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pydantic
 import pytest
-from records import SOON, launch, result_of
+from records import SOON, result_of, settle
 
 import pgflow
 from pgflow import KeyConflict, Signal, step, workflow
@@ -88,8 +88,7 @@ async def test_no_run_and_no_replay_sees_what_another_left_in_a_default(
     ACTS.clear()
     aflow.include(kind)
     for _ in range(2):
-        run = await aflow.start(kind)
-        await aflow.until_idle()
+        run = await settle(aflow, kind)
         await run.send(go, 1)
         assert await run.result(SOON) == 1
     assert ACTS == [1, 1]
@@ -121,8 +120,7 @@ async def test_a_deploy_changes_no_default_of_a_run_that_has_begun(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:
     old, new = paying(10), paying(30)
-    run = await launch(aflow, old.options(key="k"), 5)
-    await aflow.until_idle()
+    run = await settle(aflow, old.options(key="k"), 5)
     assert await input_of(conn, "k") == {"amount": 5, "fee": 10, "rate": 1.0}
     aflow.app.definitions.workflows["paying"] = new
     await run.send(go, 1)
@@ -185,8 +183,7 @@ async def add(cart: Cart, items: list[str] = []) -> int:  # noqa: B006
 
 
 async def test_updates_have_defaults_of_their_own(aflow: AsyncHarness) -> None:
-    run = await launch(aflow, shop)
-    await aflow.until_idle()
+    run = await settle(aflow, shop)
     assert await run.execute_update(add) == 1
     assert await run.execute_update(add) == 1
     assert await run.result(SOON) == [1, 1]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import servers
-from records import SOON, calling, events, eventually, launch, result_of, steps
+from records import SOON, calling, events, eventually, launch, result_of, settle, steps
 
 import pgflow
 from pgflow import App, InvalidArgument, Retries, RunFailed, Signal, step, workflow
@@ -68,8 +68,7 @@ async def test_a_closure_is_recorded_under_its_name_and_not_run_again_by_a_repla
         await go.wait()
         return [reply.text, reply.tokens]
 
-    run = await launch(aflow, agent, "hello")
-    await aflow.until_idle()
+    run = await settle(aflow, agent, "hello")
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()
@@ -91,8 +90,7 @@ def test_a_sync_workflow_calls_closures_of_either_colour(
         go.sync.wait()
         return [first.text, second.text]
 
-    run = launch(flow, agent, "hello")
-    flow.until_idle()
+    run = settle(flow, agent, "hello")
     flow.crash()
     run.send(go, 1)
     flow.until_idle()
@@ -396,8 +394,7 @@ async def test_inside_inline_what_is_handed_to_a_thread_is_code_of_the_workflow(
         await go.wait()
         return said
 
-    run = await launch(aflow, agent)
-    await aflow.until_idle()
+    run = await settle(aflow, agent)
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, events, launch, result_of
+from records import SOON, events, launch, result_of, settle
 
 import pgflow
 from pgflow import InvalidArgument, Signal, step, transaction, workflow
@@ -58,8 +58,7 @@ def found(conn: psycopg.Connection[Any], **wanted: str) -> list[str]:
 def test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_then(
     flow: Harness, conn: psycopg.Connection[Any]
 ):
-    run = launch(flow, order.options(key="o", labels={"shop": "1", "stage": "asked"}))
-    flow.until_idle()
+    run = settle(flow, order.options(key="o", labels={"shop": "1", "stage": "asked"}))
     assert labels(conn, "o") == {"shop": "1", "stage": "new", "hold": "yes"}
     assert (found(conn, stage="new"), found(conn, stage="asked")) == (["o"], [])
     run.send(go, 1)
@@ -86,8 +85,7 @@ def test_a_run_without_labels_may_set_and_take_away_its_first(
         await go.wait()
         return before
 
-    run = launch(flow, shy.options(key="s"))
-    flow.until_idle()
+    run = settle(flow, shy.options(key="s"))
     assert labels(conn, "s") == {}
     run.send(go, 1)
     assert run.result(SOON) == {}
@@ -123,8 +121,7 @@ def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(
         await go.wait()
         return pgflow.run_info().labels
 
-    run = launch(flow, stages.options(key="k", labels={"shop": "1"}))
-    flow.until_idle()
+    run = settle(flow, stages.options(key="k", labels={"shop": "1"}))
     assert labels(conn, "k") == {"shop": "1", "stage": "3"} | {f"was {n}": "yes" for n in range(4)}
     ends = [
         seq

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from processes import worker
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from records import SOON, launch, result_of, wait_until
+from records import SOON, recover, result_of, settle, wait_until
 
 import pgflow
 from pgflow import App, Retries, RunFailed, RunStuck, Signal, logger, logs, step, workflow
@@ -77,11 +77,9 @@ def talks_sync() -> int:
 async def test_what_was_logged_is_not_logged_again_by_a_replay(
     aflow: AsyncHarness, caplog: pytest.LogCaptureFixture, made: Any
 ) -> None:
-    run = await launch(aflow, made)
-    await aflow.until_idle()
+    run = await settle(aflow, made)
     before = said(caplog)
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == 2
     assert before == ["begins", "in step 1, try 1", "goes on"]
@@ -118,8 +116,7 @@ async def test_what_the_unwinding_of_a_parked_run_would_log_is_not_logged(
         finally:
             logger.info("cleans up")
 
-    run = await launch(aflow, tidy)
-    await aflow.until_idle()
+    run = await settle(aflow, tidy)
     assert said(caplog) == []
     await run.send(go, 1)
     await run.result(SOON)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, eventually, launch, result_of, steps
+from records import HOUR, SOON, eventually, launch, recover, result_of, settle, steps
 from servers import HANG_SECONDS
 
 import pgflow
@@ -229,8 +229,7 @@ async def test_items_that_are_done_are_not_done_again_after_a_crash(
     aflow.include(all_items, all_items_sync)
     run = await aflow.start(all_items if colour == "async" else all_items_sync)
     await hanging.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.result(SOON) == [0, 1, 2, 3, 4]
     assert bodies == [0, 1, 2, 3, 3, 4]
 
@@ -278,11 +277,9 @@ async def test_as_completed_yields_what_is_done_first_in_the_same_order_on_repla
         await go.wait()
         return order
 
-    run = await launch(aflow, by_time)
-    await aflow.until_idle()
+    run = await settle(aflow, by_time)
     await aflow.skip(5 * HOUR)
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == [1, 2, 3]
     assert orders[-1] == [1, 2, 3]
@@ -418,8 +415,7 @@ async def test_a_run_that_has_mapped_without_names_goes_on_with_them(aflow: Asyn
         values = (await pgflow.map(half, items, item_name=name)).values
         return sum(values) + await go.wait()
 
-    run = await launch(aflow, changing, [2, 4])
-    await aflow.until_idle()
+    run = await settle(aflow, changing, [2, 4])
     await aflow.crash()
     has_names.append(True)
     await run.send(go, 1)

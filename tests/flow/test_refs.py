@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, count, eventually, launch, run_row, steps, wait_until
+from records import SOON, count, eventually, run_row, settle, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
@@ -93,9 +93,7 @@ async def publish() -> str:
 
 async def parked(aflow: AsyncHarness, what: Any = publish) -> Any:
     """A run that waits for a signal, with its results recorded."""
-    run = await launch(aflow, what)
-    await aflow.until_idle()
-    return run
+    return await settle(aflow, what)
 
 
 async def retried(conn: psycopg.Connection[Any], run: Any) -> Any:
@@ -236,8 +234,7 @@ def test_sync_workflows_and_checkers_do_alike(
         return ref.id in store.things
 
     store.names = "anew"
-    run = launch(flow, draws)
-    flow.until_idle()
+    run = settle(flow, draws)
     store.things.clear()
     run.send(go, 1)
     assert run.result(SOON) == "d-2"
@@ -441,8 +438,7 @@ def test_a_sync_checker_that_is_cancelled_has_not_answered(flow: Harness, store:
             raise concurrent.futures.CancelledError
         return ref.id in store.things
 
-    run = launch(flow, publish)
-    flow.until_idle()
+    run = settle(flow, publish)
     run.send(go, 1)
     assert run.result(SOON) == "a, b"
     assert len(store.asked) == 3
@@ -462,8 +458,7 @@ def test_a_sync_checker_that_hangs_is_not_called_again_while_it_does(
         answer.wait(HANG_SECONDS)
         return ref.id in store.things
 
-    run = launch(flow, publish)
-    flow.until_idle()
+    run = settle(flow, publish)
     run.send(go, 1)
     wait_until(lambda: caplog.text.count("did not answer") >= 4, "each was asked for twice")
     assert sorted(store.asked) == ["a", "b"]

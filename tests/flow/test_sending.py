@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, launch, result_of, steps
+from records import SOON, launch, result_of, settle, steps
 
 import pgflow
 from pgflow import InvalidArgument, RunFailed, RunNotFound, Signal, transaction, workflow
@@ -45,10 +45,8 @@ def sends_sync(key: str) -> list[Any]:
 async def test_a_message_is_sent_once_however_often_the_code_is_replayed(
     aflow: AsyncHarness, conn: psycopg.Connection, made: Any
 ) -> None:
-    receiver = await launch(aflow, receives.options(key="receiver"), beside=[made])
-    await aflow.until_idle()
-    run = await aflow.start(made.options(key="sender"), "receiver")
-    await aflow.until_idle()
+    receiver = await settle(aflow, receives.options(key="receiver"), beside=[made])
+    run = await settle(aflow, made.options(key="sender"), "receiver")
     assert await receiver.result(SOON) == 5
     await aflow.crash()
     await run.send(done, "well")

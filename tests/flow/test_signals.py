@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, calling, count, events, eventually, launch, run_row
+from records import HOUR, SOON, calling, count, events, eventually, launch, recover, run_row, settle
 
 import pgflow
 from pgflow import InvalidArgument, RunNotFound, Signal, read, step, workflow
@@ -52,8 +52,7 @@ SAME_TRANSACTION = "select r.xmin = s.xmin from pgflow.ready r, pgflow.signal s"
 async def test_who_sends_in_a_transaction_of_its_own_makes_the_run_ready_in_it(
     aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:
-    run = await launch(aflow, collect, 2)
-    await aflow.until_idle()
+    run = await settle(aflow, collect, 2)
     await aflow.crash()
     await run.send(word, "a")
     assert conn.execute(SAME_TRANSACTION).fetchall() == [(True,)]
@@ -69,8 +68,7 @@ async def test_who_sends_in_a_transaction_of_its_own_makes_the_run_ready_in_it(
 
 @pytest.mark.full
 def test_so_does_sync_code(flow: Harness, conn: psycopg.Connection, pgflow_dsn: str) -> None:
-    run = launch(flow, collect, 2)
-    flow.until_idle()
+    run = settle(flow, collect, 2)
     flow.crash()
     flow.app.send(run.key, word, "a")
     assert conn.execute(SAME_TRANSACTION).fetchall() == [(True,)]
@@ -163,8 +161,7 @@ async def test_a_wait_that_loses_a_race_leaves_its_message_to_the_next(aflow: As
             task.cancel()
         return [str(await done.pop()), await word.wait()]
 
-    run = await launch(aflow, race)
-    await aflow.until_idle()
+    run = await settle(aflow, race)
     await run.send(stop, None)
     await aflow.until_idle()
     await run.send(word, "late")
@@ -221,8 +218,7 @@ async def test_a_wait_that_lasts_too_long_is_a_timeout_error_and_a_later_message
     assert run_row(conn, run.key, "status")[0] == "waiting"
     await aflow.skip(HOUR)
     await run.send(word, "late")
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(stop, None)
     assert await run.result(SOON) == "late"
     assert set(outcomes) == {"no signal 'word' in time"}
@@ -234,8 +230,7 @@ async def test_a_wait_that_lasts_too_long_is_a_timeout_error_and_a_later_message
 async def test_a_message_in_time_beats_the_timeout_however_late_a_worker_looks(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    run = await launch(aflow, calling(word.wait, timeout=HOUR))
-    await aflow.until_idle()
+    run = await settle(aflow, calling(word.wait, timeout=HOUR))
     conn.execute("select pgflow.pause_queue('default')")
     await run.send(word, "in time")
     await aflow.skip(2 * HOUR)
@@ -362,10 +357,8 @@ async def test_a_message_is_not_sent_again_when_its_sender_is_replayed(
         await stop.wait()
 
     receiver = await launch(aflow, collect, 2, beside=[sender])
-    run = await aflow.start(sender, receiver.key)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, sender, receiver.key)
+    await recover(aflow)
     await run.send(stop, None)
     await run.result(SOON)
     assert await receiver.status() == "waiting"

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, calling, calling_sync, count, eventually, launch, result_of
+from records import (
+    SOON,
+    calling,
+    calling_sync,
+    count,
+    eventually,
+    launch,
+    recover,
+    result_of,
+    settle,
+)
 from servers import HANG_SECONDS
 
 import pgflow
@@ -57,10 +67,8 @@ async def test_state_outlives_the_run_and_is_not_said_again_on_replay(
         await go.wait()
         pgflow.set_state(phase="over")
 
-    run = await launch(aflow, talks)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, talks)
+    await recover(aflow)
     await run.send(go, 1)
     await run.result(SOON)
     assert await run.state() == {"phase": "over"}
@@ -219,8 +227,7 @@ async def test_values_are_not_emitted_again_on_replay_and_none_is_lost(aflow: As
 
     run = await launch(aflow, live)
     await hanging.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.result(SOON)
     assert [value async for value in run.stream("worked")] == [0, 1, 2]
 
@@ -359,8 +366,7 @@ async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(
     assert await run.status() == "waiting"
     assert count(conn, "pgflow.timeline", "event = 'stream_closed' and name = 'short'") == 1
     await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     assert (
         await run.result(SOON)
@@ -408,8 +414,7 @@ async def test_a_reader_of_a_stuck_run_is_told_so_and_does_not_take_it_for_the_e
         pgflow.emit("log", 1)
         await go.wait()
 
-    run = await launch(aflow, breaks.options(key="k"))
-    await aflow.until_idle()
+    run = await settle(aflow, breaks.options(key="k"))
     conn.execute("delete from pgflow.wait")
     conn.execute("delete from pgflow.parked")
     conn.execute(
@@ -437,8 +442,7 @@ async def test_code_that_closes_where_it_emitted_diverges(aflow: AsyncHarness) -
             pgflow.emit("log", 1)
         await go.wait()
 
-    run = await launch(aflow, changes.options(key="k"))
-    await aflow.until_idle()
+    run = await settle(aflow, changes.options(key="k"))
     await aflow.crash()
     closes = True
     await run.send(go, 1)
@@ -608,8 +612,7 @@ async def test_transactions_effects_and_decisions_emit_what_counts_with_their_ou
         await note("x")
         await go.wait()
 
-    run = await launch(aflow, talks)
-    await aflow.until_idle()
+    run = await settle(aflow, talks)
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()

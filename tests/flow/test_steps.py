@@ -28,7 +28,9 @@ from records import (
     events,
     eventually,
     launch,
+    recover,
     result_of,
+    settle,
     steps,
     wait_until,
 )
@@ -220,8 +222,7 @@ async def test_a_long_wait_between_attempts_holds_no_worker_and_survives_a_crash
     run = await launch(aflow, calling(shaky))
     assert await aflow.until_idle() is not None
     assert await run.status() == "waiting"
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert tries == [1]
     await aflow.skip(HOUR)
     assert await run.result(SOON) == "done"
@@ -254,11 +255,9 @@ async def test_an_error_named_in_raises_is_final_and_comes_back_as_itself_on_rep
         await go.wait()
         return "sold out"
 
-    run = await launch(aflow, order)
-    await aflow.until_idle()
+    run = await settle(aflow, order)
     assert steps(conn, run.key) == [("reserve", "failed", 1)]
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == "sold out"
     assert seen == [("sku-7", 0, "sku-7: 0 left")] * 2
@@ -429,8 +428,7 @@ async def test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_i
 
     run = await launch(aflow, order)
     await hanging.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.result(SOON) == ["first", "second", "third"]
     assert [name for name, _ in bodies] == ["first", "second", "second", "third"]
     keys = [key for _, key in bodies]
@@ -563,8 +561,7 @@ async def crash_in_the_middle_of_a_body(
 
     run = await launch(aflow, job)
     await eventually(lambda: count(conn, "pgflow.step_beat"), "the heartbeat is recorded")
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     return learned, run
 
 
@@ -595,8 +592,7 @@ async def test_the_last_heartbeat_before_a_worker_ends_is_not_lost(aflow: AsyncH
 
     await launch(aflow, calling(copy))
     await told.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert learned == [None, "halfway"]
 
 
@@ -679,10 +675,8 @@ async def test_annotated_values_come_back_as_what_they_were(aflow: AsyncHarness)
         lines=[Line("a", Decimal("1.10"))], at=datetime(2031, 2, 3, tzinfo=UTC), by=uuid.UUID(int=7)
     )
     values: Values = (basket, Colour.RED, {3: timedelta(seconds=1.5)}, frozenset({"x"}))
-    run = await aflow.start(send_parcel, values)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, send_parcel, values)
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == values
 
@@ -725,10 +719,8 @@ async def test_the_first_run_sees_what_a_replay_will_see(aflow: AsyncHarness) ->
         seen.append(await unannotated())
         await go.wait()
 
-    run = await launch(aflow, order)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, order)
+    await recover(aflow)
     await run.send(go, 1)
     await run.result(SOON)
     assert seen == [{"pair": (1, 2), 3: None}] * 2
@@ -749,10 +741,8 @@ async def test_none_false_and_empty_results_count_as_recorded(aflow: AsyncHarnes
         await go.wait()
         return got
 
-    run = await launch(aflow, order)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, order)
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == [None, False, "", [], 0]
     assert bodies == [0, 1, 2, 3, 4]
@@ -895,8 +885,7 @@ async def test_a_call_that_was_refused_is_not_made_after_a_crash_either(
         await take("a")
         return await go.wait() + await go.wait()
 
-    run = await launch(aflow, order)
-    await aflow.until_idle()
+    run = await settle(aflow, order)
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()
@@ -1178,8 +1167,7 @@ async def call_by_long_names(aflow: AsyncHarness) -> tuple[str, list[str]]:
         await go.wait()
         return "done"
 
-    run = await launch(aflow, flow)
-    await aflow.until_idle()
+    run = await settle(aflow, flow)
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()

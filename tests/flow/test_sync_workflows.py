@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from records import HOUR, SOON, events, launch, result_of, steps, wait_until
+from records import HOUR, SOON, events, launch, recover, result_of, settle, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
@@ -103,8 +103,7 @@ def test_after_a_crash_recorded_steps_are_not_run_again(flow: Harness) -> None:
 
     run = launch(flow, order)
     assert hanging.wait(HANG_SECONDS)
-    flow.crash()
-    flow.until_idle()
+    recover(flow)
     release.set()
     assert run.result(SOON) == [1, 2, 3]
     assert bodies == [1, 2, 2, 3]
@@ -173,10 +172,8 @@ def test_what_is_said_and_asked_is_plain_calls(flow: Harness) -> None:
         go.sync.wait()
         return pgflow.run_info().workflow
 
-    run = launch(flow, talks)
-    flow.until_idle()
-    flow.crash()
-    flow.until_idle()
+    run = settle(flow, talks)
+    recover(flow)
     run.send(go, 1)
     assert run.result(SOON) == talks.name
     assert run.state() == {"phase": "talking"}
@@ -199,8 +196,7 @@ def test_one_that_changed_is_stuck_and_says_where_it_stands(
             add_async.sync(1, 1)
         return go.sync.wait()
 
-    run = launch(flow, changes)
-    flow.until_idle()
+    run = settle(flow, changes)
     first_version[0] = False
     run.send(go, 1)
     with pytest.raises(RunStuck, match=r"'add'.*'add_async'"):
@@ -266,8 +262,7 @@ def test_code_that_catches_everything_can_still_be_parked_and_goes_on(flow: Harn
                 if tries > 500:
                     return "gave up"
 
-    run = launch(flow, greedy)
-    flow.until_idle()
+    run = settle(flow, greedy)
     assert run.status() == "waiting"
     run.send(go, 1)
     assert run.result(SOON) == "got 1"

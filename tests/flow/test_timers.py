@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, events, launch, result_of, run_row, steps
+from records import HOUR, SOON, events, launch, recover, result_of, run_row, settle, steps
 
 import pgflow
 from pgflow import InvalidArgument, Signal, step, workflow
@@ -88,8 +88,7 @@ async def test_a_named_sleep_is_cancelled_as_any_other(aflow: AsyncHarness) -> N
             return await echo("given up")
         return "slept"
 
-    run = await launch(aflow, impatient)
-    await aflow.until_idle()
+    run = await settle(aflow, impatient)
     await aflow.crash()
     await aflow.skip(61)
     assert await run.result(SOON) == "given up"
@@ -128,8 +127,7 @@ async def test_asyncio_sleep_is_durable_too(aflow: AsyncHarness) -> None:
     async def sleepy() -> str:
         return await asyncio.sleep(3600, "awake")
 
-    run = await launch(aflow, sleepy)
-    await aflow.until_idle()
+    run = await settle(aflow, sleepy)
     await aflow.crash()
     await aflow.skip(HOUR)
     assert await run.result(SOON) == "awake"
@@ -157,8 +155,7 @@ async def test_many_sleeps_end_in_the_order_of_their_times(aflow: AsyncHarness) 
         await asyncio.gather(*(sleeper(hours) for hours in (3, 1, 4, 2)))
         return woken
 
-    run = await launch(aflow, sleepers)
-    await aflow.until_idle()
+    run = await settle(aflow, sleepers)
     await aflow.skip(10 * HOUR)
     assert await run.result(SOON) == [1, 2, 3, 4]
 
@@ -206,8 +203,7 @@ async def test_a_timeout_around_a_step_ends_it_durably(
     await started.wait()
     await aflow.skip(HOUR)
     assert await run.status() == "waiting"
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == "too long"
     assert bodies == [1]
@@ -259,8 +255,7 @@ async def test_a_timeout_goes_on_over_a_crash_and_ends_waits_of_every_kind(
     runs = [await aflow.start(impatient, kind) for kind in kinds]
     await aflow.until_idle()
     await aflow.skip(timedelta(minutes=30))
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert [await run.status() for run in runs] == ["waiting"] * 4
     await aflow.skip(timedelta(minutes=31))
     assert [await run.result(SOON) for run in runs] == [f"{kind} took too long" for kind in kinds]
@@ -282,8 +277,7 @@ async def test_the_inner_of_two_timeouts_fires_first(aflow: AsyncHarness) -> Non
             said.append("outer")
         return said
 
-    run = await launch(aflow, nested)
-    await aflow.until_idle()
+    run = await settle(aflow, nested)
     await aflow.skip(HOUR)
     assert await run.status() == "waiting"
     await aflow.skip(HOUR)
@@ -325,12 +319,10 @@ async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_rep
 
     aflow.include(clock)
     database = [conn.execute("select pgflow.now_()").fetchone()[0]]
-    run = await aflow.start(clock)
-    await aflow.until_idle()
+    run = await settle(aflow, clock)
     database.append(conn.execute("select pgflow.now_()").fetchone()[0])
     await aflow.skip(HOUR)
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     times = await run.result(SOON)
     database.append(conn.execute("select pgflow.now_()").fetchone()[0])

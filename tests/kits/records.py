@@ -71,6 +71,32 @@ def result_of(harness: Any, workflow: Any, *args: Any, **named: Any) -> Any:
     return result() if inspect.isawaitable(run) else run.result(SOON)
 
 
+def settle(harness: Any, workflow: Any, *args: Any, **named: Any) -> Any:
+    """Include and start a workflow, and work until idle; return the run, a coroutine for `aflow`."""
+    run = launch(harness, workflow, *args, **named)
+
+    async def settled() -> Any:
+        started = await run
+        await harness.until_idle()
+        return started
+
+    if inspect.isawaitable(run):
+        return settled()
+    harness.until_idle()
+    return run
+
+
+def recover(harness: Any) -> Any:
+    """Kill the worker, and let another one work until idle; a coroutine for `aflow`."""
+    crash = harness.crash()
+
+    async def recovered() -> None:
+        await crash
+        await harness.until_idle()
+
+    return recovered() if inspect.isawaitable(crash) else harness.until_idle()
+
+
 def calling(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """Return a workflow that does nothing but await this call."""
 

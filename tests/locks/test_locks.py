@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, events, launch, result_of
+from records import HOUR, SOON, count, events, launch, recover, result_of, settle
 
 import pgflow
 from pgflow import Signal, step, transaction, workflow
@@ -61,10 +61,8 @@ async def test_a_lock_that_is_free_is_won_at_once_and_given_back_at_the_end_of_i
 async def test_a_run_that_waits_is_parked_and_goes_on_when_the_lock_is_given_back(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    first = await launch(aflow, hold.options(key="first"), "a", beside=[pass_through])
-    await aflow.until_idle()
-    second = await aflow.start(pass_through.options(key="second"), "a")
-    await aflow.until_idle()
+    first = await settle(aflow, hold.options(key="first"), "a", beside=[pass_through])
+    second = await settle(aflow, pass_through.options(key="second"), "a")
     assert await second.status() == "waiting"
     assert holders(conn) == [("a", "first")]
     shown = "select reason, reason_code, reason_detail from pgflow.runs where key = 'second'"
@@ -82,8 +80,7 @@ async def test_a_run_that_waits_is_parked_and_goes_on_when_the_lock_is_given_bac
 async def test_the_queue_of_a_lock_is_served_in_the_order_in_which_runs_asked(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    first = await launch(aflow, hold, "a", beside=[pass_through])
-    await aflow.until_idle()
+    first = await settle(aflow, hold, "a", beside=[pass_through])
     waiting = []
     for _ in range(5):
         waiting.append(await aflow.start(pass_through, "a"))
@@ -108,8 +105,7 @@ async def test_those_who_share_a_lock_hold_it_together_and_do_not_overtake_one_w
         readers.append(await aflow.start(reader.options(key=f"reader-{i}"), "a"))
         await aflow.until_idle()
     assert holders(conn) == [("a", "reader-0"), ("a", "reader-1")]
-    writer = await aflow.start(hold.options(key="writer"), "a")
-    await aflow.until_idle()
+    writer = await settle(aflow, hold.options(key="writer"), "a")
     late = []
     for i in range(2):
         late.append(await aflow.start(reader.options(key=f"late-{i}"), "a"))
@@ -131,12 +127,9 @@ async def test_those_who_share_a_lock_hold_it_together_and_do_not_overtake_one_w
 async def test_a_crash_of_the_worker_gives_nothing_back(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    first = await launch(aflow, hold, "a", beside=[pass_through])
-    await aflow.until_idle()
-    second = await aflow.start(pass_through, "a")
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    first = await settle(aflow, hold, "a", beside=[pass_through])
+    second = await settle(aflow, pass_through, "a")
+    await recover(aflow)
     assert await second.status() == "waiting"
     await first.send(go, "on")
     assert [await first.result(SOON), await second.result(SOON)] == [1, 2]
@@ -156,8 +149,7 @@ async def test_the_end_of_a_run_gives_its_locks_back(
         await pgflow.sleep(1)
         assert not task.done()
 
-    run = await launch(aflow, leave_task_behind)
-    await aflow.until_idle()
+    run = await settle(aflow, leave_task_behind)
     await aflow.skip(timedelta(seconds=2))
     await run.result(SOON)
     assert holders(conn) == []
@@ -168,12 +160,9 @@ async def test_the_end_of_a_run_gives_its_locks_back(
 async def test_a_cancelled_run_gives_its_locks_back_and_leaves_the_queues(
     aflow: AsyncHarness, conn: psycopg.Connection, force: bool
 ) -> None:
-    first = await launch(aflow, hold.options(key="first"), "a", beside=[pass_through])
-    await aflow.until_idle()
-    second = await aflow.start(hold.options(key="second"), "a")
-    await aflow.until_idle()
-    third = await aflow.start(pass_through, "a")
-    await aflow.until_idle()
+    first = await settle(aflow, hold.options(key="first"), "a", beside=[pass_through])
+    second = await settle(aflow, hold.options(key="second"), "a")
+    third = await settle(aflow, pass_through, "a")
     for run in (second, first):
         chain = conn.execute(
             "select pgflow.cancel_run(%s, force => %s)", (run.key, force)
@@ -198,10 +187,8 @@ async def test_a_wait_for_a_lock_times_out_and_leaves_the_queue(
         except TimeoutError as error:
             return str(error)
 
-    first = await launch(aflow, hold, "a", beside=[impatient])
-    await aflow.until_idle()
-    second = await aflow.start(impatient)
-    await aflow.until_idle()
+    first = await settle(aflow, hold, "a", beside=[impatient])
+    second = await settle(aflow, impatient)
     await aflow.skip(HOUR + timedelta(minutes=1))
     assert await second.result(SOON) == "no lock 'a' in time"
     assert count(conn, "pgflow.lock_wait") == 0
@@ -222,13 +209,11 @@ async def test_those_behind_one_that_gives_up_share_the_lock_at_once(
             return "gave up"
         return "shared"
 
-    first = await launch(aflow, share, 0, beside=[hold])
-    await aflow.until_idle()
+    first = await settle(aflow, share, 0, beside=[hold])
     for give_up in ("time", "cancel", "force"):
         alone = await (aflow.start(share, 60) if give_up == "time" else aflow.start(hold, "a"))
         await aflow.until_idle()
-        behind = await aflow.start(share, 0)
-        await aflow.until_idle()
+        behind = await settle(aflow, share, 0)
         assert count(conn, "pgflow.lock_wait") == 2
         if give_up == "time":
             await aflow.skip(timedelta(minutes=2))
@@ -257,10 +242,8 @@ async def test_a_lock_that_is_won_after_the_code_has_given_up_is_given_back(
             await go.wait()
             return "gave up"
 
-    first = await launch(aflow, hold, "a", beside=[gives_up])
-    await aflow.until_idle()
-    second = await aflow.start(gives_up)
-    await aflow.until_idle()
+    first = await settle(aflow, hold, "a", beside=[gives_up])
+    second = await settle(aflow, gives_up)
     await aflow.skip(HOUR + timedelta(minutes=1))
     assert count(conn, "pgflow.lock_wait") == 0
     await first.send(go, "on")
@@ -328,10 +311,8 @@ async def test_a_task_beside_the_block_closes_no_circle(
         await asyncio.gather(holds_a(), waits_for_b())
         return "both"
 
-    other = await launch(aflow, nested, "b", "a", beside=[side_by_side])
-    await aflow.until_idle()
-    run = await aflow.start(side_by_side)
-    await aflow.until_idle()
+    other = await settle(aflow, nested, "b", "a", beside=[side_by_side])
+    run = await settle(aflow, side_by_side)
     await other.send(go, "on")
     await aflow.until_idle()
     await run.send(go, "on")
@@ -355,10 +336,8 @@ async def hold_for_an_hour() -> str:
 async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_more(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    first = await launch(aflow, hold_for_an_hour, beside=[pass_through])
-    await aflow.until_idle()
-    second = await aflow.start(pass_through, "a")
-    await aflow.until_idle()
+    first = await settle(aflow, hold_for_an_hour, beside=[pass_through])
+    second = await settle(aflow, pass_through, "a")
     await aflow.skip(HOUR + timedelta(minutes=1))
     assert await second.result(SOON) == 2
     await first.send(go, "on")
@@ -370,8 +349,7 @@ async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_m
 async def test_a_holder_that_asks_when_its_time_is_over_is_told_though_nobody_has_swept(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    run = await launch(aflow, hold_for_an_hour)
-    await aflow.until_idle()
+    run = await settle(aflow, hold_for_an_hour)
     answer = """
         select s.is_lost, (s.units->0->>4)::json->>'lost'
         from pgflow.lock l cross join lateral pgflow.settle_locks_(
@@ -389,8 +367,7 @@ async def test_a_holder_that_asks_when_its_time_is_over_is_told_though_nobody_ha
 
 
 async def test_a_holder_within_its_time_keeps_it(aflow: AsyncHarness) -> None:
-    run = await launch(aflow, hold_for_an_hour)
-    await aflow.until_idle()
+    run = await settle(aflow, hold_for_an_hour)
     await aflow.skip(HOUR - timedelta(minutes=1))
     await run.send(go, "on")
     assert await run.result(SOON) == "kept"
@@ -410,10 +387,8 @@ async def test_an_operator_takes_a_lock_away_and_it_is_recorded(
         except LockLost:
             return "lost"
 
-    first = await launch(aflow, long.options(key="first"), beside=[pass_through])
-    await aflow.until_idle()
-    second = await aflow.start(pass_through, "a")
-    await aflow.until_idle()
+    first = await settle(aflow, long.options(key="first"), beside=[pass_through])
+    second = await settle(aflow, pass_through, "a")
     assert conn.execute("select pgflow.break_lock('a', 'it hangs', 'ann')").fetchone() == (1,)
     assert await second.result(SOON) == 2
     await first.send(go, "on")
@@ -506,8 +481,7 @@ async def test_what_asks_a_pool_and_a_person_beside_a_block_asks_again_when_the_
 
     aflow.include(loses_it)
     conn.execute("select pgflow.set_pool('user', '{\"usd\": 5}')")
-    run = await aflow.start(loses_it.options(pool="user"))
-    await aflow.until_idle()
+    run = await settle(aflow, loses_it.options(pool="user"))
     assert count(conn, "pgflow.gate") == 1
     gate = conn.execute("select gate from pgflow.gates").fetchall()[0][0]
     await aflow.app.answer(gate, pgflow.authority.Approve(), by="ann")
@@ -559,10 +533,8 @@ async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(
         async with pgflow.lock("a"):
             return (await pgflow.authority.gate("ask", 1)).value if by_hand else 2
 
-    first = await launch(aflow, asks.options(key="first"), True)
-    await aflow.until_idle()
-    second = await aflow.start(asks.options(key="second"), False)
-    await aflow.until_idle()
+    first = await settle(aflow, asks.options(key="first"), True)
+    second = await settle(aflow, asks.options(key="second"), False)
     await aflow.crash()
     assert holders(conn) == [("a", "first")]
     gate = conn.execute("select gate from pgflow.gates").fetchall()[0][0]
@@ -597,8 +569,7 @@ async def test_a_child_that_was_given_up_in_the_block_is_ended_though_the_lock_i
             return "lost"
         return "kept"
 
-    run = await launch(aflow, loses_it, beside=[child])
-    await aflow.until_idle()
+    run = await settle(aflow, loses_it, beside=[child])
     await aflow.skip(HOUR)
     assert await run.result(SOON) == "lost"
     await aflow.until_idle()
@@ -619,10 +590,8 @@ async def go_round(n: int) -> list[int]:
 async def test_the_next_generation_holds_the_locks_of_the_one_before(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    run = await launch(aflow, go_round.options(key="round"), 2, beside=[pass_through])
-    await aflow.until_idle()
-    other = await aflow.start(pass_through, "a")
-    await aflow.until_idle()
+    run = await settle(aflow, go_round.options(key="round"), 2, beside=[pass_through])
+    other = await settle(aflow, pass_through, "a")
     assert holders(conn) == [("a", "round")]
     await run.send(go, "on")
     assert await run.result(SOON) == [1]
@@ -641,8 +610,7 @@ async def test_a_generation_that_shares_what_the_one_before_had_alone_gives_it_b
             await go.wait()
         return fence
 
-    run = await launch(aflow, opens_up.options(key="opens"), 1)
-    await aflow.until_idle()
+    run = await settle(aflow, opens_up.options(key="opens"), 1)
     assert conn.execute("select fence, is_shared from pgflow.locks").fetchall() == [(2, True)]
     await run.send(go, "on")
     assert await run.result(SOON) == 2
@@ -658,8 +626,7 @@ async def test_a_generation_that_never_asks_for_its_lock_gives_it_back_at_its_en
                 pgflow.continue_as_new(n - 1)
         await go.wait()
 
-    run = await launch(aflow, forgets.options(key="forgets"), 1)
-    await aflow.until_idle()
+    run = await settle(aflow, forgets.options(key="forgets"), 1)
     assert holders(conn) == [("a", "forgets")]
     await run.send(go, "on")
     await run.result(SOON)
@@ -670,8 +637,7 @@ async def test_a_generation_that_never_asks_for_its_lock_gives_it_back_at_its_en
 async def test_a_rewind_into_the_block_goes_on_holding_and_one_before_it_gives_back(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    run = await launch(aflow, hold.options(key="first"), "a")
-    await aflow.until_idle()
+    run = await settle(aflow, hold.options(key="first"), "a")
     conn.execute("select pgflow.rewind_run('first', 1)")
     await aflow.until_idle()
     assert conn.execute("select fence, holder from pgflow.locks").fetchall() == [(1, "first")]
@@ -710,8 +676,7 @@ async def test_a_rewind_or_a_fork_into_a_block_that_holds_nothing_names_where_to
     assert await aflow.app.get("first", noted).result(SOON) == "kept"
     assert await aflow.app.get("second", noted).result(SOON) == "kept"
 
-    held = await aflow.start(noted.options(key="third"), "later")
-    await aflow.until_idle()
+    held = await settle(aflow, noted.options(key="third"), "later")
     with pytest.raises(psycopg.Error, match=r"lock a, won at unit 1, would not be held") as no:
         conn.execute("select pgflow.fork_run('third', 'fourth')")
     assert no.value.diag.message_hint == "Cut at unit 0 or before, so that it is taken again."
@@ -749,8 +714,7 @@ async def test_a_retry_of_a_step_that_failed_in_a_block_takes_the_lock_again(
     run = await launch(aflow, in_two.options(key="first"), beside=[hold])
     with pytest.raises(pgflow.RunFailed):
         await run.result(SOON)
-    other = await aflow.start(hold, "outer")
-    await aflow.until_idle()
+    other = await settle(aflow, hold, "outer")
     broken = False
     await aflow.app.retry("first")
     await aflow.until_idle()
@@ -779,10 +743,8 @@ def test_sync_workflows_hold_locks_too(flow: Harness, conn: psycopg.Connection) 
         except LockLost:
             return "lost"
 
-    first = launch(flow, hold_sync, "a", beside=[waits])
-    flow.until_idle()
-    second = flow.start(waits)
-    flow.until_idle()
+    first = settle(flow, hold_sync, "a", beside=[waits])
+    second = settle(flow, waits)
     first.send(go, "on")
     assert first.result(SOON) == 1
     flow.until_idle()
@@ -794,8 +756,7 @@ def test_sync_workflows_hold_locks_too(flow: Harness, conn: psycopg.Connection) 
 
 
 def test_a_cancelled_sync_run_gives_its_lock_back(flow: Harness, conn: psycopg.Connection) -> None:
-    run = launch(flow, hold_sync, "a")
-    flow.until_idle()
+    run = settle(flow, hold_sync, "a")
     run.cancel()
     flow.until_idle()
     assert run.status() == "cancelled"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import sqlkit
-from records import SOON, count, result_of
+from records import SOON, count, result_of, settle
 from servers import wait_until
 
 import pgflow
@@ -278,8 +278,7 @@ async def test_a_run_waits_for_plain_code_and_plain_code_for_a_run(
     aflow.include(hold)
     async with aflow.app.lock("a", ttl=30) as fence:
         assert fence == 1
-        run = await aflow.start(hold, "a")
-        await aflow.until_idle()
+        run = await settle(aflow, hold, "a")
         assert await run.status() == "waiting"
     await aflow.until_idle()
     with pytest.raises(TimeoutError):

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from clikit import pgflow as command
 from psycopg import sql
-from records import SOON, events, eventually, in_a_loop, launch, run_row
+from records import SOON, events, eventually, in_a_loop, launch, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -375,8 +375,7 @@ async def test_a_run_that_is_stuck_tells_nothing_of_its_values(
         await order.wait()
 
     aflow(codec=Cipher()).include(picky)
-    run = await aflow.start(picky.options(key="p"))
-    await aflow.until_idle()
+    run = await settle(aflow, picky.options(key="p"))
     await aflow.app.send("p", Signal("order", dict), {"word": CANARY})
     with pytest.raises(RunStuck, match="does not fit its annotation"):
         await run.result(SOON)
@@ -811,8 +810,7 @@ async def test_an_accepted_or_unknown_effect_is_settled_with_an_encoded_value(
         return [str(await wire(word)), await lose_it(word)]
 
     aflow(codec=Cipher()).include(bank)
-    run = await aflow.start(bank.options(key="b"), CANARY)
-    await aflow.until_idle()
+    run = await settle(aflow, bank.options(key="b"), CANARY)
     assert conn.execute("select detail->>'ref' from pgflow.owed").fetchall() == [("ref-1",)]
     await aflow.app.confirm_effect("ref-1", value={"receipt": CANARY})
     assert await run.result(SOON) == [str(Accepted("ref-1")), f"asked {CANARY}"]

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from pgflow_cli.look.parsing import parse_duration
-from records import SOON, launch
+from records import SOON, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -278,8 +278,7 @@ def test_a_clock_is_moved_by_seconds_too(flow: Harness) -> None:
         pgflow.sync.sleep(3600)
         return "over"
 
-    run = launch(flow, waiting)
-    flow.until_idle()
+    run = settle(flow, waiting)
     flow.skip(3601)
     assert run.result(timeout=HANG_SECONDS) == "over"
 

@@ -15,6 +15,7 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records import settle
 
 import pgflow
 from pgflow import errors as pgflow_errors
@@ -305,8 +306,7 @@ def test_a_traceback_leaves_out_the_engine_that_runs_the_code(
 
     flow.include(asks, asks_sync)
     for code, line in ((asks, "asks: await declines()"), (asks_sync, "asks_sync: declines.sync()")):
-        flow.start(code.options(key=line))
-        flow.until_idle()
+        settle(flow, code.options(key=line))
         of_run = conn.execute(
             "select error->'traceback' from pgflow.runs where key = %s", (line,)
         ).fetchone()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pydantic
 import pytest
-from records import SOON, launch
+from records import SOON, settle
 from typing_extensions import TypedDict
 
 import pgflow
@@ -194,8 +194,7 @@ async def shop_across_forms(aflow: AsyncHarness) -> list[str]:
         shop_of_the_first_form(),
         shop_of_the_last_form(called),
     )
-    run = await launch(aflow, old_shop, {"item": "in"}, beside=[old_child])
-    await aflow.until_idle()
+    run = await settle(aflow, old_shop, {"item": "in"}, beside=[old_child])
     await aflow.app.send(run.key, OLD_ORDER, {"item": "first"})
     await aflow.until_idle()
     await aflow.crash()  # in memory the run goes on with the old code
@@ -235,8 +234,7 @@ async def test_a_result_that_was_recorded_in_an_older_form_is_no_divergence(
     async def after() -> Order:
         return LAMP
 
-    run = await launch(aflow, before)
-    await aflow.until_idle()
+    run = await settle(aflow, before)
     assert await aflow.app.get(run.key, after).result(SOON) == LAMP
     aflow.app.definitions.workflows["made"] = after  # replayed against it at the end of the test
 
@@ -274,8 +272,7 @@ async def test_choices_and_results_of_effects_of_an_older_form(aflow: AsyncHarne
         await Signal("go", int).wait()
         return [item.lines[0][0] for item in said]
 
-    run = await launch(aflow, shop)
-    await aflow.until_idle()
+    run = await settle(aflow, shop)
     await aflow.crash()  # in memory the run has objects of the old form
     is_new[0] = True
     await aflow.until_idle()

@@ -12,7 +12,7 @@ import pytest
 import sqlkit
 from catalog import dump_catalog
 from clikit import pgflow
-from records import SOON, count, wait_until
+from records import SOON, count, recover, settle, wait_until
 from servers import HANG_SECONDS
 from sqlkit import (
     T0,
@@ -333,12 +333,10 @@ def test_a_worker_shrinks_what_an_open_run_keeps_and_the_run_goes_on(
 ) -> None:
     flow.include(waits)
     fill(conn)
-    run = flow.start(waits)
-    flow.until_idle()
+    run = settle(flow, waits)
     leave_behind(conn)
     before = size(conn)
-    flow.crash()  # the next worker looks at its start, as it does once a minute
-    flow.until_idle()
+    recover(flow)  # the next worker looks at its start, as it does once a minute
     wait_until(lambda: size(conn) < before, "a worker that shrinks the partition")
     run.send(go, 4)
     assert run.result(SOON) == [2, 8]

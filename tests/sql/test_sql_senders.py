@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from clikit import as_role
-from records import calling, launch
+from records import calling, settle
 from sqlkit import (
     begin,
     commit,
@@ -266,8 +266,7 @@ async def test_who_closes_an_obligation_has_a_role(
     async def pay() -> None:
         pgflow.authority.owe("receipt")
 
-    await launch(aflow, pay.options(key="k"))
-    await aflow.until_idle()
+    await settle(aflow, pay.options(key="k"))
     if has_ended:
         conn.execute("select pgflow.force_cancel_run('k')")
         wake(conn)
@@ -286,8 +285,7 @@ async def test_who_settles_an_effect_has_a_role(
     async def wire() -> Accepted:
         return Accepted("T-1")
 
-    await launch(aflow, calling(wire).options(key="k"))
-    await aflow.until_idle()
+    await settle(aflow, calling(wire).options(key="k"))
     key = one(conn, "select effect from pgflow.effects")
     theirs.execute("select pgflow." + verb.format(f"'{key}'") + "sent_by => 'ann')")  # type: ignore[arg-type]
     await aflow.app.nudge()

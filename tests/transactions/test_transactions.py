@@ -20,8 +20,10 @@ from records import (
     count,
     events,
     launch,
+    recover,
     result_of,
     run_row,
+    settle,
     steps,
     wait_until,
 )
@@ -116,10 +118,8 @@ async def test_a_recorded_transaction_is_not_repeated_after_a_crash(
     async def order() -> int:
         return await take("a", 1) + await paid.wait()
 
-    run = await launch(aflow, order)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, order)
+    await recover(aflow)
     await run.send(paid, 1)
     assert await run.result(SOON) == 10
     assert left(conn) == 9
@@ -143,8 +143,7 @@ async def test_a_crash_in_the_middle_of_a_body_leaves_nothing_and_the_body_runs_
 
     run = await launch(aflow, calling(take_slowly))
     await started.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.result(SOON) == 2
     assert left(conn) == 9
 
@@ -170,10 +169,8 @@ def test_a_body_that_raises_rolls_back_and_its_error_is_recorded_once(
             return error.error_type
         return ""
 
-    run = launch(flow, order)
-    flow.until_idle()
-    flow.crash()
-    flow.until_idle()
+    run = settle(flow, order)
+    recover(flow)
     run.send(paid, 1)
     assert run.result(SOON) == "psycopg.errors.CheckViolation"
     assert bodies == [1]
@@ -452,8 +449,7 @@ async def test_what_steps_before_it_did_is_durable_with_the_transaction(
         "create constraint trigger note after update on stock deferrable initially deferred "
         "for each row execute function note()"
     )
-    run = await launch(aflow, order)
-    await aflow.until_idle()
+    run = await settle(aflow, order)
     before = conn.execute(
         "select u.seq, exists (select from there where seq = u.seq) from pgflow.unit u "
         "where u.seq < (select seq from pgflow.unit where name like '%take')"
@@ -924,8 +920,7 @@ async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(
     async def order(other: str) -> str:
         return await hand_over(other)
 
-    other = await launch(aflow, wait_for_payment.options(key="other"), beside=[order])
-    await aflow.until_idle()
+    other = await settle(aflow, wait_for_payment.options(key="other"), beside=[order])
     run = await aflow.start(order, "other")
     assert await run.result(SOON) == "started"
     assert await other.result(SOON) == 1
@@ -1020,8 +1015,7 @@ async def test_an_async_caller_may_like_other_placeholders_better(
 async def test_what_is_sent_in_the_callers_transaction_arrives_after_it_commits(
     aflow: AsyncHarness, dsn: str
 ) -> None:
-    run = await launch(aflow, wait_for_payment)
-    await aflow.until_idle()
+    run = await settle(aflow, wait_for_payment)
     async with await AsyncConnection.connect(dsn) as caller:
         inside = aflow.app.using(caller)
         await inside.send(run.key, paid, 7)
@@ -1047,8 +1041,7 @@ def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(
 
 
 def test_a_run_can_be_cancelled_in_the_callers_transaction(flow: Harness, dsn: str) -> None:
-    run = launch(flow, wait_for_payment)
-    flow.until_idle()
+    run = settle(flow, wait_for_payment)
     with psycopg.connect(dsn) as caller:
         flow.app.using(caller).cancel(run.key, why="changed my mind")
         assert run.status() == "waiting"

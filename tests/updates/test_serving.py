@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from records import SOON, events, launch
+from records import SOON, events, launch, settle
 
 import pgflow
 from pgflow import RunFailed, Signal, workflow
@@ -171,8 +171,7 @@ async def test_serve_ends_with_the_handlers_under_way(
 @pytest.mark.full
 @pytest.mark.parametrize("made", [parcel, letter])
 async def test_a_cancelled_run_gives_its_handlers_up(aflow: AsyncHarness, made: Any) -> None:
-    run = await launch(aflow, made)
-    await aflow.until_idle()
+    run = await settle(aflow, made)
     await run.cancel()
     await aflow.until_idle()
     assert await run.status() == "cancelled"
@@ -186,8 +185,7 @@ async def test_an_error_of_a_signal_handler_ends_the_run(aflow: AsyncHarness) ->
 
 
 async def test_a_signal_with_a_handler_is_checked_where_it_is_sent(aflow: AsyncHarness) -> None:
-    run = await launch(aflow, parcel)
-    await aflow.until_idle()
+    run = await settle(aflow, parcel)
     with pytest.raises(InvalidArgument, match="moved"):
         await aflow.app.send(run.key, Signal("moved", int), 5)
     with pytest.raises(RunFailed, match="max_parallel must be 1 or more"):

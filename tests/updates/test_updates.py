@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, calling, count, events, eventually, launch, result_of
+from records import SOON, calling, count, events, eventually, launch, result_of, settle
 
 import pgflow
 from pgflow import InvalidArgument, KeyConflict, RunCancelled, RunNotFound, Signal, step, workflow
@@ -284,8 +284,7 @@ async def test_updates_and_signals_are_taken_in_the_order_of_the_journal(
         heard.append(word)
         return len(heard)
 
-    run = await launch(aflow, listens.options(key="l"))
-    await aflow.until_idle()
+    run = await settle(aflow, listens.options(key="l"))
     async with asyncio.TaskGroup() as group:
         for n in range(3):
             group.create_task(run.start_update(say, f"u{n}"))
@@ -499,8 +498,7 @@ def test_update_with_start_is_one_transaction(flow: Harness, conn: psycopg.Conne
 def test_an_update_is_sent_in_the_transaction_of_its_sender(
     flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:
-    launch(flow, shop.options(key="s"), 1)
-    flow.until_idle()
+    settle(flow, shop.options(key="s"), 1)
     with psycopg.connect(pgflow_dsn) as own:
         send(own, "s", "put", "1", wake=False, sku="tea")
         own.rollback()
@@ -854,8 +852,7 @@ async def test_a_handler_that_begins_with_a_transaction_is_taken_once(
 def test_an_update_that_is_not_in_the_mailbox_cannot_be_taken(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
-    launch(flow, shop_state.options(key="s"))
-    flow.until_idle()
+    settle(flow, shop_state.options(key="s"))
     send(conn, "s", "put", "1", sku="tea")
     chain, message = conn.execute("select chain_id, signal_id from pgflow.signal").fetchone() or ()
     taken = json.dumps([[chain, chain, "1", message, None, None, None]])

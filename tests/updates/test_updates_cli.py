@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from clikit import pgflow
-from records import SOON, launch
+from records import SOON, settle
 from test_updates import shop, shop_state
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 def test_a_person_at_a_terminal_asks_a_run_and_reads_the_answer(
     flow: Harness, pgflow_dsn: str
 ) -> None:
-    run = launch(flow, shop.options(key="s"))
-    flow.until_idle()
+    run = settle(flow, shop.options(key="s"))
     assert pgflow(pgflow_dsn, "query", "s", "items").code == 2
     done = pgflow(pgflow_dsn, "update", "s", "put", '{"sku": "tea"}', "--id", "1", "--json")
     assert done.code == 0, done.err
@@ -42,8 +41,7 @@ def test_a_person_at_a_terminal_asks_a_run_and_reads_the_answer(
 
 
 def test_an_update_that_nobody_takes_is_left_after_its_time(flow: Harness, pgflow_dsn: str) -> None:
-    launch(flow, shop_state.options(key="d"))
-    flow.until_idle()
+    settle(flow, shop_state.options(key="d"))
     left = pgflow(pgflow_dsn, "update", "d", "put", "{}", "--id", "7", "--timeout", "0.1s")
     assert (left.code, "--id 7" in left.err) == (3, True)
     flow.app.cancel("d")
