@@ -20,8 +20,6 @@ from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
 from pgflow.errors import HasActed, WrongState
 
 if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
     Conn = psycopg.Connection[Any]
 
 QUICKLY = Retries(
@@ -159,9 +157,7 @@ def sound(conn: Conn) -> None:
 
 
 @pytest.mark.full
-def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_same(
-    flow: Harness, conn: Conn
-) -> None:
+def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_same(flow, conn):
     run = launch(flow, shopping.options(key="k"), ["milk", "tea", "milk"])
     made = ["milk for 100", "tea for 100", "milk for 100"]
     assert run.result(SOON) == made
@@ -180,9 +176,7 @@ def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_sa
 
 @pytest.mark.full
 @pytest.mark.parametrize("cut", [0, 2])
-def test_another_request_is_another_act_under_another_key(
-    flow: Harness, conn: Conn, cut: int
-) -> None:
+def test_another_request_is_another_act_under_another_key(flow, conn, cut):
     run = launch(flow, shopping.options(key="k"), ["milk", "tea"])
     run.result(SOON)
     World.prices["tea"] = 90
@@ -199,7 +193,7 @@ def test_another_request_is_another_act_under_another_key(
 
 
 @pytest.mark.full
-def test_a_fork_is_handed_results_and_takes_none_of_them_back(flow: Harness, conn: Conn) -> None:
+def test_a_fork_is_handed_results_and_takes_none_of_them_back(flow, conn):
     @workflow
     async def doomed(items: list[str]) -> None:
         for item in items:
@@ -222,7 +216,7 @@ def test_a_fork_is_handed_results_and_takes_none_of_them_back(flow: Harness, con
 
 
 @pytest.mark.full
-def test_what_was_taken_back_is_not_reused(flow: Harness) -> None:
+def test_what_was_taken_back_is_not_reused(flow):
     @workflow
     async def doomed(items: list[str]) -> list[str]:
         made = [await buy(item) for item in items]
@@ -241,7 +235,7 @@ def test_what_was_taken_back_is_not_reused(flow: Harness) -> None:
 
 
 @pytest.mark.full
-def test_an_acceptance_that_was_confirmed_is_reused(flow: Harness, conn: Conn) -> None:
+def test_an_acceptance_that_was_confirmed_is_reused(flow, conn):
     run = settle(flow, leasing.options(key="k"))
     with pytest.raises(
         WrongState,
@@ -280,7 +274,7 @@ async def patient(item: str) -> str:
 
 
 @pytest.mark.full
-def test_a_child_that_has_completed_is_not_started_again(flow: Harness, conn: Conn) -> None:
+def test_a_child_that_has_completed_is_not_started_again(flow, conn):
     run = launch(flow, family.options(key="k"), ["milk", "tea"], beside=[helper])
     made = ["milk for 100", "tea for 100", "milk for 100"]
     assert run.result(SOON) == made
@@ -299,7 +293,7 @@ def test_a_child_that_has_completed_is_not_started_again(flow: Harness, conn: Co
 
 
 @pytest.mark.full
-def test_a_child_that_goes_on_is_waited_for(flow: Harness, conn: Conn) -> None:
+def test_a_child_that_goes_on_is_waited_for(flow, conn):
     run = settle(flow, patient.options(key="k"), "tea", beside=[waiting])
     assert flow.app.get("child tea", waiting).status() == "waiting"
     flow.app.restart("k", effects="reuse")
@@ -314,7 +308,7 @@ def test_a_child_that_goes_on_is_waited_for(flow: Harness, conn: Conn) -> None:
 
 
 @pytest.mark.full
-def test_a_child_that_nobody_asks_for_again_ends_with_its_parent(flow: Harness, conn: Conn) -> None:
+def test_a_child_that_nobody_asks_for_again_ends_with_its_parent(flow, conn):
     @workflow
     async def fickle() -> str:
         return await pgflow.run_child(waiting, "tea") if await is_too_dear() else "alone"
@@ -329,7 +323,7 @@ def test_a_child_that_nobody_asks_for_again_ends_with_its_parent(flow: Harness, 
 
 
 @pytest.mark.full
-def test_a_child_is_asked_for_with_other_arguments_under_the_same_key(flow: Harness) -> None:
+def test_a_child_is_asked_for_with_other_arguments_under_the_same_key(flow):
     @workflow
     async def one_child() -> str:
         return await pgflow.run_child(
@@ -343,7 +337,7 @@ def test_a_child_is_asked_for_with_other_arguments_under_the_same_key(flow: Harn
     assert run.result(SOON) == "tea for 100"
 
 
-def test_a_child_that_ends_while_its_parent_is_rewound_is_heard(conn: Conn, dsn: str) -> None:
+def test_a_child_that_ends_while_its_parent_is_rewound_is_heard(conn, dsn):
     """Its worker commits its end before, or after, but not unheard."""
     parent = begin(conn, "parent", key="parent")
     commit(conn, flush(parent, children=[child(1, key="child")]))
@@ -371,9 +365,7 @@ def test_a_child_that_ends_while_its_parent_is_rewound_is_heard(conn: Conn, dsn:
 
 
 @pytest.mark.full
-def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(
-    flow: Harness, conn: Conn
-) -> None:
+def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(flow, conn):
     run = launch(flow, shopping.options(key="k"), ["milk", "tea", "gin"])
     made = run.result(SOON)
     flow.app.rewind("k", 2, effects="compensate")
@@ -403,8 +395,8 @@ def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(
 
 @pytest.mark.full
 def test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_one_that_it_was(
-    flow: Harness, conn: Conn
-) -> None:
+    flow, conn
+):
     done: list[str] = []
 
     @effect(name="post", risk="compensable")
@@ -436,7 +428,7 @@ def test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_on
 
 
 @pytest.mark.full
-async def test_async_apps_do_it_too(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_async_apps_do_it_too(aflow, conn):
     run = await launch(aflow, shopping.options(key="k"), ["milk"])
     await run.result(SOON)
     await aflow.app.restart("k", effects="compensate")
@@ -447,7 +439,7 @@ async def test_async_apps_do_it_too(aflow: AsyncHarness, conn: Conn) -> None:
 
 
 @pytest.mark.full
-def test_sync_workflows_are_taken_back_as_async_ones_are(flow: Harness, conn: Conn) -> None:
+def test_sync_workflows_are_taken_back_as_async_ones_are(flow, conn):
     @workflow
     def plain() -> list[str]:
         return [buy.sync("milk"), burn("tea")]
@@ -463,7 +455,7 @@ def test_sync_workflows_are_taken_back_as_async_ones_are(flow: Harness, conn: Co
     assert run.result(SOON) == ["milk for 100", "tea"]
 
 
-def test_what_is_not_known_is_settled_first(flow: Harness, conn: Conn) -> None:
+def test_what_is_not_known_is_settled_first(flow, conn):
     flow.include(shopping)
     World.trouble = {"buy tea": 1}
     World.known = "silent"
@@ -485,9 +477,7 @@ def test_what_is_not_known_is_settled_first(flow: Harness, conn: Conn) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("who", ["the counterparty", "a person"])
-def test_what_turns_out_not_to_be_done_is_not_done_to_be_taken_back(
-    flow: Harness, conn: Conn, who: str
-) -> None:
+def test_what_turns_out_not_to_be_done_is_not_done_to_be_taken_back(flow, conn, who):
     flow.include(shopping)
     World.trouble = {"buy tea": 1}
     World.known = "silent"
@@ -513,7 +503,7 @@ def test_what_turns_out_not_to_be_done_is_not_done_to_be_taken_back(
 
 
 @pytest.mark.full
-def test_a_word_that_was_on_its_way_is_heard(flow: Harness, conn: Conn) -> None:
+def test_a_word_that_was_on_its_way_is_heard(flow, conn):
     flow.include(shopping)
     World.trouble = {"buy tea": 1}
     World.known = "silent"
@@ -534,7 +524,7 @@ def test_a_word_that_was_on_its_way_is_heard(flow: Harness, conn: Conn) -> None:
 
 
 @pytest.mark.full
-def test_a_run_goes_on_only_after_the_last_compensation(flow: Harness, conn: Conn) -> None:
+def test_a_run_goes_on_only_after_the_last_compensation(flow, conn):
     """A compensation that fails is tried again under its own key; one that cannot be done leaves
     the run stuck and the debt open.
     """
@@ -567,9 +557,7 @@ def test_a_run_goes_on_only_after_the_last_compensation(flow: Harness, conn: Con
 
 
 @pytest.mark.full
-async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(aflow, conn):
     aflow.include(shopping)
     items = ["milk", "tea", "gin"]
     run = await aflow.start(shopping.options(key="k"), items)
@@ -609,8 +597,8 @@ async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(
 
 @pytest.mark.full
 def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_confirmed(
-    flow: Harness, conn: Conn
-) -> None:
+    flow, conn
+):
     run = settle(flow, mixed.options(key="k"), "car")
     assert owed(conn) == ["lease"]
     flow.app.restart("k", effects="compensate", input={"item": "van"})
@@ -638,9 +626,7 @@ def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_c
 
 
 @pytest.mark.full
-def test_what_was_accepted_and_then_rejected_need_not_be_taken_back(
-    flow: Harness, conn: Conn
-) -> None:
+def test_what_was_accepted_and_then_rejected_need_not_be_taken_back(flow, conn):
     run = settle(flow, leasing.options(key="k"))
     flow.app.restart("k", effects="compensate")
     flow.until_idle()
@@ -656,7 +642,7 @@ def test_what_was_accepted_and_then_rejected_need_not_be_taken_back(
 
 
 @pytest.mark.full
-def test_a_compensation_that_the_dropped_part_has_begun_goes_on(flow: Harness, conn: Conn) -> None:
+def test_a_compensation_that_the_dropped_part_has_begun_goes_on(flow, conn):
     @workflow
     async def doomed(items: list[str]) -> list[str]:
         made = [await buy(item) for item in items]
@@ -686,7 +672,7 @@ def test_a_compensation_that_the_dropped_part_has_begun_goes_on(flow: Harness, c
 
 
 @pytest.mark.full
-def test_a_cancel_waits_until_everything_is_taken_back(flow: Harness, conn: Conn) -> None:
+def test_a_cancel_waits_until_everything_is_taken_back(flow, conn):
     run = launch(flow, shopping.options(key="k"), ["milk", "tea"])
     run.result(SOON)
     World.trouble = {"return tea": 99}
@@ -702,7 +688,7 @@ def test_a_cancel_waits_until_everything_is_taken_back(flow: Harness, conn: Conn
 
 
 @pytest.mark.full
-def test_children_that_have_done_something_cannot_be_taken_back(flow: Harness) -> None:
+def test_children_that_have_done_something_cannot_be_taken_back(flow):
     result_of(flow, family.options(key="k"), ["milk"], beside=[helper, patient, waiting])
     with pytest.raises(
         HasActed,
@@ -719,9 +705,7 @@ def test_children_that_have_done_something_cannot_be_taken_back(flow: Harness) -
 
 
 @pytest.mark.full
-def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(
-    flow: Harness, conn: Conn
-) -> None:
+def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(flow, conn):
     run = launch(flow, shopping.options(key="k"), ["tea"])
     run.result(SOON)
     conn.execute("set pgflow.rewrites = 'on'")
@@ -739,9 +723,7 @@ def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(
 
 
 @pytest.mark.full
-def test_a_carried_saga_takes_back_what_stays_and_not_what_was_taken_back_before(
-    flow: Harness, conn: Conn
-) -> None:
+def test_a_carried_saga_takes_back_what_stays_and_not_what_was_taken_back_before(flow, conn):
     flow.include(stages)
     World.prices["extra"] = 100
     run = flow.start(stages.options(key="k"), 0)
@@ -766,9 +748,7 @@ def test_a_carried_saga_takes_back_what_stays_and_not_what_was_taken_back_before
 
 
 @pytest.mark.full
-def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began_it(
-    flow: Harness, conn: Conn
-) -> None:
+def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began_it(flow, conn):
     flow.include(stages)
     World.trouble = {"return stage 0": 99}
     run = flow.start(stages.options(key="k"), 0)
@@ -787,7 +767,7 @@ def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began
 
 
 @pytest.mark.full
-def test_an_acceptance_that_was_handed_over_is_taken_back_once(flow: Harness, conn: Conn) -> None:
+def test_an_acceptance_that_was_handed_over_is_taken_back_once(flow, conn):
     run = settle(flow, doomed_lease.options(key="k"))
     flow.app.confirm_effect("contract of car")
     flow.until_idle()
@@ -806,9 +786,7 @@ def test_an_acceptance_that_was_handed_over_is_taken_back_once(flow: Harness, co
 
 
 @pytest.mark.full
-def test_a_fork_of_a_carried_saga_is_handed_results_and_takes_back_its_own_only(
-    flow: Harness, conn: Conn
-) -> None:
+def test_a_fork_of_a_carried_saga_is_handed_results_and_takes_back_its_own_only(flow, conn):
     flow.include(stages)
     World.prices["extra"] = 100
     flow.start(stages.options(key="k"), 0).result(SOON)

@@ -13,11 +13,9 @@ from pgflow.declare.text.spelling import similar
     ("architecture", ["architects", "archit", "artichoke"], ["architects"]), ("x", [], []),
     ("", ["ab", "abc"], ["ab"]), ("a" * 200, ["a" * 199], []),
 ])  # fmt: skip
-def test_the_nearest_come_first_and_what_is_far_is_not_named(
-    name: str, known: list[str], meant: list[str]
-) -> None:
+def test_the_nearest_come_first_and_what_is_far_is_not_named(name, known, meant):
     assert similar(name, known) == meant
 
 
-def test_only_so_many_names_are_compared() -> None:
+def test_only_so_many_names_are_compared():
     assert similar("plan", [f"{number:09}" for number in range(500)] + ["plam"]) == []

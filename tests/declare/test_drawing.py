@@ -8,7 +8,7 @@ import pytest
 
 from pgflow.declare.drawing import draw_mermaid
 from pgflow.declare.drawing.sketch import sketch
-from pgflow.declare.drawing.theme import FAMILIES, Tone, family_of
+from pgflow.declare.drawing.theme import FAMILIES, family_of
 from pgflow.declare.graph import (
     Approval,
     Bash,
@@ -160,7 +160,7 @@ def contrast(first: str, second: str) -> float:
 
 
 @pytest.mark.parametrize("tone", FAMILIES.values())
-def test_every_text_is_legible_on_its_ground(tone: Tone):
+def test_every_text_is_legible_on_its_ground(tone):
     assert contrast(tone.fill, tone.text) >= 4.5
 
 

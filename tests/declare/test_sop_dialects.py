@@ -596,7 +596,7 @@ def test_a_reader_finds_the_siblings_itself(tmp_path):
 @pytest.mark.parametrize(
     ("listed", "header"), [("- **task** (required): x", "Name"), ("", "Choice")], ids=["list", "no"]
 )
-def test_a_table_that_declares_no_parameters_is_prose(listed: str, header: str) -> None:
+def test_a_table_that_declares_no_parameters_is_prose(listed, header):
     table = f"| {header} | Meaning |\n|---|---|\n| auto | alone |"
     verdict = read(
         f"# T\n\n## Overview\nx\n\n## Parameters\n\n{listed}\n\n{table}\n\n## Steps\n\n### 1. Do\nx\n"

@@ -27,7 +27,6 @@ from pgflow.errors import NotInWorkflowError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgflow.testing import AsyncHarness
 
 METHODS = [
     name
@@ -57,7 +56,7 @@ def test_every_method_of_an_event_loop_works_or_refuses_by_name(
         bench(main).main.result()
 
 
-def test_what_a_loop_says_of_itself(bench: Callable[..., Bench]) -> None:  # noqa: F811
+def test_what_a_loop_says_of_itself(bench):  # noqa: F811
     async def main(b: Bench) -> list[Any]:
         loop = asyncio.get_running_loop()
         return [
@@ -191,7 +190,7 @@ def test_a_callback_that_appends_itself_again_rests_until_the_next_outcome(
 
 
 @pytest.mark.parametrize("seconds", [math.inf, 1e15])
-def test_what_is_never_due_starts_no_timer(bench: Callable[..., Bench], seconds: float) -> None:  # noqa: F811
+def test_what_is_never_due_starts_no_timer(bench, seconds):  # noqa: F811
     async def main(b: Bench) -> str:
         sleeping = asyncio.create_task(asyncio.sleep(seconds))
         await b.gate("go")
@@ -377,9 +376,7 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("chosen", WORKFLOWS, ids=lambda w: w.name)
-async def test_anyio_is_durable_in_workflow_code_and_replays(
-    aflow: AsyncHarness, chosen: Any
-) -> None:
+async def test_anyio_is_durable_in_workflow_code_and_replays(aflow, chosen):
     """The harness replays each run once more when the test is over."""
     run = await settle(aflow, chosen, *WORKFLOWS[chosen])
     for _ in range(4):
@@ -389,7 +386,7 @@ async def test_anyio_is_durable_in_workflow_code_and_replays(
 
 
 @pytest.mark.parametrize("chosen", WORKFLOWS, ids=lambda w: w.name)
-async def test_anyio_goes_on_after_a_crash(aflow: AsyncHarness, chosen: Any) -> None:
+async def test_anyio_goes_on_after_a_crash(aflow, chosen):
     run = await settle(aflow, chosen, *WORKFLOWS[chosen])
     await aflow.crash()
     for _ in range(4):
@@ -404,7 +401,7 @@ async def using_a_thread() -> str:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_thread_of_anyio_has_no_way_back_and_the_run_says_so(aflow: AsyncHarness) -> None:
+async def test_a_thread_of_anyio_has_no_way_back_and_the_run_says_so(aflow):
     """The thread is told by name that it cannot take part; the code is not, and waits for what
     nothing can bring.
     """
@@ -413,7 +410,7 @@ async def test_a_thread_of_anyio_has_no_way_back_and_the_run_says_so(aflow: Asyn
         await run.result()
 
 
-async def test_no_body_of_a_step_is_kept_from_anyio(aflow: AsyncHarness) -> None:
+async def test_no_body_of_a_step_is_kept_from_anyio(aflow):
     @step
     async def at_home() -> str:
         async with anyio.create_task_group() as group:

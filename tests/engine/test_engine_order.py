@@ -757,7 +757,7 @@ async def then_a_child() -> str:
 
 
 @pytest.mark.parametrize("is_roomy", [True, False])
-def test_a_parent_waits_for_its_child_in_memory_only_where_there_is_room(is_roomy: bool):
+def test_a_parent_waits_for_its_child_in_memory_only_where_there_is_room(is_roomy):
     store = Store(then_a_child, charged_child)
     run = store.start(then_a_child)
     worker = Worker(store)

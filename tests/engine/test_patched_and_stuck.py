@@ -10,7 +10,6 @@ import textwrap
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 from records import (
     HOUR,
@@ -33,7 +32,7 @@ from pgflow.errors import WrongState
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgflow.testing import AsyncHarness, Harness
+    from pgflow.testing import AsyncHarness
 
 go = Signal("go", int)
 
@@ -74,8 +73,8 @@ async def changing(loops: int = 1) -> list[str]:
 
 
 async def test_a_run_that_passed_before_the_change_keeps_the_old_side_and_a_new_one_takes_the_new(
-    aflow: AsyncHarness,
-) -> None:
+    aflow,
+):
     before = await settle(aflow, changing)
     Code.version = 2
     after = await settle(aflow, changing)
@@ -86,9 +85,7 @@ async def test_a_run_that_passed_before_the_change_keeps_the_old_side_and_a_new_
 
 
 @pytest.mark.full
-async def test_what_comes_after_the_change_in_an_old_run_takes_the_new_side_for_good(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_comes_after_the_change_in_an_old_run_takes_the_new_side_for_good(aflow):
     run = await settle(aflow, changing, 3)
     Code.version = 2
     for _ in range(3):
@@ -98,9 +95,7 @@ async def test_what_comes_after_the_change_in_an_old_run_takes_the_new_side_for_
     assert await run.result(SOON) == ["old 0", "new 1", "new 2"]
 
 
-async def test_a_marker_is_recorded_once_a_place_and_replayed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_marker_is_recorded_once_a_place_and_replayed(aflow, conn):
     Code.version = 2
     run = await launch(aflow, changing, 2)
     for _ in range(2):
@@ -110,7 +105,7 @@ async def test_a_marker_is_recorded_once_a_place_and_replayed(
     assert [name for event, name in events(conn, run.key) if event == "patched"] == ["use-new"] * 2
 
 
-def test_a_marker_works_in_a_sync_workflow(flow: Harness) -> None:
+def test_a_marker_works_in_a_sync_workflow(flow):
     version = [1]
 
     @workflow
@@ -166,8 +161,8 @@ async def deploy(aflow: AsyncHarness, version: int) -> None:
 
 @pytest.mark.parametrize("version", SAYS)
 async def test_code_that_does_not_repeat_its_journal_is_stuck_and_says_what_differs(
-    aflow: AsyncHarness, conn: psycopg.Connection, version: int
-) -> None:
+    aflow, conn, version
+):
     run = await settle(aflow, unsteady, beside=[changing])
     recorded = events(conn, run.key)
     await deploy(aflow, version)
@@ -182,8 +177,8 @@ async def test_code_that_does_not_repeat_its_journal_is_stuck_and_says_what_diff
 
 @pytest.mark.parametrize("version", [2, 7])
 async def test_a_divergence_names_the_line_that_asks_or_waits_for_something_else(
-    aflow: AsyncHarness, conn: psycopg.Connection, version: int
-) -> None:
+    aflow, conn, version
+):
     run = await settle(aflow, unsteady, beside=[changing])
     await deploy(aflow, version)
     await run.send(go, 1)
@@ -194,9 +189,7 @@ async def test_a_divergence_names_the_line_that_asks_or_waits_for_something_else
     )
 
 
-async def test_a_stuck_run_keeps_its_mail_and_goes_on_once_the_code_is_right_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_stuck_run_keeps_its_mail_and_goes_on_once_the_code_is_right_again(aflow, conn):
     run = await settle(aflow, unsteady)
     await deploy(aflow, 2)
     await run.send(go, 1)
@@ -211,9 +204,7 @@ async def test_a_stuck_run_keeps_its_mail_and_goes_on_once_the_code_is_right_aga
     assert steps(conn, run.key) == [("old", "completed", 1)]
 
 
-async def test_a_change_beyond_what_is_recorded_is_no_divergence(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_change_beyond_what_is_recorded_is_no_divergence(aflow, conn):
     run = await settle(aflow, unsteady)
     await deploy(aflow, 3)
     await run.send(go, 1)
@@ -223,8 +214,8 @@ async def test_a_change_beyond_what_is_recorded_is_no_divergence(
 
 @pytest.mark.parametrize("change", ["arguments", "name", "order"])
 async def test_a_started_step_that_is_asked_for_in_another_way_after_a_crash_is_not_run(
-    aflow: AsyncHarness, conn: psycopg.Connection, change: str
-) -> None:
+    aflow, conn, change
+):
     bodies = []
     hanging = asyncio.Event()
 
@@ -283,8 +274,8 @@ def load(folder: Path, version: int, body: str) -> Any:
 
 @pytest.mark.full
 def test_a_worker_with_other_code_tries_what_was_stuck_and_one_with_the_same_code_does_not(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+    dsn, conn, tmp_path
+):
     original = load(tmp_path, 1, "n = await first()\nreturn n + await go.wait()")
     broken = load(tmp_path, 2, "n = await second()\nreturn n + await go.wait()")
     fixed = load(tmp_path, 3, "n = await first()\nreturn 10 * n + await go.wait()")
@@ -305,9 +296,7 @@ def test_a_worker_with_other_code_tries_what_was_stuck_and_one_with_the_same_cod
             assert app.get("k", fixed.deployed).result(SOON) == 15
 
 
-def test_a_workflow_that_no_worker_knows_stays_queued_and_blocks_nobody(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_workflow_that_no_worker_knows_stays_queued_and_blocks_nobody(dsn, conn):
     @workflow
     async def known() -> int:
         return 1
@@ -328,8 +317,8 @@ DEADLOCKS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", DEADLOCKS)
 async def test_a_run_that_waits_for_what_nothing_can_bring_is_stuck_and_says_where(
-    aflow: AsyncHarness, conn: psycopg.Connection, kind: str
-) -> None:
+    aflow, conn, kind
+):
     @workflow
     async def dead_end() -> None:
         await old(1)
@@ -348,7 +337,7 @@ async def test_a_run_that_waits_for_what_nothing_can_bring_is_stuck_and_says_whe
     assert any("in dead_end" in line for line in detail["where"])
 
 
-async def test_a_wait_for_time_or_mail_is_no_deadlock(aflow: AsyncHarness) -> None:
+async def test_a_wait_for_time_or_mail_is_no_deadlock(aflow):
     @workflow
     async def patient() -> None:
         async with asyncio.timeout(3600):
@@ -360,7 +349,7 @@ async def test_a_wait_for_time_or_mail_is_no_deadlock(aflow: AsyncHarness) -> No
     assert await run.status() == "failed"
 
 
-async def test_a_stuck_run_can_be_cancelled(aflow: AsyncHarness) -> None:
+async def test_a_stuck_run_can_be_cancelled(aflow):
     cleaned = []
 
     @workflow
@@ -381,8 +370,8 @@ async def test_a_stuck_run_can_be_cancelled(aflow: AsyncHarness) -> None:
 
 @pytest.mark.full
 async def test_a_run_on_which_too_many_workers_died_is_stuck_and_a_retry_gives_it_a_fresh_budget(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     deaths = []
     hanging = asyncio.Event()
 
@@ -421,9 +410,7 @@ async def test_a_run_on_which_too_many_workers_died_is_stuck_and_a_retry_gives_i
 
 
 @pytest.mark.full
-async def test_a_worker_that_dies_while_a_run_waits_is_no_death_of_the_run(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_worker_that_dies_while_a_run_waits_is_no_death_of_the_run(aflow, conn):
     conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1))")
     run = await settle(aflow, changing)
     for _ in range(3):

@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,9 +16,6 @@ from records import SOON, count, events, eventually, in_a_loop, launch, result_o
 import pgflow
 from pgflow import App, AsyncApp, InvalidArgument, Signal, workflow
 from pgflow.errors import DefinitionError, NotStorable, VersionConflict, WrongColourError
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", str)
 
@@ -64,9 +61,7 @@ def updates(conn: psycopg.Connection[Any], key: str = "a") -> list[tuple[Any, ..
 
 
 @pytest.mark.full
-async def test_an_update_in_a_run_is_one_commit_with_its_verdict_and_its_history(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_in_a_run_is_one_commit_with_its_verdict_and_its_history(aflow, conn):
     assert await result_of(aflow, act.options(key="first"), "a", "ann") == [True, 1, "ann"]
     late = await aflow.start(act.options(key="second"), "a", "bob")
     assert await late.result(SOON) == [False, 1, "ann"]
@@ -84,9 +79,7 @@ async def test_an_update_in_a_run_is_one_commit_with_its_verdict_and_its_history
     assert conn.execute(same).fetchall() == [(True,)]
 
 
-async def test_an_update_that_raises_changes_nothing_and_raises_in_the_run(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_that_raises_changes_nothing_and_raises_in_the_run(aflow, conn):
     @workflow
     async def refused() -> str:
         await Incident.claim("a", "ann")
@@ -101,9 +94,7 @@ async def test_an_update_that_raises_changes_nothing_and_raises_in_the_run(
 
 
 @pytest.mark.full
-async def test_runs_update_one_entity_one_after_the_other(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_runs_update_one_entity_one_after_the_other(aflow, conn):
     @workflow
     async def work(agent: str) -> int:
         return await Incident.record("a", agent, "acted")
@@ -116,9 +107,7 @@ async def test_runs_update_one_entity_one_after_the_other(
 
 
 @pytest.mark.full
-async def test_the_verdict_is_repeated_and_not_the_update_after_a_crash(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_verdict_is_repeated_and_not_the_update_after_a_crash(aflow, conn):
     @workflow
     async def claims_and_waits(agent: str) -> bool:
         won = await Incident.claim("a", agent)
@@ -133,7 +122,7 @@ async def test_the_verdict_is_repeated_and_not_the_update_after_a_crash(
     assert len(updates(conn)) == 1
 
 
-async def test_an_expected_version_is_compared_before_the_change(aflow: AsyncHarness) -> None:
+async def test_an_expected_version_is_compared_before_the_change(aflow):
     @workflow
     async def careful() -> str:
         seen = await pgflow.entities.query(Incident, "a")
@@ -147,7 +136,7 @@ async def test_an_expected_version_is_compared_before_the_change(aflow: AsyncHar
     assert "'a' has version 1, not 0" in await result_of(aflow, careful)
 
 
-async def test_updates_from_plain_code(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_updates_from_plain_code(aflow, conn):
     app = aflow.app
     assert await app.update(Incident.claim, "a", "ann", minutes=5) is True
     with pytest.raises(PermissionError):
@@ -163,7 +152,7 @@ async def test_updates_from_plain_code(aflow: AsyncHarness, conn: psycopg.Connec
     assert len(updates(conn)) == 2
 
 
-def test_updates_from_sync_code_and_sync_workflows(flow: Harness, conn: psycopg.Connection) -> None:
+def test_updates_from_sync_code_and_sync_workflows(flow, conn):
     @workflow
     def acts(agent: str) -> list[Any]:
         won = Incident.claim.sync("a", agent)
@@ -174,9 +163,7 @@ def test_updates_from_sync_code_and_sync_workflows(flow: Harness, conn: psycopg.
     assert flow.app.query(Incident, "a").version == 2
 
 
-async def test_an_update_in_somebodys_transaction_goes_with_it(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+async def test_an_update_in_somebodys_transaction_goes_with_it(aflow, conn, pgflow_dsn):
     async with await psycopg.AsyncConnection.connect(pgflow_dsn) as own:
         assert await aflow.app.using(own).update(Incident.claim, "a", "ann") is True
         assert (await aflow.app.query(Incident, "a")).version == 0
@@ -187,9 +174,7 @@ async def test_an_update_in_somebodys_transaction_goes_with_it(
     assert len(updates(conn)) == 1
 
 
-async def test_two_callers_at_once_are_one_after_the_other(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_two_callers_at_once_are_one_after_the_other(aflow, conn):
     verdicts = await asyncio.gather(
         *(aflow.app.update(Incident.claim, "a", f"agent-{i}") for i in range(10))
     )
@@ -199,9 +184,7 @@ async def test_two_callers_at_once_are_one_after_the_other(
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 @in_a_loop
-async def test_callers_who_meet_in_one_snapshot_for_all_are_tried_again(
-    dsn: str, conn: psycopg.Connection, level: str
-) -> None:
+async def test_callers_who_meet_in_one_snapshot_for_all_are_tried_again(dsn, conn, level):
     name = conn.info.dbname
     conn.execute(f"alter database {name} set default_transaction_isolation = '{level}'")
     async with AsyncApp(dsn) as app:
@@ -213,9 +196,7 @@ async def test_callers_who_meet_in_one_snapshot_for_all_are_tried_again(
 
 
 @pytest.mark.full
-async def test_an_update_from_sql_is_made_by_a_worker_in_its_order(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_from_sql_is_made_by_a_worker_in_its_order(aflow, conn):
     aflow.include(act)
     ask = "select pgflow.post_update('test incident', 'a', %s, %s::json, sent_by => 'ops')"
     numbers = [
@@ -263,9 +244,7 @@ class Broken:
         raise OWN_ERRORS[how]
 
 
-async def test_whatever_an_update_from_sql_raises_refuses_it_and_the_worker_goes_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_whatever_an_update_from_sql_raises_refuses_it_and_the_worker_goes_on(aflow, conn):
     ask = "select pgflow.post_update('test broken', 'a', 'fail', %s::json)"
     numbers = [sqlkit.one(conn, ask, json.dumps({"how": how})) for how in OWN_ERRORS]
     good = "select pgflow.post_update('test incident', 'a', 'claim', '{\"agent\": \"ann\"}')"
@@ -281,9 +260,7 @@ async def test_whatever_an_update_from_sql_raises_refuses_it_and_the_worker_goes
     assert [row[:2] for row in updates(conn)][-1] == ("claim", 1)
 
 
-async def test_an_update_from_sql_is_made_once_under_its_key(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_from_sql_is_made_once_under_its_key(aflow, conn):
     await aflow.app.update(Incident.claim, "a", "ann")
     ask = "select pgflow.post_update('test incident', 'a', %s, %s::json, idempotency_key => 'mail')"
     acted = json.dumps({"agent": "ann", "action": "acted"})
@@ -299,9 +276,7 @@ async def test_an_update_from_sql_is_made_once_under_its_key(
 
 
 @pytest.mark.full
-async def test_mail_that_cannot_be_made_now_stops_no_other_entity(
-    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
-) -> None:
+async def test_mail_that_cannot_be_made_now_stops_no_other_entity(aflow, conn, dsn):
     await aflow.app.update(Incident.claim, "a", "ann")
     ask = "select pgflow.post_update('test incident', %s, 'claim', '{\"agent\": \"bob\"}')"
     with sqlkit.connect(dsn) as other, other.transaction():
@@ -315,9 +290,7 @@ async def test_mail_that_cannot_be_made_now_stops_no_other_entity(
         await eventually(lambda: len(updates(conn)) == 2, "it is made later")
 
 
-async def test_an_idempotency_key_holds_over_runs_and_plain_code(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_idempotency_key_holds_over_runs_and_plain_code(aflow, conn):
     once = Incident.record.options(idempotency_key="order-7")
 
     @workflow
@@ -335,9 +308,7 @@ async def test_an_idempotency_key_holds_over_runs_and_plain_code(
         await aflow.app.update(Incident.claim.options(idempotency_key="order-7"), "a", "ann")
 
 
-async def test_the_history_of_an_entity_outlives_its_runs(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_history_of_an_entity_outlives_its_runs(aflow, conn):
     await result_of(aflow, act, "a", "ann")
     await aflow.until_idle()
     conn.execute("select from pgflow.drop_history(pgflow.now_())")
@@ -347,9 +318,7 @@ async def test_the_history_of_an_entity_outlives_its_runs(
 
 
 @pytest.mark.full
-async def test_a_rewind_past_an_update_is_refused_until_it_is_said_what_becomes_of_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewind_past_an_update_is_refused_until_it_is_said_what_becomes_of_it(aflow, conn):
     await result_of(aflow, act.options(key="first"), "a", "ann")
     with pytest.raises(pgflow.errors.HasActed, match=r"test incident\.claim"):
         await aflow.app.rewind("first", 0)
@@ -361,9 +330,7 @@ async def test_a_rewind_past_an_update_is_refused_until_it_is_said_what_becomes_
     assert len(updates(conn)) == 2
 
 
-async def test_the_steps_of_a_run_have_its_updates(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_steps_of_a_run_have_its_updates(aflow, conn):
     run = await launch(aflow, act, "a", "ann")
     await run.result(SOON)
     shown = "select step, status, output::text from pgflow.steps where key = %s order by call"
@@ -371,7 +338,7 @@ async def test_the_steps_of_a_run_have_its_updates(
     assert first == ("test incident.claim", "completed", "true")
 
 
-def test_state_is_sealed_where_the_app_has_a_codec(dsn: str, conn: psycopg.Connection) -> None:
+def test_state_is_sealed_where_the_app_has_a_codec(dsn, conn):
     class Rot:
         key_id = "rot"
         hash_key = b"sixteen bytes or more"
@@ -393,7 +360,7 @@ def test_state_is_sealed_where_the_app_has_a_codec(dsn: str, conn: psycopg.Conne
     assert "secret" not in stored[0]
 
 
-async def test_mistakes_are_told_where_they_are_made(aflow: AsyncHarness) -> None:
+async def test_mistakes_are_told_where_they_are_made(aflow):
     with pytest.raises(InvalidArgument, match="key of an entity"):
         await aflow.app.update(Incident.claim, "", "ann")
     with pytest.raises(TypeError):
@@ -442,7 +409,7 @@ async def test_mistakes_are_told_where_they_are_made(aflow: AsyncHarness) -> Non
     assert "aio()" in await result_of(aflow, wrong_colour)
 
 
-def test_a_version_that_is_older_is_refused_by_the_database(conn: psycopg.Connection) -> None:
+def test_a_version_that_is_older_is_refused_by_the_database(conn):
     sqlkit.one(conn, "select version from pgflow.open_entity('e', 'a')")
     write = "select pgflow.update_entity('e', 'a', %s, 'set', '{}', 'null', '1')"
     assert sqlkit.one(conn, write, 0) == 1

@@ -143,9 +143,7 @@ async def play(dsn: str, conn: psycopg.Connection[Any], spans: Spans) -> str:
     return "".join(pages)
 
 
-def test_a_password_that_an_error_quotes_is_nowhere(
-    dsn: str, conn: psycopg.Connection[Any], logged: io.StringIO
-) -> None:
+def test_a_password_that_an_error_quotes_is_nowhere(dsn, conn, logged):
     spans = Spans()
     pages = asyncio.run(play(dsn, conn, spans))
     texts = {
@@ -267,9 +265,7 @@ def real_dump(dsn: str) -> str:
     return done.stdout
 
 
-def test_what_a_secret_holds_is_nowhere(
-    dsn: str, conn: psycopg.Connection[Any], logged: io.StringIO
-) -> None:
+def test_what_a_secret_holds_is_nowhere(dsn, conn, logged):
     secret, spans = f"canary{secrets.token_hex(8)}", Spans()
     pages = asyncio.run(play_secrets(dsn, spans, secret))
     words = [
@@ -307,7 +303,7 @@ def test_what_a_secret_holds_is_nowhere(
         assert json.loads(request)["$codec"] == "wrapped"
 
 
-def test_a_secret_is_refused_where_nothing_encrypts_it(dsn: str, logged: io.StringIO) -> None:
+def test_a_secret_is_refused_where_nothing_encrypts_it(dsn, logged):
     secret = f"canary{secrets.token_hex(8)}"
 
     @workflow

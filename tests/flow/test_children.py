@@ -31,8 +31,6 @@ from pgflow.errors import DefinitionError, NotStorable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgflow import Workflow
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 
@@ -66,7 +64,7 @@ def statuses(conn: psycopg.Connection) -> dict[str, str]:
 
 
 @pytest.mark.full
-def test_the_end_of_a_child_wakes_its_parent_without_a_poll(dsn: str) -> None:
+def test_the_end_of_a_child_wakes_its_parent_without_a_poll(dsn):
     """A poll an hour after the first, so that nothing but the wake that follows the commit brings
     the parent on.
     """
@@ -81,9 +79,7 @@ def test_the_end_of_a_child_wakes_its_parent_without_a_poll(dsn: str) -> None:
 
 
 @pytest.mark.full
-def test_a_parent_gets_the_results_of_its_children_in_both_colours(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_parent_gets_the_results_of_its_children_in_both_colours(flow, conn):
     @workflow
     async def parent(n: int) -> list[int]:
         return [
@@ -101,7 +97,7 @@ def test_a_parent_gets_the_results_of_its_children_in_both_colours(
 
 
 @pytest.mark.full
-def test_children_of_children_reach_the_root(flow: Harness, conn: psycopg.Connection) -> None:
+def test_children_of_children_reach_the_root(flow, conn):
     @workflow
     async def tower(height: int) -> int:
         return 1 + (await pgflow.run_child(tower, height - 1) if height > 1 else 0)
@@ -115,8 +111,8 @@ def test_children_of_children_reach_the_root(flow: Harness, conn: psycopg.Connec
 
 @pytest.mark.full
 async def test_the_result_of_a_child_is_recorded_by_its_parent_whose_replay_needs_no_child(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     @workflow
     async def parent() -> int:
         return await pgflow.run_child(double.options(key="child"), 4) + await go.wait()
@@ -164,8 +160,8 @@ def tour_in_sync() -> int:
 
 @pytest.mark.parametrize("whole", [tour, tour_in_sync], ids=["async", "sync"])
 async def test_steps_with_one_result_are_not_run_again_after_a_crash_nor_by_a_fork(
-    aflow: AsyncHarness, conn: psycopg.Connection, whole: Workflow[[], int]
-) -> None:
+    aflow, conn, whole
+):
     bodies.clear()
     run = await settle(aflow, whole, beside=[visit_both])
     inside = ["inside", "Lima", "Quito"]
@@ -187,8 +183,8 @@ async def test_steps_with_one_result_are_not_run_again_after_a_crash_nor_by_a_fo
 
 @pytest.mark.full
 async def test_the_failure_of_a_child_is_run_failed_with_its_error_as_the_cause_on_replay_too(
-    aflow: AsyncHarness,
-) -> None:
+    aflow,
+):
     caught = []
 
     @workflow
@@ -208,18 +204,14 @@ async def test_the_failure_of_a_child_is_run_failed_with_its_error_as_the_cause_
     assert len(caught) > 1
 
 
-async def test_an_uncaught_failure_of_a_child_fails_its_parent_with_a_text_that_says_so(
-    aflow: AsyncHarness,
-) -> None:
+async def test_an_uncaught_failure_of_a_child_fails_its_parent_with_a_text_that_says_so(aflow):
     with pytest.raises(RunFailed) as failed:
         await result_of(aflow, calling(pgflow.run_child, sell, "sku-7"), beside=[sell])
     assert isinstance(failed.value.__cause__, RunFailed)
     assert "child sell failed: sku-7" in str(failed.value.__cause__)
 
 
-async def test_the_cause_of_a_childs_failure_reaches_the_client_of_the_root(
-    aflow: AsyncHarness,
-) -> None:
+async def test_the_cause_of_a_childs_failure_reaches_the_client_of_the_root(aflow):
     with pytest.raises(RunFailed) as failed:
         await result_of(aflow, calling(pgflow.run_child, sell, "sku-7"), beside=[sell])
     assert failed.value.__cause__ is not None
@@ -227,9 +219,7 @@ async def test_the_cause_of_a_childs_failure_reaches_the_client_of_the_root(
 
 
 @pytest.mark.full
-async def test_a_child_that_was_cancelled_is_run_cancelled_to_its_parent(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_child_that_was_cancelled_is_run_cancelled_to_its_parent(aflow):
     @workflow
     async def parent() -> str:
         try:
@@ -244,9 +234,7 @@ async def test_a_child_that_was_cancelled_is_run_cancelled_to_its_parent(
 
 
 @pytest.mark.full
-async def test_a_child_that_is_stuck_keeps_its_parent_waiting_until_it_goes_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_is_stuck_keeps_its_parent_waiting_until_it_goes_on(aflow, conn):
     helped = []
 
     @workflow
@@ -266,9 +254,7 @@ async def test_a_child_that_is_stuck_keeps_its_parent_waiting_until_it_goes_on(
     assert await run.result(SOON) == 1
 
 
-async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed_error(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed_error(aflow):
     @workflow(name="price")
     async def price_as_deployed() -> str:
         return "ten"
@@ -290,9 +276,7 @@ async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed
 
 
 @pytest.mark.full
-async def test_a_child_may_have_a_key_labels_a_queue_and_a_time_of_its_own(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_may_have_a_key_labels_a_queue_and_a_time_of_its_own(aflow, conn):
     @workflow(queue="slow")
     async def slowly() -> str:
         return "done"
@@ -313,9 +297,7 @@ async def test_a_child_may_have_a_key_labels_a_queue_and_a_time_of_its_own(
     assert await run.result(SOON) == "done"
 
 
-async def test_a_child_under_a_key_that_another_run_has_is_a_conflict_and_harms_nobody(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_under_a_key_that_another_run_has_is_a_conflict_and_harms_nobody(aflow, conn):
     @workflow
     async def parent() -> list[str]:
         said = []
@@ -342,9 +324,7 @@ async def test_a_child_under_a_key_that_another_run_has_is_a_conflict_and_harms_
     assert await first.result(SOON) == 2
 
 
-def test_an_input_that_does_not_fit_the_child_is_refused_at_the_call(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_an_input_that_does_not_fit_the_child_is_refused_at_the_call(flow, conn):
     @workflow
     async def parent() -> list[str]:
         said = []
@@ -411,9 +391,7 @@ async def asking_async(how: str) -> str:
 
 @pytest.mark.parametrize("how", ASKS)
 @pytest.mark.parametrize("parent", [asking, asking_async])
-def test_a_plain_function_is_no_child(
-    flow: Harness, parent: Workflow[[str], str], how: str
-) -> None:
+def test_a_plain_function_is_no_child(flow, parent, how):
     said = result_of(flow, parent, how)
     assert said.startswith(f"{how}() takes a ")
     assert "<function plain at " in said
@@ -422,9 +400,7 @@ def test_a_plain_function_is_no_child(
 
 @pytest.mark.full
 @pytest.mark.parametrize("ends", ["returns", "raises", "is cancelled"])
-async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(
-    aflow: AsyncHarness, conn: psycopg.Connection, ends: str
-) -> None:
+async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(aflow, conn, ends):
     run = await settle(aflow, family.options(key="level 3"), 3, "cancel", ends)
     assert set(statuses(conn).values()) == {"waiting"}
     await (run.cancel() if ends == "is cancelled" else run.send(go, 1))
@@ -438,7 +414,7 @@ async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(
 
 
 @pytest.mark.full
-async def test_an_abandoned_child_lives_on(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_an_abandoned_child_lives_on(aflow, conn):
     run = await settle(aflow, family.options(key="level 1"), 1, "abandon", "returns")
     await run.send(go, 1)
     await aflow.until_idle()
@@ -450,9 +426,7 @@ async def test_an_abandoned_child_lives_on(aflow: AsyncHarness, conn: psycopg.Co
 
 
 @pytest.mark.full
-async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(aflow):
     cleaned = []
 
     @step
@@ -474,9 +448,7 @@ async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(
 
 
 @pytest.mark.full
-async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goes_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goes_on(aflow, conn):
     @workflow
     async def parent() -> str:
         try:
@@ -495,9 +467,7 @@ async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goe
 
 
 @pytest.mark.full
-async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result_is_nobodys(
-    aflow: AsyncHarness,
-) -> None:
+async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result_is_nobodys(aflow):
     @workflow
     async def parent() -> int:
         try:
@@ -516,9 +486,7 @@ async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result
 
 
 @pytest.mark.full
-async def test_a_child_that_was_given_up_is_cancelled_at_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_was_given_up_is_cancelled_at_once(aflow, conn):
     @workflow
     async def parent() -> None:
         try:
@@ -533,9 +501,7 @@ async def test_a_child_that_was_given_up_is_cancelled_at_once(
 
 
 @pytest.mark.full
-async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_parent_awake(
-    aflow: AsyncHarness,
-) -> None:
+async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_parent_awake(aflow):
     @workflow
     async def parent() -> int:
         try:
@@ -563,7 +529,7 @@ async def is_waiting(run: pgflow.AsyncRun[Any]) -> bool:
 
 
 @pytest.mark.full
-async def test_the_faster_of_two_children_wins(aflow: AsyncHarness) -> None:
+async def test_the_faster_of_two_children_wins(aflow):
     @workflow
     async def parent() -> Any:
         racers = [
@@ -580,9 +546,7 @@ async def test_the_faster_of_two_children_wins(aflow: AsyncHarness) -> None:
     assert await run.result(SOON) == [1]
 
 
-async def test_a_child_that_was_started_has_a_key_and_is_waited_for_later(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_was_started_has_a_key_and_is_waited_for_later(aflow, conn):
     @workflow
     async def parent(n: int) -> list[Any]:
         child = await pgflow.start_child(double, n)
@@ -603,7 +567,7 @@ async def test_a_child_that_was_started_has_a_key_and_is_waited_for_later(
     assert run_row(conn, "named", "status, output") == ("completed", 10)
 
 
-def test_a_sync_workflow_starts_children_and_waits_for_them_later(flow: Harness) -> None:
+def test_a_sync_workflow_starts_children_and_waits_for_them_later(flow):
     @workflow
     def parent(n: int) -> list[Any]:
         first = pgflow.sync.start_child(double, n)
@@ -614,9 +578,7 @@ def test_a_sync_workflow_starts_children_and_waits_for_them_later(flow: Harness)
 
 
 @pytest.mark.full
-async def test_a_start_that_was_waited_for_is_replayed_in_its_place(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_start_that_was_waited_for_is_replayed_in_its_place(aflow, conn):
     """Notes of the code between a start and the outcome come after the start in the journal, on
     first runs and replays alike.
     """
@@ -657,9 +619,7 @@ async def test_a_start_that_was_waited_for_is_replayed_in_its_place(
     assert all(said[: len(part)] == part for part in seen)
 
 
-async def test_a_child_that_outlives_its_parent_has_started_when_that_ends(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_outlives_its_parent_has_started_when_that_ends(aflow, conn):
     @workflow
     async def parent() -> str:
         return (
@@ -672,9 +632,7 @@ async def test_a_child_that_outlives_its_parent_has_started_when_that_ends(
 
 
 @pytest.mark.full
-async def test_a_child_that_nobody_waits_for_ends_with_its_parent(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_nobody_waits_for_ends_with_its_parent(aflow, conn):
     @workflow
     async def parent() -> None:
         await pgflow.start_child(wait_for_go.options(key="child"))
@@ -684,7 +642,7 @@ async def test_a_child_that_nobody_waits_for_ends_with_its_parent(
     assert run_row(conn, "child", "status") == ("cancelled",)
 
 
-async def test_a_start_under_a_taken_key_raises_and_brings_no_child(aflow: AsyncHarness) -> None:
+async def test_a_start_under_a_taken_key_raises_and_brings_no_child(aflow):
     @workflow
     async def parent() -> str:
         try:
@@ -707,9 +665,7 @@ async def test_a_start_under_a_taken_key_raises_and_brings_no_child(aflow: Async
 
 
 @pytest.mark.full
-async def test_a_child_is_cancelled_by_its_handle_and_its_result_says_so(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_is_cancelled_by_its_handle_and_its_result_says_so(aflow, conn):
     @workflow
     async def parent() -> str:
         child = await pgflow.start_child(wait_for_go.options(key="child"))
@@ -730,7 +686,7 @@ async def test_a_child_is_cancelled_by_its_handle_and_its_result_says_so(
     assert await run.result(SOON) == "cancelled"
 
 
-def test_a_child_is_cancelled_by_its_handle_in_a_sync_workflow(flow: Harness) -> None:
+def test_a_child_is_cancelled_by_its_handle_in_a_sync_workflow(flow):
     @workflow
     def parent() -> str:
         child = pgflow.sync.start_child(wait_for_go)
@@ -744,9 +700,7 @@ def test_a_child_is_cancelled_by_its_handle_in_a_sync_workflow(flow: Harness) ->
     assert result_of(flow, parent, beside=[wait_for_go]) == "cancelled"
 
 
-async def test_a_child_that_outlives_its_parent_is_not_its_parents_to_cancel(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_child_that_outlives_its_parent_is_not_its_parents_to_cancel(aflow):
     @workflow
     async def parent() -> str:
         child = await pgflow.start_child(double.options(when_parent_ends="abandon"), 1)
@@ -760,9 +714,7 @@ async def test_a_child_that_outlives_its_parent_is_not_its_parents_to_cancel(
 
 
 @pytest.mark.full
-async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(
-    aflow: AsyncHarness,
-) -> None:
+async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(aflow):
     @workflow
     async def parent() -> int:
         child = await pgflow.start_child(wait_for_go.options(key="child"))
@@ -781,9 +733,7 @@ async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(
 
 
 @pytest.mark.full
-async def test_the_failure_of_a_child_that_nobody_asks_for_is_no_noise(
-    aflow: AsyncHarness, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_failure_of_a_child_that_nobody_asks_for_is_no_noise(aflow, caplog):
     @workflow
     async def parent() -> str:
         await pgflow.start_child(sell, "sku-7")
@@ -796,9 +746,7 @@ async def test_the_failure_of_a_child_that_nobody_asks_for_is_no_noise(
     assert "never retrieved" not in caplog.text
 
 
-async def test_a_start_that_is_given_up_before_it_has_happened_starts_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_start_that_is_given_up_before_it_has_happened_starts_nothing(aflow, conn):
     @workflow
     async def parent() -> str:
         task = asyncio.create_task(pgflow.start_child(double, 1))

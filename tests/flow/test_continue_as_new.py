@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 from records import (
     HOUR,
@@ -23,9 +21,6 @@ from records import (
 import pgflow
 from pgflow import KeyConflict, RunCancelled, RunFailed, Signal, step, workflow
 from pgflow.errors import NotStorable
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 word = Signal("word", str)
 
@@ -62,9 +57,7 @@ async def collect(want: int, got: list[str]) -> list[str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("made", [sum_down, sum_down_sync])
-def test_the_result_follows_the_chain_to_its_last_generation(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
+def test_the_result_follows_the_chain_to_its_last_generation(flow, conn, made):
     assert result_of(flow, made.options(key="k"), 4) == 10
     assert flow.app.get("k", made).result(SOON) == 10
     assert run_row(conn, "k", "generation, status") == (5, "completed")
@@ -73,7 +66,7 @@ def test_the_result_follows_the_chain_to_its_last_generation(
     ).fetchall() == [("completed", 1), ("continued", 4)]
 
 
-def test_each_generation_has_a_journal_of_its_own(flow: Harness, conn: psycopg.Connection) -> None:
+def test_each_generation_has_a_journal_of_its_own(flow, conn):
     result_of(flow, sum_down.options(key="k"), 2)
     journal = "select generation, array_agg(event order by seq) from pgflow.timeline group by 1 order by 1"
     assert conn.execute(journal).fetchall() == [
@@ -84,7 +77,7 @@ def test_each_generation_has_a_journal_of_its_own(flow: Harness, conn: psycopg.C
 
 
 @pytest.mark.full
-def test_the_key_goes_on_to_name_the_run_that_was_first_started(flow: Harness) -> None:
+def test_the_key_goes_on_to_name_the_run_that_was_first_started(flow):
     result_of(flow, sum_down.options(key="k"), 2)
     assert flow.start(sum_down.options(key="k"), 2).result(SOON) == 3
     with pytest.raises(KeyConflict):
@@ -92,9 +85,7 @@ def test_the_key_goes_on_to_name_the_run_that_was_first_started(flow: Harness) -
 
 
 @pytest.mark.full
-async def test_messages_that_were_not_taken_wait_for_the_next_generation(
-    aflow: AsyncHarness,
-) -> None:
+async def test_messages_that_were_not_taken_wait_for_the_next_generation(aflow):
     run = await launch(aflow, collect, 3, [])
     for text in ("a", "b"):
         await run.send(word, text)
@@ -106,9 +97,7 @@ async def test_messages_that_were_not_taken_wait_for_the_next_generation(
 
 
 @pytest.mark.full
-async def test_a_parent_hears_of_the_last_generation_only(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_parent_hears_of_the_last_generation_only(aflow, conn):
     @workflow
     async def parent() -> int:
         return await pgflow.run_child(sum_down.options(key="child"), 3)
@@ -120,9 +109,7 @@ async def test_a_parent_hears_of_the_last_generation_only(
 
 
 @pytest.mark.full
-async def test_labels_metadata_priority_and_deadline_go_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_labels_metadata_priority_and_deadline_go_on(aflow, conn):
     aflow.include(collect)
     options = collect.options(
         key="k", labels={"a": "b"}, metadata={"m": 1}, priority=4, timeout=HOUR
@@ -140,7 +127,7 @@ async def test_labels_metadata_priority_and_deadline_go_on(
         await run.result(SOON)
 
 
-async def test_a_run_knows_its_generation(aflow: AsyncHarness) -> None:
+async def test_a_run_knows_its_generation(aflow):
     @workflow
     async def generations(seen: list[int]) -> list[int]:
         seen = [*seen, pgflow.run_info().generation]
@@ -152,9 +139,7 @@ async def test_a_run_knows_its_generation(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_a_chain_is_cancelled_and_paused_at_its_newest_generation(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_chain_is_cancelled_and_paused_at_its_newest_generation(aflow):
     run = await launch(aflow, collect, 3, [])
     await run.send(word, "a")
     await aflow.until_idle()
@@ -171,9 +156,7 @@ async def test_a_chain_is_cancelled_and_paused_at_its_newest_generation(
 
 
 @pytest.mark.full
-async def test_children_of_an_old_generation_end_with_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_children_of_an_old_generation_end_with_it(aflow, conn):
     @workflow
     async def forever() -> None:
         await word.wait()
@@ -195,7 +178,7 @@ async def test_children_of_an_old_generation_end_with_it(
 
 
 @pytest.mark.full
-async def test_a_crash_between_two_generations_loses_neither(aflow: AsyncHarness) -> None:
+async def test_a_crash_between_two_generations_loses_neither(aflow):
     bodies = []
     hanging = asyncio.Event()
 
@@ -220,9 +203,7 @@ async def test_a_crash_between_two_generations_loses_neither(aflow: AsyncHarness
     assert bodies == [1, 2, 2, 3]
 
 
-async def test_an_input_that_does_not_fit_the_next_generation_is_a_typed_error_in_this_one(
-    aflow: AsyncHarness,
-) -> None:
+async def test_an_input_that_does_not_fit_the_next_generation_is_a_typed_error_in_this_one(aflow):
     @workflow
     async def loop(n: int) -> list[str]:
         said = []
@@ -238,9 +219,7 @@ async def test_an_input_that_does_not_fit_the_next_generation_is_a_typed_error_i
 
 
 @pytest.mark.full
-async def test_it_leaves_time_outs_and_handlers_alone(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_it_leaves_time_outs_and_handlers_alone(aflow, conn):
     @workflow
     async def loop(n: int) -> str:
         try:
@@ -256,7 +235,7 @@ async def test_it_leaves_time_outs_and_handlers_alone(
     assert count(conn, "pgflow.timer") == 0
 
 
-async def test_a_handle_waits_across_generations(aflow: AsyncHarness) -> None:
+async def test_a_handle_waits_across_generations(aflow):
     run = await launch(aflow, collect, 2, [])
     waiting = asyncio.create_task(run.result(SOON))
     await aflow.until_idle()
@@ -267,7 +246,7 @@ async def test_a_handle_waits_across_generations(aflow: AsyncHarness) -> None:
     assert await waiting == ["a", "b"]
 
 
-async def test_an_error_in_a_later_generation_fails_the_run(aflow: AsyncHarness) -> None:
+async def test_an_error_in_a_later_generation_fails_the_run(aflow):
     @workflow
     async def loop(n: int) -> None:
         if n == 0:
@@ -279,9 +258,7 @@ async def test_an_error_in_a_later_generation_fails_the_run(aflow: AsyncHarness)
     assert str(failed.value.__cause__) == "the end"
 
 
-async def test_a_step_that_still_runs_when_its_generation_ends_is_stopped(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_step_that_still_runs_when_its_generation_ends_is_stopped(aflow):
     stopped = []
     started = asyncio.Event()
 

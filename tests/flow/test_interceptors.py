@@ -90,9 +90,7 @@ class Recorder(Interceptor):
 
 @pytest.mark.full
 @pytest.mark.parametrize("made", [work, work_sync])
-def test_they_are_entered_around_every_activation_and_every_try_of_a_body(
-    dsn: str, conn: psycopg.Connection, made: Any
-) -> None:
+def test_they_are_entered_around_every_activation_and_every_try_of_a_body(dsn, conn, made):
     log: list[str] = []
     with (
         App(dsn, include=[made], interceptors=[Recorder("a", log)]) as app,
@@ -112,7 +110,7 @@ def test_they_are_entered_around_every_activation_and_every_try_of_a_body(
     assert log[-2:] == [f"a: enter {made.name} of a", f"a: leave {made.name} of a"]
 
 
-def test_the_first_is_the_outermost(dsn: str) -> None:
+def test_the_first_is_the_outermost(dsn):
     log: list[str] = []
 
     @workflow
@@ -130,9 +128,7 @@ def test_the_first_is_the_outermost(dsn: str) -> None:
     assert found == [f"out: start {one_step.name}", f"in: start {one_step.name}"]
 
 
-def test_starts_in_joined_transactions_and_in_batches_pass_through_them_too(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_starts_in_joined_transactions_and_in_batches_pass_through_them_too(dsn, conn):
     log: list[str] = []
     with App(dsn, include=[work], interceptors=[Recorder("a", log)]) as app:
         with psycopg.connect(dsn) as caller:
@@ -157,9 +153,7 @@ class Guard(Interceptor):
         yield
 
 
-def test_one_that_raises_refuses_the_start_or_fails_the_step(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_one_that_raises_refuses_the_start_or_fails_the_step(dsn, conn):
     @workflow
     async def one_step() -> int:
         return await steady.options(retries=1).aio()
@@ -215,9 +209,7 @@ def ancestor_sync() -> int:
 
 
 @pytest.mark.parametrize("made", [ancestor, ancestor_sync])
-def test_they_may_change_how_children_start_and_see_how_an_activation_ends(
-    dsn: str, conn: psycopg.Connection, made: Any
-) -> None:
+def test_they_may_change_how_children_start_and_see_how_an_activation_ends(dsn, conn, made):
     kin = Kin()
     with (
         App(dsn, include=[made, offspring], interceptors=[kin]) as app,
@@ -238,7 +230,7 @@ def test_they_may_change_how_children_start_and_see_how_an_activation_ends(
     )
 
 
-def test_a_step_knows_its_call_its_effect_and_its_key(dsn: str) -> None:
+def test_a_step_knows_its_call_its_effect_and_its_key(dsn):
     @step
     async def asks() -> list[Any]:
         info = pgflow.run_info()
@@ -263,7 +255,7 @@ def test_a_step_knows_its_call_its_effect_and_its_key(dsn: str) -> None:
     assert key == same_key == f"{root}/asks/1"
 
 
-def test_one_that_does_nothing_changes_nothing(dsn: str) -> None:
+def test_one_that_does_nothing_changes_nothing(dsn):
     @workflow
     async def one_step() -> int:
         return await steady.aio()

@@ -4,7 +4,7 @@ were.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,9 +13,6 @@ from records import SOON, events, launch, result_of, settle
 import pgflow
 from pgflow import InvalidArgument, Signal, step, transaction, workflow
 from pgflow.errors import NotInRunError
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
 
 go = Signal("go", int)
 
@@ -55,9 +52,7 @@ def found(conn: psycopg.Connection[Any], **wanted: str) -> list[str]:
 
 
 @pytest.mark.full
-def test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_then(
-    flow: Harness, conn: psycopg.Connection[Any]
-):
+def test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_then(flow, conn):
     run = settle(flow, order.options(key="o", labels={"shop": "1", "stage": "asked"}))
     assert labels(conn, "o") == {"shop": "1", "stage": "new", "hold": "yes"}
     assert (found(conn, stage="new"), found(conn, stage="asked")) == (["o"], [])
@@ -73,9 +68,7 @@ def test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_
 
 
 @pytest.mark.full
-def test_a_run_without_labels_may_set_and_take_away_its_first(
-    flow: Harness, conn: psycopg.Connection[Any]
-):
+def test_a_run_without_labels_may_set_and_take_away_its_first(flow, conn):
     @workflow
     async def shy() -> dict[str, str]:
         before = pgflow.run_info().labels
@@ -92,9 +85,7 @@ def test_a_run_without_labels_may_set_and_take_away_its_first(
 
 
 @pytest.mark.full
-def test_the_next_generation_begins_with_the_labels_of_the_one_before(
-    flow: Harness, conn: psycopg.Connection[Any]
-):
+def test_the_next_generation_begins_with_the_labels_of_the_one_before(flow, conn):
     @workflow
     async def rounds(n: int = 0) -> dict[str, str]:
         if n == 2:
@@ -110,9 +101,7 @@ def test_the_next_generation_begins_with_the_labels_of_the_one_before(
 
 
 @pytest.mark.full
-def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(
-    flow: Harness, conn: psycopg.Connection[Any]
-):
+def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(flow, conn):
     @workflow
     async def stages() -> dict[str, str]:
         for n in range(4):
@@ -149,9 +138,7 @@ def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(
     assert found == {"test": "1", "stage": "3"} | {f"was {n}": "yes" for n in range(4)}
 
 
-def test_an_export_tells_the_labels_of_the_start_and_an_import_has_those_of_the_end(
-    flow: Harness, conn: psycopg.Connection[Any]
-):
+def test_an_export_tells_the_labels_of_the_start_and_an_import_has_those_of_the_end(flow, conn):
     run = launch(flow, order.options(key="o", labels={"shop": "1"}))
     run.send(go, 1)
     run.send(go, 2)
@@ -170,9 +157,7 @@ def test_an_export_tells_the_labels_of_the_start_and_an_import_has_those_of_the_
 
 
 @pytest.mark.full
-def test_labels_that_are_set_before_a_transaction_are_durable_with_it(
-    flow: Harness, conn: psycopg.Connection[Any]
-):
+def test_labels_that_are_set_before_a_transaction_are_durable_with_it(flow, conn):
     @transaction
     async def look(conn: psycopg.AsyncConnection[Any], n: int) -> int:
         await conn.execute("select 1")
@@ -198,9 +183,7 @@ def test_labels_that_are_set_before_a_transaction_are_durable_with_it(
     ],
     ids=["a number", "too long"],
 )
-def test_what_no_label_can_be_is_refused_where_it_is_set(
-    flow: Harness, given: dict[str, Any], said: str
-):
+def test_what_no_label_can_be_is_refused_where_it_is_set(flow, given, said):
     @workflow
     async def wrong() -> str:
         try:

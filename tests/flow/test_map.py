@@ -7,7 +7,6 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 from records import HOUR, SOON, eventually, launch, recover, result_of, settle, steps
 from servers import HANG_SECONDS
@@ -17,7 +16,7 @@ from pgflow import InvalidArgument, RunFailed, Signal, step, workflow
 from pgflow.errors import TooManyFailures
 
 if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+    from pgflow.testing import Harness
 
 go = Signal("go", int)
 
@@ -72,41 +71,39 @@ def mapped(flow: Harness, colour: str, items: list[int], **options: int) -> Any:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_results_come_in_the_order_of_the_items(flow: Harness, colour: str) -> None:
+def test_results_come_in_the_order_of_the_items(flow, colour):
     assert mapped(flow, colour, list(range(0, 100, 2))) == Outcome(list(range(50)), [])
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_no_items_are_no_results(flow: Harness, colour: str) -> None:
+def test_no_items_are_no_results(flow, colour):
     assert mapped(flow, colour, []) == Outcome([], [])
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_failures_that_are_tolerated_come_back_with_their_items(flow: Harness, colour: str) -> None:
+def test_failures_that_are_tolerated_come_back_with_their_items(flow, colour):
     done = mapped(flow, colour, [4, 1, 6, 3], tolerated_failures=2)
     assert done == Outcome([2, 3], [(1, "OddError(1)"), (3, "OddError(3)")])
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_without_tolerance_the_error_of_the_item_itself_is_raised(
-    flow: Harness, colour: str
-) -> None:
+def test_without_tolerance_the_error_of_the_item_itself_is_raised(flow, colour):
     assert mapped(flow, colour, [4, 7, 6]) == "OddError: 7"
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_more_failures_than_tolerated_are_too_many(flow: Harness, colour: str) -> None:
+def test_more_failures_than_tolerated_are_too_many(flow, colour):
     said = mapped(flow, colour, [1, 3, 5, 6], tolerated_failures=2)
     assert said == "TooManyFailures: 3 of 4 items failed; 2 are tolerated"
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_fewer_successes_than_needed_are_too_many_failures(flow: Harness, colour: str) -> None:
+def test_fewer_successes_than_needed_are_too_many_failures(flow, colour):
     said = mapped(flow, colour, [1, 3, 6], tolerated_failures=3, min_successful=2)
     assert said == "TooManyFailures: 1 of 3 items succeeded, but min_successful=2"
 
 
-async def test_enough_successes_end_the_rest(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_enough_successes_end_the_rest(aflow, conn):
     started, stopped = [], []
     all_started = asyncio.Event()
 
@@ -136,7 +133,7 @@ async def test_enough_successes_end_the_rest(aflow: AsyncHarness, conn: psycopg.
 
 
 @pytest.mark.full
-async def test_many_items_take_no_more_tasks_than_may_go_on_at_once(aflow: AsyncHarness) -> None:
+async def test_many_items_take_no_more_tasks_than_may_go_on_at_once(aflow):
     @workflow
     async def tasks_of_a_map() -> int:
         before = len(asyncio.all_tasks())
@@ -150,7 +147,7 @@ async def test_many_items_take_no_more_tasks_than_may_go_on_at_once(aflow: Async
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_as_many_as_max_parallel_go_on_at_once_and_no_more(flow: Harness, colour: str) -> None:
+def test_as_many_as_max_parallel_go_on_at_once_and_no_more(flow, colour):
     together = threading.Barrier(3)
     at_work, most = [], []
 
@@ -179,9 +176,7 @@ def test_as_many_as_max_parallel_go_on_at_once_and_no_more(flow: Harness, colour
 
 @pytest.mark.full
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_workflow_is_run_as_a_child_for_every_item(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+def test_a_workflow_is_run_as_a_child_for_every_item(flow, conn, colour):
     @workflow
     async def children() -> Outcome:
         return outcome(
@@ -204,9 +199,7 @@ def test_a_workflow_is_run_as_a_child_for_every_item(
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_items_that_are_done_are_not_done_again_after_a_crash(
-    aflow: AsyncHarness, colour: str
-) -> None:
+async def test_items_that_are_done_are_not_done_again_after_a_crash(aflow, colour):
     bodies = []
     hanging = asyncio.Event()
 
@@ -234,7 +227,7 @@ async def test_items_that_are_done_are_not_done_again_after_a_crash(
     assert bodies == [0, 1, 2, 3, 3, 4]
 
 
-async def test_cancelling_the_run_cancels_every_item(aflow: AsyncHarness) -> None:
+async def test_cancelling_the_run_cancels_every_item(aflow):
     started, stopped = [], []
 
     @step
@@ -258,9 +251,7 @@ async def test_cancelling_the_run_cancels_every_item(aflow: AsyncHarness) -> Non
 
 
 @pytest.mark.full
-async def test_as_completed_yields_what_is_done_first_in_the_same_order_on_replay(
-    aflow: AsyncHarness,
-) -> None:
+async def test_as_completed_yields_what_is_done_first_in_the_same_order_on_replay(aflow):
     orders = []
 
     @workflow
@@ -285,7 +276,7 @@ async def test_as_completed_yields_what_is_done_first_in_the_same_order_on_repla
     assert orders[-1] == [1, 2, 3]
 
 
-def test_asyncio_as_completed_over_coroutines_is_refused_by_name(flow: Harness) -> None:
+def test_asyncio_as_completed_over_coroutines_is_refused_by_name(flow):
     @workflow
     async def unordered() -> str:
         coroutines = [half(2), half(4)]
@@ -306,9 +297,7 @@ def test_asyncio_as_completed_over_coroutines_is_refused_by_name(flow: Harness) 
     "limits", [{"max_parallel": 0}, {"min_successful": -1}, {"tolerated_failures": -1}]
 )
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_map_that_may_do_nothing_at_once_is_refused(
-    flow: Harness, colour: str, limits: dict[str, int]
-) -> None:
+def test_a_map_that_may_do_nothing_at_once_is_refused(flow, colour, limits):
     flow.include(halves, halves_sync)
     with pytest.raises(RunFailed) as failed:
         flow.start(halves if colour == "async" else halves_sync, [2], limits).result(SOON)
@@ -337,7 +326,7 @@ def by_percent_sync(bad: int, percent: float, failures: int) -> list[int]:
 
 
 @pytest.mark.parametrize("made", [by_percent, by_percent_sync])
-async def test_a_map_bears_failures_by_percentage(aflow: AsyncHarness, made: Any) -> None:
+async def test_a_map_bears_failures_by_percentage(aflow, made):
     assert await result_of(aflow, made, 3, 30, 0) == [7, 3]
     assert await (await aflow.start(made, 2, 29.9, 0)).result(SOON) == [8, 2]
     for too_many in ((3, 29.9, 0), (3, 30, 2), (1, 0, 0)):
@@ -362,7 +351,7 @@ async def race_them(values: list[str]) -> str:
     return await pgflow.first_success([answers(value) for value in values])
 
 
-async def test_different_branches_are_awaited_under_one_rule(aflow: AsyncHarness) -> None:
+async def test_different_branches_are_awaited_under_one_rule(aflow):
     aflow.include(branches)
     some = {"a": "1", "b": "bad", "c": "3"}
     assert await (await aflow.start(branches, some, None, 1)).result(SOON) == {"a": "1", "c": "3"}
@@ -376,7 +365,7 @@ async def test_different_branches_are_awaited_under_one_rule(aflow: AsyncHarness
     assert "2 of 3 items succeeded" in str(failure.value.__cause__)
 
 
-async def test_the_first_success_is_the_result(aflow: AsyncHarness) -> None:
+async def test_the_first_success_is_the_result(aflow):
     assert await result_of(aflow, race_them, ["bad", "2"]) == "2"
     with pytest.raises(RunFailed) as failure:
         await (await aflow.start(race_them, ["bad", "bad"])).result(SOON)
@@ -396,7 +385,7 @@ def named_sync(items: list[int], as_child: bool) -> list[int]:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_items_have_names(flow: Harness, conn: psycopg.Connection, colour: str) -> None:
+def test_items_have_names(flow, conn, colour):
     which = named if colour == "async" else named_sync
     run = launch(flow, which, [2, 4], False, beside=[half_as_child])
     assert run.result(SOON) == [1, 2]
@@ -406,7 +395,7 @@ def test_items_have_names(flow: Harness, conn: psycopg.Connection, colour: str) 
     assert [label for (label,) in conn.execute(query)] == ["row 2", "row 4"]
 
 
-async def test_a_run_that_has_mapped_without_names_goes_on_with_them(aflow: AsyncHarness) -> None:
+async def test_a_run_that_has_mapped_without_names_goes_on_with_them(aflow):
     has_names = []
 
     @workflow
@@ -438,6 +427,6 @@ async def effects_of_items() -> None:
     await pgflow.map(acts, [1], item_name=str)
 
 
-async def test_an_effect_keeps_its_name_whatever_the_item(aflow: AsyncHarness) -> None:
+async def test_an_effect_keeps_its_name_whatever_the_item(aflow):
     with pytest.raises(RunFailed, match="acts"):
         await result_of(aflow, effects_of_items)

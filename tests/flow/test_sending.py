@@ -5,7 +5,7 @@ another run.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,9 +14,6 @@ from records import SOON, launch, result_of, settle, steps
 import pgflow
 from pgflow import InvalidArgument, RunFailed, RunNotFound, Signal, transaction, workflow
 from pgflow.errors import NotInRunError, NotStorable, WrongColourError
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 go = Signal("go", int)
 done = Signal("done", str)
@@ -42,9 +39,7 @@ def sends_sync(key: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("made", [sends, sends_sync])
-async def test_a_message_is_sent_once_however_often_the_code_is_replayed(
-    aflow: AsyncHarness, conn: psycopg.Connection, made: Any
-) -> None:
+async def test_a_message_is_sent_once_however_often_the_code_is_replayed(aflow, conn, made):
     receiver = await settle(aflow, receives.options(key="receiver"), beside=[made])
     run = await settle(aflow, made.options(key="sender"), "receiver")
     assert await receiver.result(SOON) == 5
@@ -79,9 +74,7 @@ def asks_twice_sync(key: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("made", [asks_twice, asks_twice_sync])
-async def test_a_run_that_is_not_there_or_has_ended_is_told_to_the_sender(
-    aflow: AsyncHarness, made: Any
-) -> None:
+async def test_a_run_that_is_not_there_or_has_ended_is_told_to_the_sender(aflow, made):
     receiver = await launch(aflow, receives.options(key="receiver"), beside=[made])
     await receiver.send(go, 1)
     await receiver.result(SOON)
@@ -103,7 +96,7 @@ def parent_sync() -> int:
 
 
 @pytest.mark.parametrize("made", [parent, parent_sync])
-async def test_a_parent_sends_to_its_child(aflow: AsyncHarness, made: Any) -> None:
+async def test_a_parent_sends_to_its_child(aflow, made):
     assert await result_of(aflow, made, beside=[receives]) == 6
 
 
@@ -127,9 +120,7 @@ async def booking(key: str, is_sync: bool, fails: bool) -> None:  # noqa: FBT001
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
-async def test_a_transaction_sends_with_what_it_writes(
-    aflow: AsyncHarness, *, is_sync: bool
-) -> None:
+async def test_a_transaction_sends_with_what_it_writes(aflow, *, is_sync):
     receiver = await launch(aflow, receives.options(key="receiver"), beside=[booking])
     with pytest.raises(RunFailed):
         await (await aflow.start(booking, "receiver", is_sync, True)).result(SOON)
@@ -152,9 +143,7 @@ async def sends_wrongly(what: str) -> None:
     ("what", "error"),
     [("payload", NotStorable), ("signal", InvalidArgument), ("colour", WrongColourError)],
 )
-async def test_what_cannot_be_sent_is_refused_in_the_code(
-    aflow: AsyncHarness, what: str, error: type[Exception]
-) -> None:
+async def test_what_cannot_be_sent_is_refused_in_the_code(aflow, what, error):
     await launch(aflow, receives.options(key="receiver"), beside=[sends_wrongly])
     with pytest.raises(RunFailed) as failure:
         await (await aflow.start(sends_wrongly, what)).result(SOON)
@@ -162,6 +151,6 @@ async def test_what_cannot_be_sent_is_refused_in_the_code(
     assert await aflow.app.messages("receiver") == []
 
 
-def test_plain_code_is_sent_to_the_client() -> None:
+def test_plain_code_is_sent_to_the_client():
     with pytest.raises(NotInRunError, match=r"app\.send\(\)"):
         asyncio.run(pgflow.send("receiver", go, 5))

@@ -26,7 +26,7 @@ from pgflow import App, InvalidArgument, RunNotFound, RunStuck, Signal, step, wo
 from pgflow.errors import NotStorable, WrongState
 
 if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+    from pgflow.testing import AsyncHarness
 
 go = Signal("go", int)
 
@@ -37,9 +37,7 @@ async def note(text: str) -> str:
 
 
 @pytest.mark.full
-async def test_readers_see_the_last_value_of_each_name_and_the_journal_keeps_all(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_readers_see_the_last_value_of_each_name_and_the_journal_keeps_all(aflow, conn):
     @workflow
     async def talks() -> None:
         pgflow.set_state(phase="one", total=3)
@@ -58,9 +56,7 @@ async def test_readers_see_the_last_value_of_each_name_and_the_journal_keeps_all
 
 
 @pytest.mark.full
-async def test_state_outlives_the_run_and_is_not_said_again_on_replay(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_state_outlives_the_run_and_is_not_said_again_on_replay(aflow, conn):
     @workflow
     async def talks() -> None:
         pgflow.set_state(phase="begun")
@@ -75,7 +71,7 @@ async def test_state_outlives_the_run_and_is_not_said_again_on_replay(
     assert count(conn, "pgflow.timeline", "event = 'state_set'") == 2
 
 
-async def test_state_is_readable_while_a_step_runs(aflow: AsyncHarness) -> None:
+async def test_state_is_readable_while_a_step_runs(aflow):
     proceed = asyncio.Event()
 
     @step
@@ -94,7 +90,7 @@ async def test_state_is_readable_while_a_step_runs(aflow: AsyncHarness) -> None:
     await run.result(SOON)
 
 
-def test_a_sync_workflow_talks_too(flow: Harness) -> None:
+def test_a_sync_workflow_talks_too(flow):
     @workflow
     def talks() -> None:
         pgflow.set_state(phase="sync")
@@ -106,9 +102,7 @@ def test_a_sync_workflow_talks_too(flow: Harness) -> None:
     assert list(run.stream("log")) == ["sync"]
 
 
-async def test_what_cannot_be_stored_is_a_typed_error_and_nothing_is_said(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_cannot_be_stored_is_a_typed_error_and_nothing_is_said(aflow, conn):
     @workflow
     async def talks() -> list[str]:
         said = []
@@ -138,9 +132,7 @@ async def counts(n: int) -> int:
     return n
 
 
-async def test_a_stream_has_all_values_in_order_from_an_offset_to_the_end(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_stream_has_all_values_in_order_from_an_offset_to_the_end(aflow):
     run = await launch(aflow, counts, 5)
     assert [value async for value in run.stream("numbers")] == [{"i": i} for i in range(5)]
     assert [value async for value in run.stream("others", offset=3)] == [3, 4]
@@ -149,15 +141,13 @@ async def test_a_stream_has_all_values_in_order_from_an_offset_to_the_end(
 
 
 @pytest.mark.full
-async def test_a_long_stream_is_read_in_pages(aflow: AsyncHarness) -> None:
+async def test_a_long_stream_is_read_in_pages(aflow):
     run = await launch(aflow, counts, 1200)
     assert [value async for value in run.stream("others", offset=100)] == list(range(100, 1200))
 
 
 @pytest.mark.full
-async def test_a_reader_waits_for_what_is_not_there_yet_and_ends_with_the_run(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_reader_waits_for_what_is_not_there_yet_and_ends_with_the_run(aflow):
     @workflow
     async def live() -> None:
         while True:
@@ -184,7 +174,7 @@ async def test_a_reader_waits_for_what_is_not_there_yet_and_ends_with_the_run(
 
 
 @pytest.mark.full
-def test_a_stream_can_be_read_by_key_in_sync_code_while_it_grows(flow: Harness, dsn: str) -> None:
+def test_a_stream_can_be_read_by_key_in_sync_code_while_it_grows(flow, dsn):
     @workflow
     async def live() -> None:
         for n in range(3):
@@ -208,7 +198,7 @@ def test_a_stream_can_be_read_by_key_in_sync_code_while_it_grows(flow: Harness, 
     assert heard == [0, 1, 2]
 
 
-async def test_values_are_not_emitted_again_on_replay_and_none_is_lost(aflow: AsyncHarness) -> None:
+async def test_values_are_not_emitted_again_on_replay_and_none_is_lost(aflow):
     hanging = asyncio.Event()
     bodies = []
 
@@ -232,7 +222,7 @@ async def test_values_are_not_emitted_again_on_replay_and_none_is_lost(aflow: As
     assert [value async for value in run.stream("worked")] == [0, 1, 2]
 
 
-async def test_a_stream_goes_on_over_generations(aflow: AsyncHarness) -> None:
+async def test_a_stream_goes_on_over_generations(aflow):
     @workflow
     async def generations(n: int) -> None:
         pgflow.emit("numbers", n)
@@ -247,7 +237,7 @@ async def test_a_stream_goes_on_over_generations(aflow: AsyncHarness) -> None:
     assert await run.state() == {"generation": 3}
 
 
-async def test_the_stream_of_nobody_is_not_found(aflow: AsyncHarness) -> None:
+async def test_the_stream_of_nobody_is_not_found(aflow):
     with pytest.raises(RunNotFound):
         _ = [value async for value in aflow.app.get("nobody", counts).stream("numbers")]
 
@@ -265,9 +255,7 @@ async def told(aflow: AsyncHarness, offset: int = 0) -> list[Any]:
 
 
 @pytest.mark.full
-async def test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read(aflow, conn):
     run = await launch(aflow, tells.options(key="k"), 3)
     for n in range(3):
         await run.send(go, n)
@@ -290,9 +278,7 @@ async def test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read
 
 
 @pytest.mark.full
-async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_new(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_new(aflow):
     @workflow
     async def generations(n: int) -> None:
         pgflow.emit("numbers", f"{n}a of {pgflow.run_info().generation}")
@@ -311,8 +297,8 @@ async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_n
 
 @pytest.mark.full
 async def test_a_reader_that_is_ahead_of_a_rewind_goes_on_with_what_the_new_generation_emits(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     run = await launch(aflow, tells.options(key="k"), 3)
     heard: list[Any] = []
 
@@ -341,9 +327,7 @@ async def status_is(run: Any, status: str) -> bool:
 
 
 @pytest.mark.full
-async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(aflow, conn):
     @workflow
     async def talks() -> str:
         pgflow.emit("short", 1)
@@ -376,7 +360,7 @@ async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(
     assert [value async for value in run.stream("long")] == [1]
 
 
-def test_a_sync_reader_and_a_sync_workflow_close_too(flow: Harness) -> None:
+def test_a_sync_reader_and_a_sync_workflow_close_too(flow):
     @workflow
     def talks() -> None:
         pgflow.emit("log", "one")
@@ -389,9 +373,7 @@ def test_a_sync_reader_and_a_sync_workflow_close_too(flow: Harness) -> None:
     run.result(SOON)
 
 
-async def test_a_later_generation_may_emit_to_what_an_earlier_one_closed(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_later_generation_may_emit_to_what_an_earlier_one_closed(aflow):
     @workflow
     async def generations(n: int) -> None:
         pgflow.emit("numbers", n)
@@ -406,9 +388,7 @@ async def test_a_later_generation_may_emit_to_what_an_earlier_one_closed(
 
 
 @pytest.mark.full
-async def test_a_reader_of_a_stuck_run_is_told_so_and_does_not_take_it_for_the_end(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_reader_of_a_stuck_run_is_told_so_and_does_not_take_it_for_the_end(aflow, conn):
     @workflow
     async def breaks() -> None:
         pgflow.emit("log", 1)
@@ -431,7 +411,7 @@ async def test_a_reader_of_a_stuck_run_is_told_so_and_does_not_take_it_for_the_e
 
 
 @pytest.mark.full
-async def test_code_that_closes_where_it_emitted_diverges(aflow: AsyncHarness) -> None:
+async def test_code_that_closes_where_it_emitted_diverges(aflow):
     closes = False
 
     @workflow
@@ -474,9 +454,7 @@ class Gate:
 
 
 @pytest.mark.full
-async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(aflow, conn):
     gate = Gate()
 
     @step
@@ -514,7 +492,7 @@ async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(
     assert count(conn, "pgflow.draft") == 0
 
 
-def test_what_a_sync_body_emits_is_read_while_it_runs(flow: Harness) -> None:
+def test_what_a_sync_body_emits_is_read_while_it_runs(flow):
     gate = Gate()
 
     @step
@@ -532,9 +510,7 @@ def test_what_a_sync_body_emits_is_read_while_it_runs(flow: Harness) -> None:
 
 
 @pytest.mark.full
-async def test_what_a_try_that_failed_has_emitted_is_void(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_try_that_failed_has_emitted_is_void(aflow, conn):
     gate = Gate()
     tries = []
 
@@ -555,9 +531,7 @@ async def test_what_a_try_that_failed_has_emitted_is_void(
 
 
 @pytest.mark.full
-async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_it_anew(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_it_anew(aflow):
     gate = Gate()
     tries = []
 
@@ -582,9 +556,7 @@ async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_
 
 
 @pytest.mark.full
-async def test_transactions_effects_and_decisions_emit_what_counts_with_their_outcome(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_transactions_effects_and_decisions_emit_what_counts_with_their_outcome(aflow, conn):
     tries = []
 
     @pgflow.transaction
@@ -619,7 +591,7 @@ async def test_transactions_effects_and_decisions_emit_what_counts_with_their_ou
     assert [value async for value in run.stream("log")] == ["book 2", "charge", "decide"]
 
 
-async def test_a_step_that_fails_for_good_has_emitted_nothing(aflow: AsyncHarness) -> None:
+async def test_a_step_that_fails_for_good_has_emitted_nothing(aflow):
     @step(retries=1)
     async def tokens() -> None:
         pgflow.emit("tokens", 1)
@@ -638,7 +610,7 @@ async def test_a_step_that_fails_for_good_has_emitted_nothing(aflow: AsyncHarnes
     assert [value async for value in run.stream("tokens")] == ["after"]
 
 
-async def test_a_body_cannot_emit_what_could_not_be_stored(aflow: AsyncHarness) -> None:
+async def test_a_body_cannot_emit_what_could_not_be_stored(aflow):
     @step(retries=1)
     async def tokens() -> list[str]:
         said = []

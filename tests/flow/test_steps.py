@@ -60,13 +60,13 @@ from pgflow.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgflow.testing import AsyncHarness, Harness
+    from pgflow.testing import AsyncHarness
 
 AT_ONCE = timedelta(milliseconds=1)
 go = Signal("go", int)
 
 
-def test_less_than_one_try_is_refused_by_the_name_of_its_parameter() -> None:
+def test_less_than_one_try_is_refused_by_the_name_of_its_parameter():
     with pytest.raises(InvalidArgument, match="^retries of step never must be at least 1, not 0"):
 
         @step(retries=0)
@@ -83,8 +83,8 @@ def test_less_than_one_try_is_refused_by_the_name_of_its_parameter() -> None:
     ("is_async", "returned"), [(True, object()), (False, "x" * 1_100_000)], ids=["async", "sync"]
 )
 async def test_a_body_whose_result_cannot_be_stored_has_done_its_work_and_runs_once(
-    aflow: AsyncHarness, conn: psycopg.Connection, of: str, is_async: bool, returned: Any
-) -> None:
+    aflow, conn, of, is_async, returned
+):
     bodies = []
 
     async def act() -> Any:
@@ -123,9 +123,7 @@ async def test_a_body_whose_result_cannot_be_stored_has_done_its_work_and_runs_o
     assert conn.execute("select count(*) from pgflow.unit where kind = 'a'").fetchone() == (0,)
 
 
-async def test_what_a_body_itself_cannot_store_is_an_error_like_any_other(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_a_body_itself_cannot_store_is_an_error_like_any_other(aflow):
     bodies = []
 
     @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
@@ -138,9 +136,7 @@ async def test_what_a_body_itself_cannot_store_is_an_error_like_any_other(
     assert len(bodies) == 2
 
 
-async def test_a_step_is_tried_again_until_it_succeeds_and_every_attempt_is_on_record(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_step_is_tried_again_until_it_succeeds_and_every_attempt_is_on_record(aflow, conn):
     tries = []
 
     @step(retries=Retries(max_attempts=5, first_delay=AT_ONCE))
@@ -159,8 +155,8 @@ async def test_a_step_is_tried_again_until_it_succeeds_and_every_attempt_is_on_r
 
 
 async def test_after_the_last_attempt_the_last_error_itself_is_raised_and_no_wait_follows_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     tries = []
 
     @step(retries=Retries(max_attempts=3, first_delay=AT_ONCE))
@@ -187,9 +183,7 @@ async def test_after_the_last_attempt_the_last_error_itself_is_raised_and_no_wai
 
 
 @pytest.mark.full
-async def test_the_waits_between_attempts_grow_by_the_backoff_up_to_the_longest(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_waits_between_attempts_grow_by_the_backoff_up_to_the_longest(aflow, conn):
     @step(retries=Retries(max_attempts=5, first_delay=HOUR, backoff=3, max_delay=9 * HOUR))
     async def hopeless() -> None:
         raise OSError
@@ -207,9 +201,7 @@ async def test_the_waits_between_attempts_grow_by_the_backoff_up_to_the_longest(
 
 
 @pytest.mark.full
-async def test_a_long_wait_between_attempts_holds_no_worker_and_survives_a_crash(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_long_wait_between_attempts_holds_no_worker_and_survives_a_crash(aflow):
     tries = []
 
     @step(retries=Retries(max_attempts=2, first_delay=HOUR))
@@ -238,8 +230,8 @@ class OutOfStockError(Exception):
 
 @pytest.mark.full
 async def test_an_error_named_in_raises_is_final_and_comes_back_as_itself_on_replay_too(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     seen = []
 
     @step(retries=5, raises=[OutOfStockError])
@@ -263,9 +255,7 @@ async def test_an_error_named_in_raises_is_final_and_comes_back_as_itself_on_rep
     assert seen == [("sku-7", 0, "sku-7: 0 left")] * 2
 
 
-async def test_an_error_of_an_unknown_class_comes_back_as_step_failed_with_its_attempts(
-    aflow: AsyncHarness,
-) -> None:
+async def test_an_error_of_an_unknown_class_comes_back_as_step_failed_with_its_attempts(aflow):
     @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
     async def reserve() -> None:
         raise OutOfStockError("sku-7", 1)
@@ -281,9 +271,7 @@ async def test_an_error_of_an_unknown_class_comes_back_as_step_failed_with_its_a
     assert await result_of(aflow, order) == [f"{__name__}.OutOfStockError", "sku-7: 1 left", 2]
 
 
-async def test_a_subclass_of_a_known_error_comes_back_as_the_nearest_known_class(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_subclass_of_a_known_error_comes_back_as_the_nearest_known_class(aflow):
     class TooManyRequestsError(ConnectionError):
         pass
 
@@ -302,9 +290,7 @@ async def test_a_subclass_of_a_known_error_comes_back_as_the_nearest_known_class
     assert await result_of(aflow, caller) == "ConnectionError"
 
 
-async def test_options_change_one_call_and_not_the_step(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_options_change_one_call_and_not_the_step(aflow, conn):
     @step(retries=1)
     async def shaky() -> None:
         raise OSError
@@ -334,12 +320,12 @@ BAD_RETRIES = [
 
 
 @pytest.mark.parametrize("fields", BAD_RETRIES)
-def test_retries_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
+def test_retries_that_make_no_sense_are_refused(fields):
     with pytest.raises(ValueError, match="at least 1|between 0 seconds"):
         Retries(**fields)
 
 
-async def test_an_error_of_a_database_is_an_outcome(aflow: AsyncHarness, dsn: str) -> None:
+async def test_an_error_of_a_database_is_an_outcome(aflow, dsn):
     @step(retries=1)
     async def divide() -> None:
         with psycopg.connect(dsn) as connection:
@@ -356,9 +342,7 @@ async def test_an_error_of_a_database_is_an_outcome(aflow: AsyncHarness, dsn: st
     assert await result_of(aflow, order) == "psycopg.errors.DivisionByZero"
 
 
-async def test_an_attempt_that_takes_too_long_is_stopped_and_counts_as_failed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_attempt_that_takes_too_long_is_stopped_and_counts_as_failed(aflow, conn):
     stopped = []
 
     @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE), timeout=timedelta(milliseconds=20))
@@ -383,9 +367,7 @@ async def test_an_attempt_that_takes_too_long_is_stopped_and_counts_as_failed(
     assert steps(conn, run.key) == [("endless", "failed", 2)]
 
 
-def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(flow, conn):
     release = threading.Event()
 
     @step(retries=1)
@@ -409,8 +391,8 @@ def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(
 
 
 async def test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_is_under_the_same_key(
-    aflow: AsyncHarness,
-) -> None:
+    aflow,
+):
     bodies: list[tuple[str, str]] = []
     hanging = asyncio.Event()
 
@@ -437,8 +419,8 @@ async def test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_i
 
 
 async def test_the_key_of_a_call_is_equal_on_every_attempt_and_different_for_every_call(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     keys: dict[int, list[str]] = {}
 
     @step(retries=Retries(max_attempts=3, first_delay=AT_ONCE))
@@ -469,7 +451,7 @@ async def test_the_key_of_a_call_is_equal_on_every_attempt_and_different_for_eve
     assert (uuid.UUID(root).version, name, n) == (7, "act", "1")
 
 
-async def test_keys_of_a_continued_run_carry_its_generation(aflow: AsyncHarness) -> None:
+async def test_keys_of_a_continued_run_carry_its_generation(aflow):
     keys = []
 
     @step
@@ -488,8 +470,8 @@ async def test_keys_of_a_continued_run_carry_its_generation(aflow: AsyncHarness)
 
 
 async def test_a_step_that_nobody_waits_for_any_more_is_stopped_and_its_late_result_ignored(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     stopped = []
     started = asyncio.Event()
 
@@ -522,9 +504,7 @@ async def test_a_step_that_nobody_waits_for_any_more_is_stopped_and_its_late_res
     assert steps(conn, run.key) == [("slow", "abandoned", 1), ("after", "completed", 1)]
 
 
-async def test_the_next_attempt_learns_what_the_last_one_said_of_its_progress(
-    aflow: AsyncHarness,
-) -> None:
+async def test_the_next_attempt_learns_what_the_last_one_said_of_its_progress(aflow):
     learned = []
 
     @step(retries=Retries(max_attempts=3, first_delay=AT_ONCE))
@@ -565,21 +545,17 @@ async def crash_in_the_middle_of_a_body(
     return learned, run
 
 
-async def test_a_read_knows_its_progress_after_a_crash(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_read_knows_its_progress_after_a_crash(aflow, conn):
     learned, _ = await crash_in_the_middle_of_a_body(aflow, conn, read)
     assert learned == [None, "halfway"]
 
 
-async def test_a_step_knows_its_progress_after_a_crash(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_step_knows_its_progress_after_a_crash(aflow, conn):
     learned, _ = await crash_in_the_middle_of_a_body(aflow, conn, step)
     assert learned == [None, "halfway"]
 
 
-async def test_the_last_heartbeat_before_a_worker_ends_is_not_lost(aflow: AsyncHarness) -> None:
+async def test_the_last_heartbeat_before_a_worker_ends_is_not_lost(aflow):
     learned, told = [], asyncio.Event()
 
     @read
@@ -597,16 +573,14 @@ async def test_the_last_heartbeat_before_a_worker_ends_is_not_lost(aflow: AsyncH
 
 
 @pytest.mark.full
-async def test_heartbeats_are_forgotten_with_their_run_though_a_worker_crashed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_heartbeats_are_forgotten_with_their_run_though_a_worker_crashed(aflow, conn):
     _, run = await crash_in_the_middle_of_a_body(aflow, conn, read)
     await run.send(go, 1)
     assert await run.result(SOON) == 1
     assert count(conn, "pgflow.step_beat") == 0
 
 
-def test_a_heartbeat_works_from_a_thread(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_heartbeat_works_from_a_thread(flow, conn):
     @step(retries=1)
     def long() -> bool:
         for row in range(5):
@@ -620,7 +594,7 @@ def test_a_heartbeat_works_from_a_thread(flow: Harness, conn: psycopg.Connection
     assert result_of(flow, calling_sync(long))
 
 
-async def test_details_of_a_heartbeat_must_be_small_and_storable(aflow: AsyncHarness) -> None:
+async def test_details_of_a_heartbeat_must_be_small_and_storable(aflow):
     @step(retries=1)
     async def chatty() -> list[str]:
         said = []
@@ -669,7 +643,7 @@ async def send_parcel(values: Values) -> Values:
 
 
 @pytest.mark.full
-async def test_annotated_values_come_back_as_what_they_were(aflow: AsyncHarness) -> None:
+async def test_annotated_values_come_back_as_what_they_were(aflow):
     aflow.include(send_parcel)
     basket = Basket(
         lines=[Line("a", Decimal("1.10"))], at=datetime(2031, 2, 3, tzinfo=UTC), by=uuid.UUID(int=7)
@@ -686,7 +660,7 @@ class Blob:
     data: bytes
 
 
-async def test_bytes_come_back_from_a_step_as_fields_too(aflow: AsyncHarness) -> None:
+async def test_bytes_come_back_from_a_step_as_fields_too(aflow):
     @step
     async def load() -> list[tuple[bytes, Blob]]:
         return [(b"\x00\xff", Blob(b"\xfe"))]
@@ -698,7 +672,7 @@ async def test_bytes_come_back_from_a_step_as_fields_too(aflow: AsyncHarness) ->
     assert await result_of(aflow, order) == [(b"\x00\xff", Blob(b"\xfe"))]
 
 
-async def test_bytes_can_be_the_input_of_a_workflow(aflow: AsyncHarness) -> None:
+async def test_bytes_can_be_the_input_of_a_workflow(aflow):
     @workflow
     async def keep(data: bytes) -> bytes:
         return data
@@ -707,7 +681,7 @@ async def test_bytes_can_be_the_input_of_a_workflow(aflow: AsyncHarness) -> None
 
 
 @pytest.mark.full
-async def test_the_first_run_sees_what_a_replay_will_see(aflow: AsyncHarness) -> None:
+async def test_the_first_run_sees_what_a_replay_will_see(aflow):
     seen = []
 
     @step
@@ -727,7 +701,7 @@ async def test_the_first_run_sees_what_a_replay_will_see(aflow: AsyncHarness) ->
 
 
 @pytest.mark.full
-async def test_none_false_and_empty_results_count_as_recorded(aflow: AsyncHarness) -> None:
+async def test_none_false_and_empty_results_count_as_recorded(aflow):
     bodies = []
 
     @step
@@ -759,7 +733,7 @@ UNSTORABLE: dict[str, Any] = {
     pgflow.step, pgflow.read, pgflow.decisions.decision, pgflow.transaction, pgflow.effects.effect,
     workflow,
 ])  # fmt: skip
-def test_an_option_that_a_decorator_has_not_is_refused_where_it_is_written(declare: Any) -> None:
+def test_an_option_that_a_decorator_has_not_is_refused_where_it_is_written(declare):
     with pytest.raises(TypeError, match=rf"{declare.__name__}\(\) .*'retires'"):
         declare(retires=5)
 
@@ -779,9 +753,7 @@ async def caught(aflow: AsyncHarness, error: type[Exception], step: Any, *args: 
 
 
 @pytest.mark.parametrize("value", UNSTORABLE.values(), ids=UNSTORABLE)
-async def test_a_result_that_cannot_be_stored_is_a_typed_error_in_the_workflow(
-    aflow: AsyncHarness, value: Any
-) -> None:
+async def test_a_result_that_cannot_be_stored_is_a_typed_error_in_the_workflow(aflow, value):
     @step(retries=1)
     async def produce() -> Any:
         return value
@@ -789,7 +761,7 @@ async def test_a_result_that_cannot_be_stored_is_a_typed_error_in_the_workflow(
     assert "the result of step produce" in await caught(aflow, NotStorable, produce)
 
 
-async def test_a_result_that_cannot_be_stored_is_not_tried_for_ever(aflow: AsyncHarness) -> None:
+async def test_a_result_that_cannot_be_stored_is_not_tried_for_ever(aflow):
     bodies = []
 
     @step(retries=Retries(max_attempts=3, first_delay=AT_ONCE))
@@ -803,9 +775,7 @@ async def test_a_result_that_cannot_be_stored_is_not_tried_for_ever(aflow: Async
     assert len(bodies) <= 3
 
 
-async def test_a_result_that_does_not_fit_the_annotation_is_a_typed_error_in_the_workflow(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_result_that_does_not_fit_the_annotation_is_a_typed_error_in_the_workflow(aflow):
     @step
     async def produce() -> int:
         return "seven"  # type: ignore[return-value]
@@ -829,7 +799,7 @@ HOSTILE_ERRORS = {
 
 
 @pytest.mark.parametrize("error", HOSTILE_ERRORS.values(), ids=HOSTILE_ERRORS)
-async def test_any_error_of_a_step_can_be_recorded(aflow: AsyncHarness, error: Exception) -> None:
+async def test_any_error_of_a_step_can_be_recorded(aflow, error):
     @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
     async def hostile() -> None:
         raise error
@@ -846,7 +816,7 @@ async def test_any_error_of_a_step_can_be_recorded(aflow: AsyncHarness, error: E
 
 
 @pytest.mark.parametrize("where", ["arguments", "fields"])
-async def test_an_error_of_any_size_can_be_recorded(aflow: AsyncHarness, where: str) -> None:
+async def test_an_error_of_any_size_can_be_recorded(aflow, where):
     @step(retries=1)
     async def verbose() -> None:
         error = ValueError(*["x" * 60_000] * 30) if where == "arguments" else ValueError("x")
@@ -859,9 +829,7 @@ async def test_an_error_of_any_size_can_be_recorded(aflow: AsyncHarness, where: 
     assert isinstance(failed.value.__cause__, ValueError)
 
 
-async def test_an_argument_that_cannot_be_compared_later_is_refused_at_the_call(
-    aflow: AsyncHarness,
-) -> None:
+async def test_an_argument_that_cannot_be_compared_later_is_refused_at_the_call(aflow):
     @step
     async def take(thing: Any) -> None: ...
 
@@ -869,9 +837,7 @@ async def test_an_argument_that_cannot_be_compared_later_is_refused_at_the_call(
 
 
 @pytest.mark.full
-async def test_a_call_that_was_refused_is_not_made_after_a_crash_either(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_call_that_was_refused_is_not_made_after_a_crash_either(aflow):
     bodies = []
 
     @step
@@ -898,9 +864,7 @@ class Opaque:
     """Nothing that pydantic could store."""
 
 
-def test_an_annotation_that_cannot_be_stored_is_refused_and_starts_nothing(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_an_annotation_that_cannot_be_stored_is_refused_and_starts_nothing(flow, conn):
     @workflow
     async def opaque_input(thing: Opaque) -> None: ...
 
@@ -910,9 +874,7 @@ def test_an_annotation_that_cannot_be_stored_is_refused_and_starts_nothing(
     assert count(conn, "pgflow.run") == 0
 
 
-async def test_a_step_whose_result_cannot_be_stored_fails_with_a_definition_error(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_step_whose_result_cannot_be_stored_fails_with_a_definition_error(aflow):
     @step(retries=1)
     async def opaque() -> Opaque:
         return Opaque()
@@ -921,9 +883,7 @@ async def test_a_step_whose_result_cannot_be_stored_fails_with_a_definition_erro
 
 
 @pytest.mark.full
-def test_a_workflow_whose_result_cannot_be_stored_harms_no_other(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_workflow_whose_result_cannot_be_stored_harms_no_other(dsn, conn, monkeypatch):
     @workflow(name="opaque_result")
     async def opaque_result() -> Opaque:
         return Opaque()
@@ -954,7 +914,7 @@ def test_a_workflow_whose_result_cannot_be_stored_harms_no_other(
         )
 
 
-def test_a_start_that_raises_has_started_nothing(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_start_that_raises_has_started_nothing(dsn, conn):
     @workflow
     async def opaque_result() -> Opaque:
         return Opaque()
@@ -984,7 +944,7 @@ def write_sync(conn: psycopg.Connection[Any]) -> int:
     return 1
 
 
-def test_outside_a_workflow_reads_and_steps_are_plain_functions_in_both_colours() -> None:
+def test_outside_a_workflow_reads_and_steps_are_plain_functions_in_both_colours():
     async def main() -> list[int]:
         return [await add(1, 2), await add.aio(1, 2), await add_sync.aio(1, 2), add_sync(1, 2)]
 
@@ -992,9 +952,7 @@ def test_outside_a_workflow_reads_and_steps_are_plain_functions_in_both_colours(
     assert [add_sync(1, 2), add_sync.sync(1, 2), add.sync(1, 2), add_sync.fn(1, 2)] == [3, 3, 3, 3]
 
 
-def test_in_the_body_of_a_step_other_steps_are_plain_functions(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_in_the_body_of_a_step_other_steps_are_plain_functions(flow, conn):
     @step
     async def outer() -> int:
         return await add(1, 2) + await add_sync.aio(3, 4)
@@ -1022,15 +980,13 @@ OUTSIDE: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("what", OUTSIDE)
-def test_what_only_a_run_can_do_is_refused_outside_by_name(what: str) -> None:
+def test_what_only_a_run_can_do_is_refused_outside_by_name(what):
     with pytest.raises(NotInRunError) as refused:
         OUTSIDE[what]()
     assert what in str(refused.value)
 
 
-async def test_a_transaction_or_a_wait_in_the_body_of_a_step_is_refused_by_name(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_transaction_or_a_wait_in_the_body_of_a_step_is_refused_by_name(aflow):
     @step(retries=1)
     async def confused() -> list[str]:
         said = []
@@ -1060,7 +1016,7 @@ def collect(*calls: Callable[[], Any]) -> list[str]:
 async def child() -> None: ...
 
 
-def test_the_wrong_colour_in_an_async_workflow_names_its_twin(flow: Harness) -> None:
+def test_the_wrong_colour_in_an_async_workflow_names_its_twin(flow):
     @workflow
     async def asynchronous() -> list[str]:
         return collect(
@@ -1081,7 +1037,7 @@ def test_the_wrong_colour_in_an_async_workflow_names_its_twin(flow: Harness) -> 
     assert [twin in text for twin, text in zip(twins, said, strict=True)] == [True] * 7
 
 
-def test_the_wrong_colour_in_a_sync_workflow_names_its_twin(flow: Harness) -> None:
+def test_the_wrong_colour_in_a_sync_workflow_names_its_twin(flow):
     @workflow
     def synchronous() -> list[str]:
         return collect(lambda: add.aio(1, 2), lambda: add(1, 2), lambda: add_sync.aio(1, 2))
@@ -1093,7 +1049,7 @@ def test_the_wrong_colour_in_a_sync_workflow_names_its_twin(flow: Harness) -> No
     ] == [True] * 3
 
 
-def test_what_waits_in_the_wrong_colour_is_refused_when_it_is_called(flow: Harness) -> None:
+def test_what_waits_in_the_wrong_colour_is_refused_when_it_is_called(flow):
     @workflow
     def synchronous() -> list[str]:
         return collect(
@@ -1108,9 +1064,7 @@ def test_what_waits_in_the_wrong_colour_is_refused_when_it_is_called(flow: Harne
     assert [twin in text for twin, text in zip(twins, said, strict=True)] == [True] * 4
 
 
-async def test_workflow_code_cannot_reach_the_world_and_is_told_which_decorator_can(
-    aflow: AsyncHarness, dsn: str
-) -> None:
+async def test_workflow_code_cannot_reach_the_world_and_is_told_which_decorator_can(aflow, dsn):
     @workflow
     async def reckless() -> list[str]:
         said = []
@@ -1131,7 +1085,7 @@ async def test_workflow_code_cannot_reach_the_world_and_is_told_which_decorator_
     assert all("@pgflow.step" in text for text in said)
 
 
-def test_a_step_whose_name_is_too_long_is_refused() -> None:
+def test_a_step_whose_name_is_too_long_is_refused():
     for name in ("s" * 256, "ä" * 128, "nul \0"):
         with pytest.raises(DefinitionError, match="255 bytes"):
             step(name=name)(add.fn)
@@ -1176,7 +1130,7 @@ async def call_by_long_names(aflow: AsyncHarness) -> tuple[str, list[str]]:
 
 
 @pytest.mark.full
-async def test_a_long_name_is_recorded_whole(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_long_name_is_recorded_whole(aflow, conn):
     key, keys = await call_by_long_names(aflow)
     called = conn.execute(
         "select step, idempotency_key from pgflow.steps where key = %s order by call", (key,)
@@ -1186,7 +1140,7 @@ async def test_a_long_name_is_recorded_whole(aflow: AsyncHarness, conn: psycopg.
     assert keys == [called[0][1], *(key for _, key in called), owned]
 
 
-async def test_a_long_name_stands_in_keys_by_its_beginning_and_a_hash(aflow: AsyncHarness) -> None:
+async def test_a_long_name_stands_in_keys_by_its_beginning_and_a_hash(aflow):
     """Counterparties that deduplicate by key take some 255 characters. Two long names that begin
     alike have different keys.
     """
@@ -1196,14 +1150,14 @@ async def test_a_long_name_stands_in_keys_by_its_beginning_and_a_hash(aflow: Asy
     assert [key.rpartition("/")[2] for key in keys] == ["1", "1", "1", "1", "2", "3"]
 
 
-def test_annotations_that_name_nothing_are_refused_with_the_place() -> None:
+def test_annotations_that_name_nothing_are_refused_with_the_place():
     def odd(x: NoSuchThing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(DefinitionError, match=r"odd \(.*test_steps\.py:\d+\)"):
         _ = step(odd).hints
 
 
-def test_what_a_decorator_makes_looks_like_its_function_to_other_libraries() -> None:
+def test_what_a_decorator_makes_looks_like_its_function_to_other_libraries():
     async def refund(order: str, cents: int = 100) -> Decimal:
         """Pay an amount back."""
         return Decimal(cents)

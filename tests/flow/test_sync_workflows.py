@@ -5,18 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 from records import HOUR, SOON, events, launch, recover, result_of, settle, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import Retries, RunFailed, RunStuck, Signal, read, step, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 
@@ -39,9 +34,7 @@ def total(numbers: list[int]) -> int:
     return result
 
 
-def test_steps_of_both_colours_are_called_one_after_the_other(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_steps_of_both_colours_are_called_one_after_the_other(flow, conn):
     @workflow
     def mixed() -> list[int]:
         return [add(1, 2), add.sync(3, 4), add_async.sync(5, 6)]
@@ -55,13 +48,11 @@ def test_steps_of_both_colours_are_called_one_after_the_other(
     ]
 
 
-async def test_a_sync_workflow_runs_in_an_async_app(aflow: AsyncHarness) -> None:
+async def test_a_sync_workflow_runs_in_an_async_app(aflow):
     assert await result_of(aflow, total, [1, 2, 3]) == 6
 
 
-def test_a_loop_that_a_framework_has_made_for_its_thread_is_closed_in_the_end(
-    flow: Harness,
-) -> None:
+def test_a_loop_that_a_framework_has_made_for_its_thread_is_closed_in_the_end(flow):
     loops = []
 
     @workflow
@@ -79,13 +70,13 @@ def test_a_loop_that_a_framework_has_made_for_its_thread_is_closed_in_the_end(
 
 
 @pytest.mark.full
-def test_more_of_them_than_there_are_threads_come_to_their_end(flow: Harness) -> None:
+def test_more_of_them_than_there_are_threads_come_to_their_end(flow):
     flow.include(total)
     runs = [flow.start(total, [n, n]) for n in range(60)]
     assert [run.result(SOON) for run in runs] == [2 * n for n in range(60)]
 
 
-def test_after_a_crash_recorded_steps_are_not_run_again(flow: Harness) -> None:
+def test_after_a_crash_recorded_steps_are_not_run_again(flow):
     bodies = []
     hanging, release = threading.Event(), threading.Event()
 
@@ -110,9 +101,7 @@ def test_after_a_crash_recorded_steps_are_not_run_again(flow: Harness) -> None:
 
 
 @pytest.mark.full
-def test_it_parks_wakes_and_parks_again_in_the_middle_of_ordinary_code(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_it_parks_wakes_and_parks_again_in_the_middle_of_ordinary_code(flow, conn):
     @workflow
     def patient() -> list[int]:
         heard = []
@@ -139,7 +128,7 @@ def test_it_parks_wakes_and_parks_again_in_the_middle_of_ordinary_code(
 
 
 @pytest.mark.full
-def test_an_error_of_a_step_can_be_caught_and_an_error_of_its_own_fails_it(flow: Harness) -> None:
+def test_an_error_of_a_step_can_be_caught_and_an_error_of_its_own_fails_it(flow):
     @step(retries=Retries(max_attempts=2, first_delay=timedelta(milliseconds=1)))
     def fails() -> None:
         raise LookupError("nothing there")
@@ -161,7 +150,7 @@ def test_an_error_of_a_step_can_be_caught_and_an_error_of_its_own_fails_it(flow:
 
 
 @pytest.mark.full
-def test_what_is_said_and_asked_is_plain_calls(flow: Harness) -> None:
+def test_what_is_said_and_asked_is_plain_calls(flow):
     seen = []
 
     @workflow
@@ -183,9 +172,7 @@ def test_what_is_said_and_asked_is_plain_calls(flow: Harness) -> None:
 
 
 @pytest.mark.full
-def test_one_that_changed_is_stuck_and_says_where_it_stands(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_one_that_changed_is_stuck_and_says_where_it_stands(flow, conn):
     first_version = [True]
 
     @workflow
@@ -205,7 +192,7 @@ def test_one_that_changed_is_stuck_and_says_where_it_stands(
     assert any("test_sync_workflows.py" in line for line in detail["where"])
 
 
-def test_a_step_that_blocks_does_not_hold_up_other_runs(flow: Harness) -> None:
+def test_a_step_that_blocks_does_not_hold_up_other_runs(flow):
     release = threading.Event()
 
     @read
@@ -227,7 +214,7 @@ def test_a_step_that_blocks_does_not_hold_up_other_runs(flow: Harness) -> None:
 
 
 @pytest.mark.full
-def test_a_run_whose_code_is_taken_apart_leaves_no_thread_behind(flow: Harness) -> None:
+def test_a_run_whose_code_is_taken_apart_leaves_no_thread_behind(flow):
     cleaned = []
 
     @workflow
@@ -250,7 +237,7 @@ def test_a_run_whose_code_is_taken_apart_leaves_no_thread_behind(flow: Harness) 
     assert [run.result(SOON) for run in runs] == [1] * 5
 
 
-def test_code_that_catches_everything_can_still_be_parked_and_goes_on(flow: Harness) -> None:
+def test_code_that_catches_everything_can_still_be_parked_and_goes_on(flow):
     @workflow
     def greedy() -> str:
         tries = 0

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
 from records import HOUR, SOON, events, launch, recover, result_of, run_row, settle, steps
 
 import pgflow
 from pgflow import InvalidArgument, Signal, step, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 
@@ -25,9 +21,7 @@ async def echo(value: str) -> str:
 
 
 @pytest.mark.full
-async def test_a_sleep_ends_at_its_time_and_not_before(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_sleep_ends_at_its_time_and_not_before(aflow, conn):
     @workflow
     async def sleepy() -> str:
         await pgflow.sleep(HOUR)
@@ -47,9 +41,7 @@ async def test_a_sleep_ends_at_its_time_and_not_before(
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_sleep_has_a_name_that_a_run_may_lack_which_sleeps_already(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+def test_a_sleep_has_a_name_that_a_run_may_lack_which_sleeps_already(flow, conn, colour):
     names: list[str | None] = [None]
 
     @workflow
@@ -78,7 +70,7 @@ def test_a_sleep_has_a_name_that_a_run_may_lack_which_sleeps_already(
         pgflow._flow.timers._checked("")
 
 
-async def test_a_named_sleep_is_cancelled_as_any_other(aflow: AsyncHarness) -> None:
+async def test_a_named_sleep_is_cancelled_as_any_other(aflow):
     @workflow
     async def impatient() -> str:
         try:
@@ -96,7 +88,7 @@ async def test_a_named_sleep_is_cancelled_as_any_other(aflow: AsyncHarness) -> N
 
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_after_a_crash_only_the_remainder_of_a_sleep_is_slept(flow: Harness, colour: str) -> None:
+def test_after_a_crash_only_the_remainder_of_a_sleep_is_slept(flow, colour):
     @workflow
     async def sleepy() -> str:
         text = await echo("slept")
@@ -122,7 +114,7 @@ def test_after_a_crash_only_the_remainder_of_a_sleep_is_slept(flow: Harness, col
 
 
 @pytest.mark.full
-async def test_asyncio_sleep_is_durable_too(aflow: AsyncHarness) -> None:
+async def test_asyncio_sleep_is_durable_too(aflow):
     @workflow
     async def sleepy() -> str:
         return await asyncio.sleep(3600, "awake")
@@ -133,7 +125,7 @@ async def test_asyncio_sleep_is_durable_too(aflow: AsyncHarness) -> None:
     assert await run.result(SOON) == "awake"
 
 
-async def test_short_sleeps_need_no_help(aflow: AsyncHarness) -> None:
+async def test_short_sleeps_need_no_help(aflow):
     @workflow
     async def doze() -> None:
         await pgflow.sleep(0.05)
@@ -143,7 +135,7 @@ async def test_short_sleeps_need_no_help(aflow: AsyncHarness) -> None:
     await result_of(aflow, doze)
 
 
-async def test_many_sleeps_end_in_the_order_of_their_times(aflow: AsyncHarness) -> None:
+async def test_many_sleeps_end_in_the_order_of_their_times(aflow):
     @workflow
     async def sleepers() -> list[int]:
         woken = []
@@ -164,7 +156,7 @@ BAD_DELAYS = [-1, timedelta(seconds=-1), float("nan"), float("inf"), timedelta(d
 
 
 @pytest.mark.parametrize("delay", BAD_DELAYS)
-def test_delays_that_are_none_are_refused(flow: Harness, delay: Any) -> None:
+def test_delays_that_are_none_are_refused(flow, delay):
     @workflow
     async def odd() -> str:
         try:
@@ -177,9 +169,7 @@ def test_delays_that_are_none_are_refused(flow: Harness, delay: Any) -> None:
 
 
 @pytest.mark.full
-async def test_a_timeout_around_a_step_ends_it_durably(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_timeout_around_a_step_ends_it_durably(aflow, conn):
     started = asyncio.Event()
     bodies = []
 
@@ -210,9 +200,7 @@ async def test_a_timeout_around_a_step_ends_it_durably(
     assert steps(conn, run.key) == [("endless", "abandoned", 1), ("echo", "completed", 1)]
 
 
-async def test_a_timeout_that_is_not_reached_leaves_nothing_to_wait_for(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_timeout_that_is_not_reached_leaves_nothing_to_wait_for(aflow, conn):
     @workflow
     async def quick() -> str:
         async with asyncio.timeout(3600):
@@ -226,9 +214,7 @@ async def test_a_timeout_that_is_not_reached_leaves_nothing_to_wait_for(
 
 
 @pytest.mark.full
-async def test_a_timeout_goes_on_over_a_crash_and_ends_waits_of_every_kind(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_timeout_goes_on_over_a_crash_and_ends_waits_of_every_kind(aflow):
     @workflow
     async def never() -> None:
         await go.wait()
@@ -261,7 +247,7 @@ async def test_a_timeout_goes_on_over_a_crash_and_ends_waits_of_every_kind(
     assert [await run.result(SOON) for run in runs] == [f"{kind} took too long" for kind in kinds]
 
 
-async def test_the_inner_of_two_timeouts_fires_first(aflow: AsyncHarness) -> None:
+async def test_the_inner_of_two_timeouts_fires_first(aflow):
     @workflow
     async def nested() -> list[str]:
         said = []
@@ -285,7 +271,7 @@ async def test_the_inner_of_two_timeouts_fires_first(aflow: AsyncHarness) -> Non
 
 
 @pytest.mark.full
-async def test_a_deadline_that_is_over_already_is_a_timeout_at_once(aflow: AsyncHarness) -> None:
+async def test_a_deadline_that_is_over_already_is_a_timeout_at_once(aflow):
     @workflow
     async def late() -> str:
         try:
@@ -299,9 +285,7 @@ async def test_a_deadline_that_is_over_already_is_a_timeout_at_once(aflow: Async
 
 
 @pytest.mark.full
-async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_replay(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_replay(aflow, conn):
     seen: list[list[datetime]] = []
 
     @workflow
@@ -334,9 +318,7 @@ async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_rep
 
 
 @pytest.mark.full
-async def test_chance_is_the_same_on_replay_and_different_for_every_run_and_generation(
-    aflow: AsyncHarness,
-) -> None:
+async def test_chance_is_the_same_on_replay_and_different_for_every_run_and_generation(aflow):
     seen: dict[tuple[str, int], set[tuple[Any, ...]]] = {}
 
     @workflow

@@ -28,7 +28,7 @@ end"""
 ANSWER = "select pgflow.answer_gate(gate, %s, by => %s, reason => %s) from pgflow.gates"
 
 
-def test_a_gate_waits_for_its_quorum(conn: Conn) -> None:
+def test_a_gate_waits_for_its_quorum(conn):
     make(conn, "w(n int, q int)", REFUND)
     begin(conn, n=3, q=2)
     work(conn)
@@ -49,7 +49,7 @@ def test_a_gate_waits_for_its_quorum(conn: Conn) -> None:
     }  # fmt: skip
 
 
-def test_a_gate_may_be_rejected(conn: Conn) -> None:
+def test_a_gate_may_be_rejected(conn):
     make(conn, "w(n int, q int)", REFUND)
     begin(conn, n=3, q=1)
     work(conn)
@@ -59,7 +59,7 @@ def test_a_gate_may_be_rejected(conn: Conn) -> None:
     assert (status, output["verdict"], output["reason"]) == ("completed", "reject", "too much")
 
 
-def test_a_run_that_is_cancelled_closes_its_gate(conn: Conn) -> None:
+def test_a_run_that_is_cancelled_closes_its_gate(conn):
     make(conn, "w(n int, q int)", REFUND)
     begin(conn, n=3, q=1)
     work(conn)
@@ -69,7 +69,7 @@ def test_a_run_that_is_cancelled_closes_its_gate(conn: Conn) -> None:
     assert rows(conn, "select gate from pgflow.gates") == []
 
 
-def test_each_fork_asks_at_a_gate_of_its_own(conn: Conn) -> None:
+def test_each_fork_asks_at_a_gate_of_its_own(conn):
     make(conn, "w(n int, q int)", REFUND)
     begin(conn, n=3, q=1)
     work(conn)
@@ -91,7 +91,7 @@ def test_each_fork_asks_at_a_gate_of_its_own(conn: Conn) -> None:
             assert ended(conn, key)[1]["verdict"] == "approve"
 
 
-def test_terms_that_no_gate_can_have_fail_the_run(conn: Conn) -> None:
+def test_terms_that_no_gate_can_have_fail_the_run(conn):
     make(conn, "w(n int, q int)", REFUND)
     begin(conn, n=3, q=0)
     work(conn)
@@ -117,7 +117,7 @@ def go(conn: Conn, key: str) -> None:
     work(conn)
 
 
-def test_one_run_at_a_time_holds_a_lock(conn: Conn) -> None:
+def test_one_run_at_a_time_holds_a_lock(conn):
     make(conn, "w(n int)", EXCLUSIVE)
     for key in ("k1", "k2", "k3"):
         begin(conn, key=key, n=7)
@@ -134,7 +134,7 @@ def test_one_run_at_a_time_holds_a_lock(conn: Conn) -> None:
     assert rows(conn, "select key from pgflow.locks") == []
 
 
-def test_a_lock_that_is_taken_away_ends_the_block(conn: Conn) -> None:
+def test_a_lock_that_is_taken_away_ends_the_block(conn):
     make(conn, "w(n int)", EXCLUSIVE)
     begin(conn, key="k1", n=7)
     begin(conn, key="k2", n=7)
@@ -148,7 +148,7 @@ def test_a_lock_that_is_taken_away_ends_the_block(conn: Conn) -> None:
     ]  # fmt: skip
 
 
-def test_a_step_does_not_commit_under_a_lock_that_is_lost(conn: Conn) -> None:
+def test_a_step_does_not_commit_under_a_lock_that_is_lost(conn):
     make(
         conn,
         "w()",
@@ -163,7 +163,7 @@ def test_a_step_does_not_commit_under_a_lock_that_is_lost(conn: Conn) -> None:
     assert "does not hold the lock any more" in message
 
 
-def test_a_lock_that_is_not_had_in_time_is_passed_over(conn: Conn) -> None:
+def test_a_lock_that_is_not_had_in_time_is_passed_over(conn):
     make(
         conn,
         "w()",
@@ -182,7 +182,7 @@ def test_a_lock_that_is_not_had_in_time_is_passed_over(conn: Conn) -> None:
     assert (ended(conn, "k1")[1], ended(conn, "k2")[1], marks(conn)) == ("busy", "done", ["a"])
 
 
-def test_runs_that_wait_for_each_other_are_found(conn: Conn) -> None:
+def test_runs_that_wait_for_each_other_are_found(conn):
     make(
         conn,
         "w(first text, second text)",
@@ -206,7 +206,7 @@ def test_runs_that_wait_for_each_other_are_found(conn: Conn) -> None:
 @pytest.mark.parametrize(
     "ending", ["pgflow.cancel_run('k1', 'no')", "pgflow.cancel_run('k1', 'no', force => true)"]
 )
-def test_a_run_that_is_cancelled_gives_its_lock_back(conn: Conn, ending: str) -> None:
+def test_a_run_that_is_cancelled_gives_its_lock_back(conn, ending):
     make(conn, "w(n int)", EXCLUSIVE)
     begin(conn, key="k1", n=7)
     begin(conn, key="k2", n=7)
@@ -217,7 +217,7 @@ def test_a_run_that_is_cancelled_gives_its_lock_back(conn: Conn, ending: str) ->
     assert one(conn, "select holder from pgflow.locks") == "k2"
 
 
-def test_a_lock_goes_on_with_a_run_that_is_rewound(conn: Conn) -> None:
+def test_a_lock_goes_on_with_a_run_that_is_rewound(conn):
     make(conn, "w(n int)", EXCLUSIVE)
     begin(conn, n=7)
     work(conn)
@@ -238,7 +238,7 @@ begin
 end"""
 
 
-def test_an_event_that_fits_brings_a_run_on(conn: Conn) -> None:
+def test_an_event_that_fits_brings_a_run_on(conn):
     make(conn, "w(n int)", PAID)
     begin(conn, n=7)
     work(conn)
@@ -250,7 +250,7 @@ def test_an_event_that_fits_brings_a_run_on(conn: Conn) -> None:
     assert (*ended(conn), marks(conn)) == ("completed", "p2", None, ["a", "6"])
 
 
-def test_a_wait_for_an_event_that_is_over_is_forgotten(conn: Conn) -> None:
+def test_a_wait_for_an_event_that_is_over_is_forgotten(conn):
     make(
         conn,
         "w(n int)",
@@ -270,7 +270,7 @@ def test_a_wait_for_an_event_that_is_over_is_forgotten(conn: Conn) -> None:
     assert one(conn, "select count(*) from pgflow.event_wait") == 0
 
 
-def test_a_published_event_names_its_run(conn: Conn) -> None:
+def test_a_published_event_names_its_run(conn):
     flowkit.run(conn, "begin publish jsonb_build_object('n', 1) to 'orders' key 'o1'; end")
     assert rows(
         conn,
@@ -289,7 +289,7 @@ exception when others then
 end"""
 
 
-def test_a_budget_decides_before_it_is_spent(conn: Conn) -> None:
+def test_a_budget_decides_before_it_is_spent(conn):
     make(conn, "w()", BUYS)
     conn.execute("select pgflow.set_pool('p', '{\"usd\": 5}')")
     conn.execute("select pgflow.start_run('w', '{}', key => 'k', pool => 'p')")
@@ -315,14 +315,12 @@ def test_a_budget_decides_before_it_is_spent(conn: Conn) -> None:
         ("set state '[]'::jsonb", "the state of a run is an object"),
     ],
 )
-def test_what_cannot_be_asked_for_fails_the_run_alone(
-    conn: Conn, statement: str, message: str
-) -> None:
+def test_what_cannot_be_asked_for_fails_the_run_alone(conn, statement, message):
     status, _, said = flowkit.run(conn, f"begin {statement}; end")
     assert (status, message in said) == ("failed", True), said
 
 
-def test_the_longest_terms_of_a_gate_wait(conn: Conn) -> None:
+def test_the_longest_terms_of_a_gate_wait(conn):
     make(conn, "w()", f"""begin ask "{"g" * 150}"() timeout '5000 years'; end""")
     begin(conn)
     work(conn)

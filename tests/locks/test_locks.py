@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,9 +13,6 @@ from records import HOUR, SOON, count, events, launch, recover, result_of, settl
 import pgflow
 from pgflow import Signal, step, transaction, workflow
 from pgflow.errors import LockLost, LockRefused
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", str)
 
@@ -44,8 +41,8 @@ def holders(conn: psycopg.Connection[Any]) -> list[tuple[str, str]]:
 
 
 async def test_a_lock_that_is_free_is_won_at_once_and_given_back_at_the_end_of_its_block(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     run = await launch(aflow, pass_through, "a")
     assert await run.result(SOON) == 1
     assert holders(conn) == []
@@ -58,9 +55,7 @@ async def test_a_lock_that_is_free_is_won_at_once_and_given_back_at_the_end_of_i
 
 
 @pytest.mark.full
-async def test_a_run_that_waits_is_parked_and_goes_on_when_the_lock_is_given_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_waits_is_parked_and_goes_on_when_the_lock_is_given_back(aflow, conn):
     first = await settle(aflow, hold.options(key="first"), "a", beside=[pass_through])
     second = await settle(aflow, pass_through.options(key="second"), "a")
     assert await second.status() == "waiting"
@@ -77,9 +72,7 @@ async def test_a_run_that_waits_is_parked_and_goes_on_when_the_lock_is_given_bac
 
 
 @pytest.mark.full
-async def test_the_queue_of_a_lock_is_served_in_the_order_in_which_runs_asked(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_queue_of_a_lock_is_served_in_the_order_in_which_runs_asked(aflow, conn):
     first = await settle(aflow, hold, "a", beside=[pass_through])
     waiting = []
     for _ in range(5):
@@ -91,8 +84,8 @@ async def test_the_queue_of_a_lock_is_served_in_the_order_in_which_runs_asked(
 
 @pytest.mark.full
 async def test_those_who_share_a_lock_hold_it_together_and_do_not_overtake_one_who_would_not(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     @workflow
     async def reader(key: str) -> int:
         async with pgflow.lock(key, shared=True) as fence:
@@ -124,9 +117,7 @@ async def test_those_who_share_a_lock_hold_it_together_and_do_not_overtake_one_w
 
 
 @pytest.mark.full
-async def test_a_crash_of_the_worker_gives_nothing_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_crash_of_the_worker_gives_nothing_back(aflow, conn):
     first = await settle(aflow, hold, "a", beside=[pass_through])
     second = await settle(aflow, pass_through, "a")
     await recover(aflow)
@@ -136,9 +127,7 @@ async def test_a_crash_of_the_worker_gives_nothing_back(
 
 
 @pytest.mark.full
-async def test_the_end_of_a_run_gives_its_locks_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_end_of_a_run_gives_its_locks_back(aflow, conn):
     @workflow
     async def leave_task_behind() -> None:
         async def inside() -> None:
@@ -157,9 +146,7 @@ async def test_the_end_of_a_run_gives_its_locks_back(
 
 @pytest.mark.full
 @pytest.mark.parametrize("force", [False, True])
-async def test_a_cancelled_run_gives_its_locks_back_and_leaves_the_queues(
-    aflow: AsyncHarness, conn: psycopg.Connection, force: bool
-) -> None:
+async def test_a_cancelled_run_gives_its_locks_back_and_leaves_the_queues(aflow, conn, force):
     first = await settle(aflow, hold.options(key="first"), "a", beside=[pass_through])
     second = await settle(aflow, hold.options(key="second"), "a")
     third = await settle(aflow, pass_through, "a")
@@ -176,9 +163,7 @@ async def test_a_cancelled_run_gives_its_locks_back_and_leaves_the_queues(
 
 
 @pytest.mark.full
-async def test_a_wait_for_a_lock_times_out_and_leaves_the_queue(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_wait_for_a_lock_times_out_and_leaves_the_queue(aflow, conn):
     @workflow
     async def impatient() -> str:
         try:
@@ -197,9 +182,7 @@ async def test_a_wait_for_a_lock_times_out_and_leaves_the_queue(
 
 
 @pytest.mark.full
-async def test_those_behind_one_that_gives_up_share_the_lock_at_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_those_behind_one_that_gives_up_share_the_lock_at_once(aflow, conn):
     @workflow
     async def share(timeout: int) -> str:
         try:
@@ -229,9 +212,7 @@ async def test_those_behind_one_that_gives_up_share_the_lock_at_once(
     assert await first.result(SOON) == "shared"
 
 
-async def test_a_lock_that_is_won_after_the_code_has_given_up_is_given_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_lock_that_is_won_after_the_code_has_given_up_is_given_back(aflow, conn):
     @workflow
     async def gives_up() -> str:
         try:
@@ -253,7 +234,7 @@ async def test_a_lock_that_is_won_after_the_code_has_given_up_is_given_back(
     assert await second.result(SOON) == "gave up"
 
 
-async def test_a_lock_is_taken_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_lock_is_taken_once(aflow, conn):
     @workflow
     async def twice() -> str:
         async with pgflow.lock("a"):
@@ -278,9 +259,7 @@ async def nested(outer: str, inner: str) -> str:
 
 
 @pytest.mark.full
-async def test_who_closes_a_circle_of_waits_is_refused_and_the_others_go_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_who_closes_a_circle_of_waits_is_refused_and_the_others_go_on(aflow, conn):
     aflow.include(nested)
     runs = [await aflow.start(nested, *pair) for pair in (("a", "b"), ("b", "c"), ("c", "a"))]
     await aflow.until_idle()
@@ -295,9 +274,7 @@ async def test_who_closes_a_circle_of_waits_is_refused_and_the_others_go_on(
 
 
 @pytest.mark.full
-async def test_a_task_beside_the_block_closes_no_circle(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_task_beside_the_block_closes_no_circle(aflow, conn):
     @workflow
     async def side_by_side() -> str:
         async def holds_a() -> None:
@@ -333,9 +310,7 @@ async def hold_for_an_hour() -> str:
 
 
 @pytest.mark.full
-async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_more(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_more(aflow, conn):
     first = await settle(aflow, hold_for_an_hour, beside=[pass_through])
     second = await settle(aflow, pass_through, "a")
     await aflow.skip(HOUR + timedelta(minutes=1))
@@ -347,8 +322,8 @@ async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_m
 
 
 async def test_a_holder_that_asks_when_its_time_is_over_is_told_though_nobody_has_swept(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     run = await settle(aflow, hold_for_an_hour)
     answer = """
         select s.is_lost, (s.units->0->>4)::json->>'lost'
@@ -366,7 +341,7 @@ async def test_a_holder_that_asks_when_its_time_is_over_is_told_though_nobody_ha
     await run.cancel()
 
 
-async def test_a_holder_within_its_time_keeps_it(aflow: AsyncHarness) -> None:
+async def test_a_holder_within_its_time_keeps_it(aflow):
     run = await settle(aflow, hold_for_an_hour)
     await aflow.skip(HOUR - timedelta(minutes=1))
     await run.send(go, "on")
@@ -374,9 +349,7 @@ async def test_a_holder_within_its_time_keeps_it(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_an_operator_takes_a_lock_away_and_it_is_recorded(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_operator_takes_a_lock_away_and_it_is_recorded(aflow, conn):
     @workflow
     async def long() -> str:
         try:
@@ -399,9 +372,7 @@ async def test_an_operator_takes_a_lock_away_and_it_is_recorded(
     assert conn.execute(broken).fetchall() == [("a", "first", "ann (postgres)", "it hangs")]
 
 
-async def test_a_step_is_not_begun_once_the_lock_is_lost(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_step_is_not_begun_once_the_lock_is_lost(aflow, conn):
     begun = []
 
     @step
@@ -427,9 +398,7 @@ async def test_a_step_is_not_begun_once_the_lock_is_lost(
 
 
 @pytest.mark.full
-async def test_a_child_is_not_begun_once_the_lock_is_lost_and_its_key_is_free(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_is_not_begun_once_the_lock_is_lost_and_its_key_is_free(aflow, conn):
     @step
     async def break_it() -> None:
         conn.execute("select pgflow.break_lock('a', 'it hangs')")
@@ -457,8 +426,8 @@ async def test_a_child_is_not_begun_once_the_lock_is_lost_and_its_key_is_free(
 
 @pytest.mark.full
 async def test_what_asks_a_pool_and_a_person_beside_a_block_asks_again_when_the_lock_is_lost(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     @step
     async def break_it() -> None:
         conn.execute("select pgflow.break_lock('a', 'it hangs')")
@@ -492,8 +461,8 @@ async def test_what_asks_a_pool_and_a_person_beside_a_block_asks_again_when_the_
 
 @pytest.mark.full
 async def test_a_costly_transaction_in_the_block_shows_its_fence_and_settles_its_budget(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     tries: list[str] = []
 
     @transaction
@@ -525,9 +494,7 @@ async def test_a_costly_transaction_in_the_block_shows_its_fence_and_settles_its
 
 
 @pytest.mark.full
-async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(aflow, conn):
     @workflow
     async def asks(by_hand: bool) -> Any:
         async with pgflow.lock("a"):
@@ -545,9 +512,7 @@ async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(
 
 
 @pytest.mark.full
-async def test_a_child_that_was_given_up_in_the_block_is_ended_though_the_lock_is_lost(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_was_given_up_in_the_block_is_ended_though_the_lock_is_lost(aflow, conn):
     @step
     async def break_it() -> None:
         conn.execute("select pgflow.break_lock('a', 'it hangs')")
@@ -587,9 +552,7 @@ async def go_round(n: int) -> list[int]:
 
 
 @pytest.mark.full
-async def test_the_next_generation_holds_the_locks_of_the_one_before(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_next_generation_holds_the_locks_of_the_one_before(aflow, conn):
     run = await settle(aflow, go_round.options(key="round"), 2, beside=[pass_through])
     other = await settle(aflow, pass_through, "a")
     assert holders(conn) == [("a", "round")]
@@ -599,8 +562,8 @@ async def test_the_next_generation_holds_the_locks_of_the_one_before(
 
 
 async def test_a_generation_that_shares_what_the_one_before_had_alone_gives_it_back_first(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     @workflow
     async def opens_up(n: int) -> int:
         async with pgflow.lock("a", shared=not n) as fence:
@@ -616,9 +579,7 @@ async def test_a_generation_that_shares_what_the_one_before_had_alone_gives_it_b
     assert await run.result(SOON) == 2
 
 
-async def test_a_generation_that_never_asks_for_its_lock_gives_it_back_at_its_end(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_generation_that_never_asks_for_its_lock_gives_it_back_at_its_end(aflow, conn):
     @workflow
     async def forgets(n: int) -> None:
         if n:
@@ -634,9 +595,7 @@ async def test_a_generation_that_never_asks_for_its_lock_gives_it_back_at_its_en
 
 
 @pytest.mark.full
-async def test_a_rewind_into_the_block_goes_on_holding_and_one_before_it_gives_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewind_into_the_block_goes_on_holding_and_one_before_it_gives_back(aflow, conn):
     run = await settle(aflow, hold.options(key="first"), "a")
     conn.execute("select pgflow.rewind_run('first', 1)")
     await aflow.until_idle()
@@ -648,9 +607,7 @@ async def test_a_rewind_into_the_block_goes_on_holding_and_one_before_it_gives_b
     assert await run.result(SOON) == 2
 
 
-async def test_a_rewind_or_a_fork_into_a_block_that_holds_nothing_names_where_to_cut(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewind_or_a_fork_into_a_block_that_holds_nothing_names_where_to_cut(aflow, conn):
     @workflow
     async def noted(ends: str) -> str:
         async with pgflow.lock("a"):
@@ -689,9 +646,7 @@ async def test_a_rewind_or_a_fork_into_a_block_that_holds_nothing_names_where_to
     assert await aflow.app.get("fourth", noted).result(SOON) == "kept"
 
 
-async def test_a_retry_of_a_step_that_failed_in_a_block_takes_the_lock_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_retry_of_a_step_that_failed_in_a_block_takes_the_lock_again(aflow, conn):
     broken = True
 
     @pgflow.read
@@ -733,7 +688,7 @@ def hold_sync(key: str) -> int:
 
 
 @pytest.mark.full
-def test_sync_workflows_hold_locks_too(flow: Harness, conn: psycopg.Connection) -> None:
+def test_sync_workflows_hold_locks_too(flow, conn):
     @workflow
     def waits() -> str:
         try:
@@ -755,7 +710,7 @@ def test_sync_workflows_hold_locks_too(flow: Harness, conn: psycopg.Connection) 
     assert holders(conn) == []
 
 
-def test_a_cancelled_sync_run_gives_its_lock_back(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_cancelled_sync_run_gives_its_lock_back(flow, conn):
     run = settle(flow, hold_sync, "a")
     run.cancel()
     flow.until_idle()
@@ -763,7 +718,7 @@ def test_a_cancelled_sync_run_gives_its_lock_back(flow: Harness, conn: psycopg.C
     assert holders(conn) == []
 
 
-async def test_the_wrong_colour_is_told_of_the_twin(aflow: AsyncHarness) -> None:
+async def test_the_wrong_colour_is_told_of_the_twin(aflow):
     @workflow
     async def wrong() -> str:
         try:
@@ -775,7 +730,7 @@ async def test_the_wrong_colour_is_told_of_the_twin(aflow: AsyncHarness) -> None
     assert "await pgflow.lock()" in await result_of(aflow, wrong)
 
 
-async def test_bad_arguments_are_refused_where_they_are_given(aflow: AsyncHarness) -> None:
+async def test_bad_arguments_are_refused_where_they_are_given(aflow):
     @workflow
     async def bad() -> int:
         refused = 0

@@ -258,7 +258,7 @@ in_seconds.update(unasked)
 in_seconds_sync.update(unasked)
 
 
-def test_numbers_are_seconds_in_runs_and_where_a_result_is_waited_for(dsn: str) -> None:
+def test_numbers_are_seconds_in_runs_and_where_a_result_is_waited_for(dsn):
     app = App(dsn, include=[in_seconds, in_seconds_sync])
     with app, app.worker(grace_seconds=1):
         assert app.start(in_seconds).result(timeout=HANG_SECONDS) == ["late", 1, 1]
@@ -272,7 +272,7 @@ def test_numbers_are_seconds_in_runs_and_where_a_result_is_waited_for(dsn: str) 
                 run.result(timeout=wrong)  # type: ignore[arg-type]
 
 
-def test_a_clock_is_moved_by_seconds_too(flow: Harness) -> None:
+def test_a_clock_is_moved_by_seconds_too(flow):
     @workflow
     def waiting() -> str:
         pgflow.sync.sleep(3600)
@@ -287,6 +287,6 @@ def test_a_clock_is_moved_by_seconds_too(flow: Harness) -> None:
     (20, "20s"), (90, "1m30s"), (3600, "1h"), (5400, "1h30m"), (1_209_600, "14d"), (0.25, "0.25s"),
     (0, "0s"),
 ])  # fmt: skip
-def test_a_duration_in_short_is_as_the_command_line_takes_it(given: float, said: str) -> None:
+def test_a_duration_in_short_is_as_the_command_line_takes_it(given, said):
     assert in_short(timedelta(seconds=given)) == said
     assert parse_duration(said) == timedelta(seconds=given)

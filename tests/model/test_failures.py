@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 from typing import Any, Self
 
-import psycopg
 import pydantic
 import pytest
 from hypothesis import given, settings
@@ -30,7 +29,6 @@ from pgflow._model.exceptions import (
     rebuild_error,
 )
 from pgflow.errors import NotStorable, PgflowError, RunFailed, StepFailed
-from pgflow.testing import Harness
 
 NOBODY = ErrorClasses()
 
@@ -289,9 +287,7 @@ def test_what_the_engine_came_to_itself_keeps_its_lines():
 
 
 @pytest.mark.full
-def test_a_traceback_leaves_out_the_engine_that_runs_the_code(
-    flow: Harness, conn: psycopg.Connection[Any]
-) -> None:
+def test_a_traceback_leaves_out_the_engine_that_runs_the_code(flow, conn):
     @step
     async def declines() -> None:
         raise ValueError("no")
@@ -509,9 +505,7 @@ def with_everything() -> Exception:
 
 
 @pytest.mark.parametrize("name", HORRORS)
-def test_encoding_an_error_never_fails_and_its_data_can_always_be_stored(
-    conn: psycopg.Connection, name: str
-):
+def test_encoding_an_error_never_fails_and_its_data_can_always_be_stored(conn, name):
     text = json.dumps(encode_error(HORRORS[name]()))
     assert len(text.encode()) <= MAX_BYTES
     assert conn.execute("select (%s::json)::jsonb is not null", (text,)).fetchone() == (True,)
@@ -535,9 +529,7 @@ class OfAnIntegration(Exception):
     pass
 
 
-def test_what_an_integration_has_registered_is_rebuilt_in_every_app(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_an_integration_has_registered_is_rebuilt_in_every_app(monkeypatch):
     monkeypatch.setattr("pgflow._model.exceptions._registered", {})
     data = through_json(OfAnIntegration("no"))
     assert type(rebuild_error(data, NOBODY)) is StepFailed
@@ -551,6 +543,6 @@ def test_what_an_integration_has_registered_is_rebuilt_in_every_app(
 @pytest.mark.parametrize(
     "wrong", [ValueError("an instance"), int, KeyboardInterrupt, StopIteration, "pgflow.errors"]
 )
-def test_only_classes_of_exceptions_are_registered(wrong: Any) -> None:
+def test_only_classes_of_exceptions_are_registered(wrong):
     with pytest.raises(pgflow_errors.DefinitionError, match="register_errors"):
         pgflow.extensions.register_errors(wrong)

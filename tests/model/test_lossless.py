@@ -367,7 +367,7 @@ def is_same(value: Any, back: Any) -> bool:
     return repr(value) == repr(back)
 
 
-def test_unions_of_another_order_have_readers_of_their_own() -> None:
+def test_unions_of_another_order_have_readers_of_their_own():
     """They are equal, so a worker that met the other order first would read another type."""
     for annotation in (Eur | Usd, Usd | Eur):
         first = annotation.__args__[0]
@@ -376,7 +376,7 @@ def test_unions_of_another_order_have_readers_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(("annotation", "value"), COMES_BACK, ids=lambda value: str(value)[:50])
-def test_a_value_comes_back_in_type_and_content(annotation: Any, value: Any) -> None:
+def test_a_value_comes_back_in_type_and_content(annotation, value):
     codec = codec_for(annotation)
     text = codec.encode(value, "it")
     back = codec.decode(text, "it")
@@ -385,12 +385,12 @@ def test_a_value_comes_back_in_type_and_content(annotation: Any, value: Any) -> 
 
 
 @pytest.mark.parametrize("value", [{"b": "2026-01-01", "a": 1}, {"b": MOMENT, "a": 1}])
-def test_the_fields_of_a_dict_may_be_given_in_any_order(value: Partial) -> None:
+def test_the_fields_of_a_dict_may_be_given_in_any_order(value):
     codec = codec_for(list[Partial])
     assert is_same([value], codec.decode(codec.encode([value], "it"), "it"))
 
 
-def test_a_model_that_is_read_without_its_class_has_no_mark_of_fields_that_were_left_out() -> None:
+def test_a_model_that_is_read_without_its_class_has_no_mark_of_fields_that_were_left_out():
     value = [Held(), Held(by_name={"a": Patch()})]
     text = codec_for(list[Held]).encode(value, "it")
     assert ANYTHING.decode(text, "it") == [one.model_dump() for one in value]
@@ -398,7 +398,7 @@ def test_a_model_that_is_read_without_its_class_has_no_mark_of_fields_that_were_
     assert ANYTHING.decode(root, "it") == [3]
 
 
-def test_a_payload_for_other_programs_has_no_mark_of_fields_that_were_left_out() -> None:
+def test_a_payload_for_other_programs_has_no_mark_of_fields_that_were_left_out():
     found = encode_by_class({"a": [Patch()]}, "it")
     assert found == '{"a":[{"name":"","note":null,"$pgflow":["name","note"]}]}'
     found = encode_by_class({"a": [Patch()]}, "it", may_mark=False)
@@ -406,9 +406,7 @@ def test_a_payload_for_other_programs_has_no_mark_of_fields_that_were_left_out()
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_fields_that_were_left_out_cost_a_few_calls_however_many_models_there_are(
-    count: int,
-) -> None:
+def test_fields_that_were_left_out_cost_a_few_calls_however_many_models_there_are(count):
     def calls(value: list[Patch]) -> int:
         text = codec.encode(value, "it")
         codec.decode(text, "it")
@@ -451,7 +449,7 @@ SECRETS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("annotation", "value"), SECRETS)
-def test_a_secret_comes_back_where_the_text_is_encrypted(annotation: Any, value: Any) -> None:
+def test_a_secret_comes_back_where_the_text_is_encrypted(annotation, value):
     codec = codec_for(annotation)
     text = codec.encode(value, "it", is_hidden=True)
     back = codec.decode(text, "it")
@@ -464,7 +462,7 @@ def test_a_secret_comes_back_where_the_text_is_encrypted(annotation: Any, value:
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_text_without_secrets_is_the_same_where_it_is_encrypted() -> None:
+def test_a_text_without_secrets_is_the_same_where_it_is_encrypted():
     for annotation, value in ((Any, {"a": (1, b"x")}), (Login, Login(user="u")), (int, 7)):
         codec = codec_for(annotation)
         assert codec.encode(value, "it") == codec.encode(value, "it", is_hidden=True)
@@ -520,20 +518,18 @@ REFUSED: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("annotation", "value", "says"), REFUSED, ids=lambda v: str(v)[:40])
-def test_what_would_come_back_as_another_value_is_refused_with_its_place(
-    annotation: Any, value: Any, says: str
-) -> None:
+def test_what_would_come_back_as_another_value_is_refused_with_its_place(annotation, value, says):
     with pytest.raises(NotStorable, match=says) as refused:
         codec_for(annotation).encode(value, "it")
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_key_that_cannot_even_be_shown_is_refused() -> None:
+def test_a_key_that_cannot_even_be_shown_is_refused():
     with pytest.raises(NotStorable, match="limit"):
         codec_for(dict[int, str]).encode({10**5000: "a"}, "it")
 
 
-def test_a_private_attribute_that_would_be_lost_is_refused() -> None:
+def test_a_private_attribute_that_would_be_lost_is_refused():
     value = Hidden(n=1)
     value._seen = 7
     with pytest.raises(NotStorable, match=r"\._seen would come back as another value"):
@@ -548,12 +544,12 @@ def test_a_private_attribute_that_would_be_lost_is_refused() -> None:
         *({"\ud800": 1}, [{"a": {"\udc00": "\ufffd"}}], {"\ud800": Patch()}),
     ],
 )
-def test_what_others_read_as_json_is_json_or_refused(encode: Any, value: Any) -> None:
+def test_what_others_read_as_json_is_json_or_refused(encode, value):
     with pytest.raises(NotStorable):
         encode(value, "it")
 
 
-def test_what_is_published_of_a_class_is_written_as_its_class_is() -> None:
+def test_what_is_published_of_a_class_is_written_as_its_class_is():
     value = {"shape": Circle(name="c", radius=2), "at": MOMENT, "all": [Cached(a=1, rows=[2])]}
     assert json.loads(encode_by_class(value, "it")) == {
         "shape": {"name": "c", "radius": 2.0},
@@ -589,14 +585,12 @@ def test_what_is_published_of_a_class_is_written_as_its_class_is() -> None:
     (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "offset": "x"}', "not as tags"),
     (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "fold": 7}', "fold"),
 ])  # fmt: skip
-def test_a_tag_passes_no_validator_and_names_no_stranger(
-    annotation: Any, text: str, says: str
-) -> None:
+def test_a_tag_passes_no_validator_and_names_no_stranger(annotation, text, says):
     with pytest.raises(NotStorable, match=says):
         codec_for(annotation).decode(text, "it")
 
 
-def test_a_validator_sees_what_a_tag_chose() -> None:
+def test_a_validator_sees_what_a_tag_chose():
     seen: list[Any] = []
 
     def look(value: Any) -> Any:
@@ -610,7 +604,7 @@ def test_a_validator_sees_what_a_tag_chose() -> None:
     assert seen == ["aGVsbG8="]
 
 
-def test_json_that_was_given_is_read_as_the_annotation_says() -> None:
+def test_json_that_was_given_is_read_as_the_annotation_says():
     codec = codec_for(Shape)
     text = codec.encode({"name": "a"}, "it")  # type: ignore[arg-type]
     assert codec.decode(text, "it") == Shape(name="a")
@@ -743,17 +737,17 @@ def played(count: int) -> None:
     assert COUNTS["refused"] < COUNTS["values"] / 5, COUNTS
 
 
-def test_values_of_any_annotation_come_back_or_are_refused() -> None:
+def test_values_of_any_annotation_come_back_or_are_refused():
     played(40)
 
 
 @pytest.mark.full
-def test_values_of_thousands_of_annotations_come_back_or_are_refused() -> None:
+def test_values_of_thousands_of_annotations_come_back_or_are_refused():
     played(1500)
 
 
 @pytest.mark.parametrize("annotation", [int, str, list[int], dict[str, str], Eur, Event, Any])
-def test_what_is_as_common_as_this_is_not_read_again(annotation: Any) -> None:
+def test_what_is_as_common_as_this_is_not_read_again(annotation):
     """The proof is what keeps the codec fast: without one, each value is read and compared."""
     value = {
         int: 1, str: "a", list[int]: [1], dict[str, str]: {"a": "b"},
@@ -764,7 +758,7 @@ def test_what_is_as_common_as_this_is_not_read_again(annotation: Any) -> None:
     assert codec._proof(value)
 
 
-def test_numbers_of_json_are_of_its_own_types_only() -> None:
+def test_numbers_of_json_are_of_its_own_types_only():
     assert proofs.is_json({"a": [1, 2.5, None, True, "x", {"b": []}]})
     for value in [(1,), {1: 2}, [Tone.LOW], {"a": Text("x")}, {"a": {1}}, decimal.Decimal(1)]:
         assert not proofs.is_json(value)
@@ -772,9 +766,7 @@ def test_numbers_of_json_are_of_its_own_types_only() -> None:
 
 
 @pytest.mark.parametrize("annotation", [Any, list[Any], "itself"])
-def test_a_value_that_its_own_class_cannot_read_is_refused_after_a_few_tries(
-    annotation: Any,
-) -> None:
+def test_a_value_that_its_own_class_cannot_read_is_refused_after_a_few_tries(annotation):
     reads: list[Any] = []
 
     class Torn(pydantic.BaseModel):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,7 +52,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("text", QUOTING + IN_PYTHON)
-def test_a_password_is_masked(text: str) -> None:
+def test_a_password_is_masked(text):
     masked = without_secrets(text)
     assert PW not in masked
     assert "***" in masked
@@ -61,7 +60,7 @@ def test_a_password_is_masked(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_a_text_without_one_stays_as_it_is(text: str) -> None:
+def test_a_text_without_one_stays_as_it_is(text):
     assert without_secrets(text) == text
 
 
@@ -71,15 +70,13 @@ WITHOUT_SPACE = st.text(
 
 
 @given(before=st.text(max_size=20), password=WITHOUT_SPACE, after=st.text(max_size=20))
-def test_a_password_of_a_url_is_masked_whatever_it_is_made_of(
-    before: str, password: str, after: str
-) -> None:
+def test_a_password_of_a_url_is_masked_whatever_it_is_made_of(before, password, after):
     text = f"{before} postgresql://app:{password}{PW}@db {after}"
     assert PW not in without_secrets(text)
 
 
 @given(st.text(), st.integers(1, 200))
-def test_a_text_is_masked_before_it_is_cut(password: str, limit: int) -> None:
+def test_a_text_is_masked_before_it_is_cut(password, limit):
     url = f"x postgresql://app:{PW}{'y' * 1000}@db"
     assert PW not in clean(url, limit)
     assert clean(password, limit) is not None
@@ -102,7 +99,7 @@ def connect() -> None:
         ) from error
 
 
-def test_nothing_of_a_recorded_error_quotes_a_password() -> None:
+def test_nothing_of_a_recorded_error_quotes_a_password():
     with pytest.raises(Refused) as raised:
         connect()
     recorded = encode_error(raised.value)
@@ -113,17 +110,17 @@ def test_nothing_of_a_recorded_error_quotes_a_password() -> None:
     assert any("ConnectionError(" in line for line in recorded["cause"]["traceback"])
 
 
-def test_what_no_password_is_in_comes_back_as_it_was() -> None:
+def test_what_no_password_is_in_comes_back_as_it_was():
     value = {"a": [1, None, 2.5, "b"], "c": {"d": True}}
     assert without_secrets_in(value) == value
 
 
 @pytest.mark.parametrize("text", [t for t in QUOTING if "Pwd=" not in t and "body" not in t])
-def test_a_reason_that_is_given_in_sql_is_masked(db: psycopg.Connection, text: str) -> None:
+def test_a_reason_that_is_given_in_sql_is_masked(db, text):
     assert PW not in one(db, "select pgflow.told_(%s, 4096)", text)
 
 
-def test_a_reason_without_one_is_only_cut(db: psycopg.Connection) -> None:
+def test_a_reason_without_one_is_only_cut(db):
     for text in HARMLESS:
         assert one(db, "select pgflow.told_(%s, 4096)", text) == text
     assert one(db, "select pgflow.told_('abc', 2)") == "ab"
@@ -133,7 +130,7 @@ def test_a_reason_without_one_is_only_cut(db: psycopg.Connection) -> None:
 @pytest.mark.parametrize(
     "part", ["a-", "a.", "a://b:", "a-password-", "\\", '"', "'a", "pwd ", "x@"]
 )
-def test_a_text_is_read_once_however_long_it_is(part: str) -> None:
+def test_a_text_is_read_once_however_long_it_is(part):
     """A search that reads the rest from each place would take an hour."""
     long = part * 100_000
     found = without_secrets(f"{long} postgresql://app:hunter2@db")

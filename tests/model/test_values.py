@@ -21,7 +21,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
-import psycopg
 import pydantic
 import pydantic.dataclasses
 import pytest
@@ -250,7 +249,7 @@ class Chosen(pydantic.BaseModel):
     (2, "it is two"), (3, "Value error"), (4, "four is no choice"), (5, "Assertion failed"),
     ('"x"', "Input should be a valid integer, unable to parse string as an integer"),
 ])  # fmt: skip
-def test_what_a_validator_says_is_said_as_it_stands(value: object, says: str) -> None:
+def test_what_a_validator_says_is_said_as_it_stands(value, says):
     with pytest.raises(NotStorable) as refused:
         Codec(Chosen).decode(f'{{"value": {value}}}', "the input")
     assert str(refused.value) == f"the input does not fit its annotation Chosen: value: {says}"
@@ -901,7 +900,7 @@ LIMITS = [
 
 @pytest.mark.full
 @pytest.mark.parametrize("target", ["json", "jsonb"])
-def test_the_server_accepts_every_text_and_gives_it_back(conn: psycopg.Connection, target: str):
+def test_the_server_accepts_every_text_and_gives_it_back(conn, target):
     @settings(often, max_examples=40)
     @given(st.lists(plain_values, min_size=5, max_size=20))
     def check(values: list[Any]) -> None:
@@ -920,7 +919,7 @@ def test_the_server_accepts_every_text_and_gives_it_back(conn: psycopg.Connectio
     check()
 
 
-def test_the_server_accepts_values_at_every_limit(conn: psycopg.Connection):
+def test_the_server_accepts_values_at_every_limit(conn):
     for value in LIMITS:
         text = encode_plain(value, "it")
         assert conn.execute(
@@ -929,9 +928,7 @@ def test_the_server_accepts_values_at_every_limit(conn: psycopg.Connection):
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_the_server_finds_no_fault_with_values_at_every_limit(
-    conn: psycopg.Connection, number: int
-):
+def test_the_server_finds_no_fault_with_values_at_every_limit(conn, number):
     conn.execute("select pgflow.check_json_(%s::json, 'it')", (encode_plain(LIMITS[number], "it"),))
 
 

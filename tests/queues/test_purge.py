@@ -35,7 +35,7 @@ def close(conn: Conn, *, closed: bool = True) -> None:
     conn.execute("select pgflow.set_queue('default', %s)", (json.dumps({"closed": closed}),))
 
 
-def test_a_closed_queue_takes_no_new_runs_and_what_is_there_goes_on(db: Conn) -> None:
+def test_a_closed_queue_takes_no_new_runs_and_what_is_there_goes_on(db):
     waiting = start(db, key="k")
     close(db)
     for refused in (lambda: start(db), lambda: start_many(db, [(None, "{}")])):
@@ -51,7 +51,7 @@ def test_a_closed_queue_takes_no_new_runs_and_what_is_there_goes_on(db: Conn) ->
     assert start(db).is_new
 
 
-def test_a_backlog_is_counted_and_those_that_were_counted_are_cancelled(db: Conn) -> None:
+def test_a_backlog_is_counted_and_those_that_were_counted_are_cancelled(db):
     held = begin(db)
     waiting = [s.run_id for s in start_many(db, [(None, "{}")] * 5)]
     later = start(db, run_at="2100-01-01").run_id
@@ -70,7 +70,7 @@ def test_a_backlog_is_counted_and_those_that_were_counted_are_cancelled(db: Conn
     assert found == [("purged", 2), ("purged", 4)]
 
 
-def test_what_has_begun_is_no_backlog_though_it_waits_again(db: Conn) -> None:
+def test_what_has_begun_is_no_backlog_though_it_waits_again(db):
     woken, released = begin(db, key="a"), begin(db, key="b")
     sqlkit.commit(db, sqlkit.wait_for(woken, "paid"))
     assert purge(db) == (0, None)
@@ -81,7 +81,7 @@ def test_what_has_begun_is_no_backlog_though_it_waits_again(db: Conn) -> None:
     assert purge(db) == (0, None)
 
 
-def test_runs_in_a_line_are_purged_too(db: Conn) -> None:
+def test_runs_in_a_line_are_purged_too(db):
     db.execute("""select pgflow.set_queue('default', '{"key": "input.k", "per_key": 1}')""")
     start_many(db, [(None, '{"k": 1}')] * 3)
     assert len(claim(db, 9)) == 1
@@ -95,7 +95,7 @@ def test_runs_in_a_line_are_purged_too(db: Conn) -> None:
 
 
 @pytest.mark.full
-def test_queues_are_closed_and_purged_in_both_colours(dsn: str) -> None:
+def test_queues_are_closed_and_purged_in_both_colours(dsn):
     with App(dsn, include=[order]) as app:
         app.start_many(order, [(n,) for n in range(3)])
         backlog = app.count_backlog("orders")
@@ -122,7 +122,7 @@ def test_queues_are_closed_and_purged_in_both_colours(dsn: str) -> None:
 
 
 @pytest.mark.full
-def test_queues_are_closed_and_purged_on_the_command_line(dsn: str, conn: Conn) -> None:
+def test_queues_are_closed_and_purged_on_the_command_line(dsn, conn):
     start_many(conn, [(None, "{}")] * 2)
     assert cli(dsn, "queues", "set", "default", "--closed").data[0]["rules"] == {"closed": True}
     assert "is closed: it takes no new runs" in cli(dsn, "start", "demo").err

@@ -192,7 +192,7 @@ def complaint(conn: Conn, role: str, name: str, given: list[tuple[str, str, Any]
 
 
 @pytest.mark.full
-def test_no_argument_of_a_call_gets_an_error_that_is_not_ours(filled: Conn) -> None:
+def test_no_argument_of_a_call_gets_an_error_that_is_not_ours(filled):
     chance = random.Random(SEED)
     tried: Counter[str] = Counter()
     found = []

@@ -181,7 +181,7 @@ def world(db: Conn) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("world")
-def test_a_sound_database_has_nothing_to_report(db: Conn) -> None:
+def test_a_sound_database_has_nothing_to_report(db):
     assert sqlkit.unsound(db) == set()
     for table in (
         "ready",
@@ -746,9 +746,7 @@ ALSO = {
 
 @pytest.mark.unsound
 @pytest.mark.parametrize("invariant", MUTATIONS)
-def test_a_broken_invariant_is_reported_and_no_other(
-    db: Conn, world: dict[str, int], invariant: str
-) -> None:
+def test_a_broken_invariant_is_reported_and_no_other(db, world, invariant):
     for statements in MUTATIONS[invariant]:
         with db.transaction(force_rollback=True):
             db.execute("set local pgflow.rewrites = 'on'")
@@ -757,7 +755,7 @@ def test_a_broken_invariant_is_reported_and_no_other(
             assert sqlkit.unsound(db) == {invariant} | ALSO.get(invariant, set()), statements
 
 
-def test_every_invariant_is_broken_by_some_test(db: Conn) -> None:
+def test_every_invariant_is_broken_by_some_test(db):
     source = one(
         db,
         "select string_agg(prosrc, '') from pg_proc where pronamespace = 'pgflow'::regnamespace "
@@ -775,8 +773,8 @@ def test_every_invariant_is_broken_by_some_test(db: Conn) -> None:
     ],
 )
 def test_an_audit_looks_at_the_journal_once_however_much_one_run_has_closed(
-    db: Conn, world: dict[str, int], opened: str, closed: str, payload: str, audits: tuple[str, ...]
-) -> None:
+    db, world, opened, closed, payload, audits
+):
     rows = """
         insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
         select %(run)s, 1, %(t)s, %(t)s, 1000 + 2 * n + k.pos, 1000 + n, k.kind, 'x',
@@ -798,6 +796,6 @@ def test_an_audit_looks_at_the_journal_once_however_much_one_run_has_closed(
     assert look(3200) < 24 * look(400)
 
 
-def test_the_audit_only_reads(conn: Conn) -> None:
+def test_the_audit_only_reads(conn):
     conn.execute("begin read only")
     assert conn.execute("select * from pgflow.check()").fetchall() == []

@@ -227,7 +227,7 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
 
 
 @pytest.mark.full
-def test_only_these_wait_for_only_those(dsn: str, conn: Conn) -> None:
+def test_only_these_wait_for_only_those(dsn, conn):
     actions = build_world(conn)
     waits: dict[str, set[str]] = {}
     with connect(dsn) as holder, Actor(dsn) as waiter:
@@ -260,9 +260,7 @@ def waits_for_holder(
     return False
 
 
-def test_a_wake_does_not_wait_for_another_that_puts_the_same_mail_aside(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_wake_does_not_wait_for_another_that_puts_the_same_mail_aside(dsn, conn):
     run = begin(conn, key="k")
     sqlkit.finish(conn, run)
     sqlkit.send(conn, "k", "late")
@@ -286,9 +284,7 @@ def name_in_order(verb: str, runs: list[Claim]) -> Callable[[Conn], object]:
 
 
 @pytest.mark.parametrize("verb", ["commit", "release"])
-def test_batches_that_name_their_runs_in_opposite_orders_never_deadlock(
-    dsn: str, conn: Conn, verb: str
-) -> None:
+def test_batches_that_name_their_runs_in_opposite_orders_never_deadlock(dsn, conn, verb):
     first, middle, last = begin(conn), begin(conn), begin(conn)
     with connect(dsn) as holder, Actor(dsn) as up, Actor(dsn) as down:
         with holder.transaction():
@@ -306,7 +302,7 @@ def test_batches_that_name_their_runs_in_opposite_orders_never_deadlock(
 
 
 @pytest.mark.alone
-def test_a_key_that_is_freed_while_a_batch_takes_it_makes_no_deadlock(dsn: str, conn: Conn) -> None:
+def test_a_key_that_is_freed_while_a_batch_takes_it_makes_no_deadlock(dsn, conn):
     conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")
     start_many(conn, [("a", "{}")])
     sqlkit.finish(conn, *claim(conn))
@@ -327,9 +323,7 @@ def test_a_key_that_is_freed_while_a_batch_takes_it_makes_no_deadlock(dsn: str, 
     assert deadlocks(conn) == 0
 
 
-def test_a_key_that_is_freed_while_children_take_theirs_is_not_taken_behind_them(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_key_that_is_freed_while_children_take_theirs_is_not_taken_behind_them(dsn, conn):
     conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")
     parent = begin(conn, key="parent")
     start_many(conn, [("a", "{}")])
@@ -568,7 +562,7 @@ def meetings(played: list[Played]) -> Counter[tuple[str, ...]]:
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_functions_that_meet_on_the_same_runs_never_deadlock(dsn: str, conn: Conn) -> None:
+def test_functions_that_meet_on_the_same_runs_never_deadlock(dsn, conn):
     conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")
     refill(conn)
     leases: dict[int, Claim] = {}

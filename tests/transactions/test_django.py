@@ -21,8 +21,6 @@ from pgflow.errors import DefinitionError, NotInRunError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgflow.testing import Harness
-
 
 @pytest.fixture(autouse=True)
 def _project(dsn: str) -> Iterator[None]:
@@ -37,8 +35,8 @@ def left(sku: str = "a") -> int:
 
 @pytest.mark.full
 def test_what_a_transaction_saves_commits_with_its_result_from_workflows_of_both_colours(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+    flow, conn
+):
     @workflow
     async def order_async(sku: str, n: int) -> int:
         return await take.aio(sku, n)
@@ -51,7 +49,7 @@ def test_what_a_transaction_saves_commits_with_its_result_from_workflows_of_both
 
 
 @pytest.mark.full
-def test_a_body_that_raises_leaves_nothing(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_body_that_raises_leaves_nothing(flow, conn):
     @pgflow.django.transaction
     def overdraw() -> None:
         Stock.objects.filter(pk="b").update(n=0)
@@ -64,7 +62,7 @@ def test_a_body_that_raises_leaves_nothing(flow: Harness, conn: psycopg.Connecti
     assert [event for event, _ in events(conn, run.key)] == ["step_failed"]
 
 
-def test_a_nested_atomic_block_in_the_body_is_a_savepoint(flow: Harness) -> None:
+def test_a_nested_atomic_block_in_the_body_is_a_savepoint(flow):
     @pgflow.django.transaction
     def careful() -> None:
         try:
@@ -77,9 +75,7 @@ def test_a_nested_atomic_block_in_the_body_is_a_savepoint(flow: Harness) -> None
     assert (left("a"), left("b")) == (10, 9)
 
 
-def test_a_serialization_failure_is_tried_again_and_not_recorded(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_serialization_failure_is_tried_again_and_not_recorded(flow, conn):
     bodies = []
 
     @pgflow.django.transaction
@@ -114,9 +110,7 @@ create constraint trigger refuse_first after update on stock deferrable initiall
 
 
 @pytest.mark.full
-def test_a_commit_that_the_server_refuses_is_tried_again_and_not_recorded(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_commit_that_the_server_refuses_is_tried_again_and_not_recorded(flow, conn):
     conn.execute(REFUSE_FIRST_COMMIT)
     run = launch(flow, order, "a", 1)
     assert run.result(SOON) == 9 + 8
@@ -125,9 +119,7 @@ def test_a_commit_that_the_server_refuses_is_tried_again_and_not_recorded(
 
 @pytest.mark.full
 @pytest.mark.parametrize("sqlstate", ["23505", "40001", "42883"])
-def test_an_error_of_what_is_registered_on_commit_is_none_of_the_commit(
-    flow: Harness, conn: psycopg.Connection, sqlstate: str
-) -> None:
+def test_an_error_of_what_is_registered_on_commit_is_none_of_the_commit(flow, conn, sqlstate):
     bodies = []
 
     def fail() -> None:
@@ -147,7 +139,7 @@ def test_an_error_of_what_is_registered_on_commit_is_none_of_the_commit(
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
 
 
-def test_what_is_registered_on_commit_in_the_body_happens_after_it(flow: Harness) -> None:
+def test_what_is_registered_on_commit_in_the_body_happens_after_it(flow):
     seen = []
 
     @pgflow.django.transaction
@@ -159,7 +151,7 @@ def test_what_is_registered_on_commit_in_the_body_happens_after_it(flow: Harness
     wait_until(lambda: seen == [9], "the callback ran after the commit")
 
 
-def test_a_body_that_commits_by_itself_holds_the_run(flow: Harness) -> None:
+def test_a_body_that_commits_by_itself_holds_the_run(flow):
     @pgflow.django.transaction
     def rash() -> None:
         take.fn("a", 1)
@@ -172,7 +164,7 @@ def test_a_body_that_commits_by_itself_holds_the_run(flow: Harness) -> None:
 
 
 @pytest.mark.full
-def test_what_a_transaction_starts_shares_its_fate(flow: Harness, conn: psycopg.Connection) -> None:
+def test_what_a_transaction_starts_shares_its_fate(flow, conn):
     @pgflow.django.transaction
     def start_other(key: str, fails: bool) -> None:
         flow.app.using(connection).start(wait_for_go.options(key=key), 1)
@@ -194,9 +186,7 @@ def test_what_a_transaction_starts_shares_its_fate(flow: Harness, conn: psycopg.
         flow.app.get("dropped", wait_for_go).status()
 
 
-def test_outside_a_workflow_a_transaction_is_refused_and_its_function_is_plain(
-    flow: Harness,
-) -> None:
+def test_outside_a_workflow_a_transaction_is_refused_and_its_function_is_plain(flow):
     with pytest.raises(NotInRunError, match=r"take\.fn\(\)"):
         take("a", 1)
     with transaction.atomic():
@@ -204,9 +194,7 @@ def test_outside_a_workflow_a_transaction_is_refused_and_its_function_is_plain(
 
 
 @pytest.mark.full
-def test_a_start_in_an_atomic_block_is_one_run_after_it_and_none_if_it_raises(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_start_in_an_atomic_block_is_one_run_after_it_and_none_if_it_raises(flow, conn):
     flow.include(wait_for_go)
     with pytest.raises(ValueError, match="no"), transaction.atomic():
         Stock.objects.filter(pk="a").update(n=0)
@@ -225,9 +213,7 @@ def test_a_start_in_an_atomic_block_is_one_run_after_it_and_none_if_it_raises(
     assert run.result(SOON) == 3
 
 
-def test_a_nested_block_that_raises_takes_its_start_with_it(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_nested_block_that_raises_takes_its_start_with_it(flow, conn):
     with transaction.atomic():
         flow.app.using(connection).start(wait_for_go.options(key="kept"))
         with pytest.raises(ValueError, match="no"), transaction.atomic():
@@ -239,7 +225,7 @@ def test_a_nested_block_that_raises_takes_its_start_with_it(
     assert found == [("kept",), ("kept too",)]
 
 
-def test_the_end_of_the_outermost_block_wakes_the_worker_without_a_poll(dsn: str) -> None:
+def test_the_end_of_the_outermost_block_wakes_the_worker_without_a_poll(dsn):
     with pgflow.App(dsn, include=[wait_for_go]) as app, app.worker(poll_seconds=3600):
         with transaction.atomic():
             with transaction.atomic():
@@ -248,17 +234,13 @@ def test_the_end_of_the_outermost_block_wakes_the_worker_without_a_poll(dsn: str
         assert run.result(SOON) == 2
 
 
-def test_a_start_outside_an_atomic_block_is_refused(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_start_outside_an_atomic_block_is_refused(flow, conn):
     with pytest.raises(InvalidArgument, match="no open transaction"):
         flow.app.using(connection)
     assert count(conn, "pgflow.runs") == 0
 
 
-def test_threads_of_the_project_have_transactions_of_their_own(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_threads_of_the_project_have_transactions_of_their_own(flow, conn):
     def start(key: str) -> None:
         with transaction.atomic():
             flow.app.using(connection).start(wait_for_go.options(key=key))
@@ -273,9 +255,7 @@ def test_threads_of_the_project_have_transactions_of_their_own(
 
 
 @pytest.mark.full
-def test_the_app_of_the_settings_lives_in_the_projects_database_and_knows_its_workflows(
-    conn: psycopg.Connection,
-) -> None:
+def test_the_app_of_the_settings_lives_in_the_projects_database_and_knows_its_workflows(conn):
     app = pgflow.django.app
     with app, app.worker(poll_seconds=0.05):
         with transaction.atomic():
@@ -286,7 +266,7 @@ def test_the_app_of_the_settings_lives_in_the_projects_database_and_knows_its_wo
     assert pgflow.django.app is app
 
 
-def test_a_database_that_is_not_postgres_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_not_postgres_is_refused(monkeypatch):
     pgflow.django.project_app.cache_clear()
     monkeypatch.setattr(type(connections["default"]), "vendor", "sqlite")
     with pytest.raises(DefinitionError, match="sqlite"):

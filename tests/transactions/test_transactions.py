@@ -52,7 +52,6 @@ from pgflow.inspect import ask, list_runs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pgflow.testing import AsyncHarness, Harness
 
 AsyncConnection = psycopg.AsyncConnection[Any]
 Connection = psycopg.Connection[Any]
@@ -91,9 +90,7 @@ async def wait_for_payment(first: int = 0) -> int:
 
 
 @pytest.mark.full
-def test_the_writes_of_the_body_and_its_result_commit_together_in_both_colours(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_the_writes_of_the_body_and_its_result_commit_together_in_both_colours(flow, conn):
     @workflow
     async def order() -> list[int]:
         return [await take("a", 1), await take_sync.aio("a", 2)]
@@ -111,9 +108,7 @@ def test_the_writes_of_the_body_and_its_result_commit_together_in_both_colours(
 
 
 @pytest.mark.full
-async def test_a_recorded_transaction_is_not_repeated_after_a_crash(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_recorded_transaction_is_not_repeated_after_a_crash(aflow, conn):
     @workflow
     async def order() -> int:
         return await take("a", 1) + await paid.wait()
@@ -126,9 +121,7 @@ async def test_a_recorded_transaction_is_not_repeated_after_a_crash(
 
 
 @pytest.mark.full
-async def test_a_crash_in_the_middle_of_a_body_leaves_nothing_and_the_body_runs_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_crash_in_the_middle_of_a_body_leaves_nothing_and_the_body_runs_again(aflow, conn):
     started = asyncio.Event()
     bodies = []
 
@@ -149,9 +142,7 @@ async def test_a_crash_in_the_middle_of_a_body_leaves_nothing_and_the_body_runs_
 
 
 @pytest.mark.full
-def test_a_body_that_raises_rolls_back_and_its_error_is_recorded_once(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_body_that_raises_rolls_back_and_its_error_is_recorded_once(flow, conn):
     bodies = []
 
     @transaction
@@ -183,9 +174,7 @@ class SoldOutError(Exception):
 
 
 @pytest.mark.full
-def test_an_error_named_in_raises_comes_back_as_itself(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_an_error_named_in_raises_comes_back_as_itself(flow, conn):
     @transaction(raises=[SoldOutError])
     def sell(conn: Connection) -> None:
         conn.execute(TAKE, (10, "a"))
@@ -204,9 +193,7 @@ def test_an_error_named_in_raises_comes_back_as_itself(
 
 
 @pytest.mark.parametrize("result", [object(), "seven"], ids=["not storable", "not of its type"])
-def test_a_result_that_is_refused_rolls_back(
-    flow: Harness, conn: psycopg.Connection, result: Any
-) -> None:
+def test_a_result_that_is_refused_rolls_back(flow, conn, result):
     @transaction
     def take(conn: Connection) -> int:
         conn.execute(TAKE, (1, "a"))
@@ -218,9 +205,7 @@ def test_a_result_that_is_refused_rolls_back(
     assert left(conn) == 10
 
 
-async def test_parallel_transactions_of_one_run_all_commit_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_parallel_transactions_of_one_run_all_commit_once(aflow, conn):
     @workflow
     async def order() -> list[int]:
         return await asyncio.gather(*(take("a" if n % 2 else "b", 1) for n in range(10)))
@@ -255,9 +240,7 @@ async def order_what_there_is(sku: str) -> list[int]:
 
 
 @pytest.mark.full
-def test_a_body_may_roll_back_to_a_savepoint_and_commit_the_rest(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_body_may_roll_back_to_a_savepoint_and_commit_the_rest(flow, conn):
     bodies_in_savepoints.clear()
     run = launch(flow, order_what_there_is, "a")
     assert run.result(SOON) == [4, 0, 3, 0]
@@ -272,9 +255,7 @@ def test_a_body_may_roll_back_to_a_savepoint_and_commit_the_rest(
     assert steps(conn, run.key) == [("take_in_a_savepoint", "completed", 1)] * 4
 
 
-def test_a_body_in_a_thread_may_roll_back_to_a_savepoint_and_commit_the_rest(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_body_in_a_thread_may_roll_back_to_a_savepoint_and_commit_the_rest(flow, conn):
     bodies = []
 
     @transaction
@@ -300,9 +281,7 @@ def test_a_body_in_a_thread_may_roll_back_to_a_savepoint_and_commit_the_rest(
     assert steps(conn, run.key) == [("take_what_there_is", "completed", 1)] * 4
 
 
-def test_a_connection_of_the_pool_that_died_is_replaced_before_the_body_begins(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_connection_of_the_pool_that_died_is_replaced_before_the_body_begins(dsn, conn):
     with make_pool(ConnectOptions(dsn), "three connections", 3) as pool:
         pool.wait()
         provider = PsycopgProvider(pool)
@@ -317,7 +296,7 @@ def test_a_connection_of_the_pool_that_died_is_replaced_before_the_body_begins(
     assert left(conn) == 9
 
 
-def test_a_last_statement_that_fails_commits_nothing(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_last_statement_that_fails_commits_nothing(dsn, conn):
     with make_pool(ConnectOptions(dsn), "one connection", 1) as pool:
         provider = PsycopgProvider(pool)
         with provider.begin("serializable") as transaction:
@@ -332,9 +311,7 @@ def test_a_last_statement_that_fails_commits_nothing(dsn: str, conn: psycopg.Con
 
 
 @pytest.mark.parametrize("reset", [None, "deallocate all", "discard all"])
-def test_what_the_engine_prepares_in_a_thread_is_prepared_once_unless_it_is_taken_away(
-    dsn: str, reset: Any
-) -> None:
+def test_what_the_engine_prepares_in_a_thread_is_prepared_once_unless_it_is_taken_away(dsn, reset):
     with make_pool(ConnectOptions(dsn), "one connection", 1) as pool:
         provider = PsycopgProvider(pool)
         seen = []
@@ -359,9 +336,7 @@ def test_what_the_engine_prepares_in_a_thread_is_prepared_once_unless_it_is_take
 
 
 @pytest.mark.parametrize("reset", [None, "deallocate all", "discard all"])
-def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(
-    dsn: str, reset: Any
-) -> None:
+def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(dsn, reset):
     async def main() -> list[list[Any]]:
         async with make_pool_async(ConnectOptions(dsn), "one connection", 1) as pool:
             provider = AsyncPsycopgProvider(pool)
@@ -391,9 +366,7 @@ def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(
 
 
 @pytest.mark.parametrize("how", ["fails", "is left"])
-def test_a_transaction_that_is_rolled_back_costs_nothing_that_is_prepared(
-    dsn: str, how: str
-) -> None:
+def test_a_transaction_that_is_rolled_back_costs_nothing_that_is_prepared(dsn, how):
     prepared = "select name from pg_prepared_statements where name like '\\_pgflow%' order by 1"
     statement = "select 1 / 0" if how == "fails" else "select 1"
 
@@ -426,9 +399,7 @@ def test_a_transaction_that_is_rolled_back_costs_nothing_that_is_prepared(
 
 
 @pytest.mark.full
-async def test_what_steps_before_it_did_is_durable_with_the_transaction(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_steps_before_it_did_is_durable_with_the_transaction(aflow, conn):
     @pgflow.read
     async def look(n: int) -> int:
         return n
@@ -460,9 +431,7 @@ async def test_what_steps_before_it_did_is_durable_with_the_transaction(
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-def test_a_serialization_failure_is_tried_again_and_not_recorded(
-    flow: Harness, conn: psycopg.Connection, isolation: Any
-) -> None:
+def test_a_serialization_failure_is_tried_again_and_not_recorded(flow, conn, isolation):
     bodies = []
 
     @transaction(isolation=isolation)
@@ -480,9 +449,7 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(
     assert events(conn, run.key) == [("step_completed", "contended")]
 
 
-def test_a_failure_to_serialize_at_commit_is_tried_again_too(
-    flow: Harness, conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_failure_to_serialize_at_commit_is_tried_again_too(flow, conn, dsn):
     bodies = []
     sum_up = "select sum(n) from stock"
 
@@ -520,9 +487,7 @@ def somebody_who_locks(
 
 
 @pytest.mark.full
-def test_a_deadlock_is_tried_again_and_not_recorded(
-    flow: Harness, conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_deadlock_is_tried_again_and_not_recorded(flow, conn, dsn):
     bodies = []
 
     @transaction
@@ -549,9 +514,7 @@ def test_a_deadlock_is_tried_again_and_not_recorded(
 
 
 @pytest.mark.full
-def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(flow, conn):
     bodies = []
 
     @transaction
@@ -571,9 +534,7 @@ def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(
 
 @pytest.mark.full
 @pytest.mark.parametrize("when", ["in the body", "before the fence"])
-def test_connections_that_are_lost_are_not_missed_by_later_steps(
-    flow: Harness, conn: psycopg.Connection, when: str
-) -> None:
+def test_connections_that_are_lost_are_not_missed_by_later_steps(flow, conn, when):
     losses = iter(range(25))  # more than the pool has
     pids: list[int] = []
 
@@ -595,9 +556,7 @@ def test_connections_that_are_lost_are_not_missed_by_later_steps(
     assert len(set(pids)) == 25
 
 
-def test_a_step_that_is_cancelled_again_while_it_is_cancelled_gives_its_connection_back(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_step_that_is_cancelled_again_while_it_is_cancelled_gives_its_connection_back(dsn, conn):
     async def main() -> None:
         async with make_pool_async(ConnectOptions(dsn), "one connection", 1) as pool:
             provider = AsyncPsycopgProvider(pool)
@@ -625,8 +584,8 @@ def test_a_step_that_is_cancelled_again_while_it_is_cancelled_gives_its_connecti
 
 @pytest.mark.full
 def test_a_pooler_that_the_engine_was_not_told_of_costs_what_is_prepared_and_nothing_else(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+    dsn, conn
+):
     async def main(address: str) -> list[int]:
         async with (
             make_pool_async(ConnectOptions(address), "one", 1) as one,
@@ -655,9 +614,7 @@ def test_a_pooler_that_the_engine_was_not_told_of_costs_what_is_prepared_and_not
 @pytest.mark.full
 @pytest.mark.parametrize("ends", ["commit", "rollback", "commit and begin"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_body_that_ends_its_transaction_itself_holds_the_run(
-    flow: Harness, conn: psycopg.Connection, ends: str, colour: str
-) -> None:
+def test_a_body_that_ends_its_transaction_itself_holds_the_run(flow, conn, ends, colour):
     @transaction
     async def rash(mine: AsyncConnection) -> None:
         await mine.execute(TAKE, (1, "a"))
@@ -687,9 +644,7 @@ def test_a_body_that_ends_its_transaction_itself_holds_the_run(
     assert events(conn, run.key) == []
 
 
-async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_back(aflow, conn):
     started = asyncio.Event()
 
     @transaction
@@ -708,9 +663,7 @@ async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_ba
 
 
 @pytest.mark.full
-def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back(flow, conn):
     started, proceed, ended = threading.Event(), threading.Event(), threading.Event()
 
     @transaction
@@ -745,9 +698,7 @@ def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back
 
 
 @pytest.mark.full
-def test_a_body_whose_run_was_taken_over_commits_nothing(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_body_whose_run_was_taken_over_commits_nothing(flow, conn):
     bodies = []
 
     @transaction
@@ -766,9 +717,7 @@ def test_a_body_whose_run_was_taken_over_commits_nothing(
 
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(flow, conn, colour):
     proceed = threading.Event()
 
     @transaction
@@ -804,7 +753,7 @@ def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(
 
 
 @pytest.mark.full
-def test_the_isolation_level_is_the_one_asked_for(flow: Harness) -> None:
+def test_the_isolation_level_is_the_one_asked_for(flow):
     show = "show transaction_isolation"
 
     @transaction
@@ -877,17 +826,13 @@ async def mixed() -> list[int]:
     return [await take("a", 1), await take_from_ledger.aio("a")]
 
 
-def test_the_annotation_of_the_first_parameter_picks_the_provider(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_the_annotation_of_the_first_parameter_picks_the_provider(dsn, conn):
     with App(dsn, include=[mixed], providers=[LedgerProvider(dsn)]) as app:
         assert app.run(mixed) == [9, 8]
     assert left(conn) == 8
 
 
-def test_a_transaction_nobody_provides_for_fails_with_the_parameter_and_what_to_do(
-    flow: Harness,
-) -> None:
+def test_a_transaction_nobody_provides_for_fails_with_the_parameter_and_what_to_do(flow):
     with pytest.raises(RunFailed) as failed:
         result_of(flow, mixed)
     assert isinstance(failed.value.__cause__, DefinitionError)
@@ -896,7 +841,7 @@ def test_a_transaction_nobody_provides_for_fails_with_the_parameter_and_what_to_
     assert "providers=[...]" in str(failed.value.__cause__)
 
 
-def test_a_transaction_without_a_parameter_for_the_connection_is_refused() -> None:
+def test_a_transaction_without_a_parameter_for_the_connection_is_refused():
     with pytest.raises(DefinitionError, match="first parameter must be the connection"):
 
         @transaction  # type: ignore[arg-type]
@@ -904,9 +849,7 @@ def test_a_transaction_without_a_parameter_for_the_connection_is_refused() -> No
 
 
 @pytest.mark.full
-async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(aflow, conn):
     @transaction
     async def hand_over(mine: AsyncConnection, other: str) -> str:
         inside = aflow.app.using(mine)
@@ -927,9 +870,7 @@ async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(
     assert await aflow.app.get("started", wait_for_payment).result(SOON) == 102
 
 
-def test_what_a_transaction_starts_and_sends_is_gone_when_its_body_raises(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_what_a_transaction_starts_and_sends_is_gone_when_its_body_raises(flow, conn):
     @transaction
     def hand_over(mine: Connection) -> None:
         inside = flow.app.using(mine)
@@ -951,9 +892,7 @@ def test_what_a_transaction_starts_and_sends_is_gone_when_its_body_raises(
     assert count(conn, "pgflow.signal") == 0
 
 
-def test_a_message_sent_by_a_transaction_is_not_sent_twice_however_often_its_body_runs(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_message_sent_by_a_transaction_is_not_sent_twice_however_often_its_body_runs(flow, conn):
     bodies = []
 
     @transaction
@@ -976,8 +915,8 @@ def test_a_message_sent_by_a_transaction_is_not_sent_twice_however_often_its_bod
 
 @pytest.mark.full
 def test_what_is_started_in_the_callers_transaction_is_invisible_before_it_commits_and_there_once_after_it(
-    flow: Harness, dsn: str, conn: psycopg.Connection
-) -> None:
+    flow, dsn, conn
+):
     flow.include(wait_for_payment)
     flow.until_idle()
     with psycopg.connect(dsn, row_factory=dict_row) as caller:
@@ -995,7 +934,7 @@ def test_what_is_started_in_the_callers_transaction_is_invisible_before_it_commi
     assert count(conn, "pgflow.runs") == 1
 
 
-def test_a_caller_may_like_other_placeholders_better(flow: Harness, dsn: str) -> None:
+def test_a_caller_may_like_other_placeholders_better(flow, dsn):
     flow.include(wait_for_payment)
     with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as caller:
         run = flow.app.using(caller).start(wait_for_payment.options(key="k"), 1)
@@ -1003,18 +942,14 @@ def test_a_caller_may_like_other_placeholders_better(flow: Harness, dsn: str) ->
     assert run.status() == "queued"
 
 
-async def test_an_async_caller_may_like_other_placeholders_better(
-    aflow: AsyncHarness, dsn: str
-) -> None:
+async def test_an_async_caller_may_like_other_placeholders_better(aflow, dsn):
     aflow.include(wait_for_payment)
     async with await AsyncConnection.connect(dsn, cursor_factory=psycopg.AsyncRawCursor) as caller:
         run = await aflow.app.using(caller).start(wait_for_payment.options(key="k"), 1)
     assert await run.status() == "queued"
 
 
-async def test_what_is_sent_in_the_callers_transaction_arrives_after_it_commits(
-    aflow: AsyncHarness, dsn: str
-) -> None:
+async def test_what_is_sent_in_the_callers_transaction_arrives_after_it_commits(aflow, dsn):
     run = await settle(aflow, wait_for_payment)
     async with await AsyncConnection.connect(dsn) as caller:
         inside = aflow.app.using(caller)
@@ -1028,9 +963,7 @@ async def test_what_is_sent_in_the_callers_transaction_arrives_after_it_commits(
     assert await run.result(SOON) == 8
 
 
-def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(
-    flow: Harness, dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(flow, dsn, conn):
     flow.include(wait_for_payment)
     with psycopg.connect(dsn) as caller:
         inside = flow.app.using(caller)
@@ -1040,7 +973,7 @@ def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(
     assert conn.execute("select key from pgflow.runs").fetchall() == [("kept",)]
 
 
-def test_a_run_can_be_cancelled_in_the_callers_transaction(flow: Harness, dsn: str) -> None:
+def test_a_run_can_be_cancelled_in_the_callers_transaction(flow, dsn):
     run = settle(flow, wait_for_payment)
     with psycopg.connect(dsn) as caller:
         flow.app.using(caller).cancel(run.key, why="changed my mind")
@@ -1050,7 +983,7 @@ def test_a_run_can_be_cancelled_in_the_callers_transaction(flow: Harness, dsn: s
         run.result(SOON)
 
 
-def test_a_connection_without_an_open_transaction_is_refused(flow: Harness, dsn: str) -> None:
+def test_a_connection_without_an_open_transaction_is_refused(flow, dsn):
     with psycopg.connect(dsn, autocommit=True) as caller:
         with pytest.raises(InvalidArgument, match="no open transaction"):
             flow.app.using(caller)
@@ -1059,7 +992,7 @@ def test_a_connection_without_an_open_transaction_is_refused(flow: Harness, dsn:
     assert flow.app.get("k", wait_for_payment).status() == "queued"
 
 
-def test_what_is_no_connection_is_refused_by_name(flow: Harness) -> None:
+def test_what_is_no_connection_is_refused_by_name(flow):
     with pytest.raises(
         InvalidArgument, match=r"psycopg, SQLAlchemy and Django, not builtins\.object"
     ):
@@ -1068,9 +1001,7 @@ def test_what_is_no_connection_is_refused_by_name(flow: Harness) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("level", list(psycopg.IsolationLevel))
-def test_starting_and_sending_work_at_every_isolation_level(
-    flow: Harness, dsn: str, level: psycopg.IsolationLevel
-) -> None:
+def test_starting_and_sending_work_at_every_isolation_level(flow, dsn, level):
     flow.include(wait_for_payment)
     with psycopg.connect(dsn) as caller:
         caller.isolation_level = level
@@ -1081,14 +1012,14 @@ def test_starting_and_sending_work_at_every_isolation_level(
     assert run.result(SOON) == 2
 
 
-def test_a_conflict_in_the_callers_transaction_is_a_key_conflict(flow: Harness, dsn: str) -> None:
+def test_a_conflict_in_the_callers_transaction_is_a_key_conflict(flow, dsn):
     flow.include(wait_for_payment)
     flow.app.start(wait_for_payment.options(key="k"), 1)
     with psycopg.connect(dsn) as caller, pytest.raises(KeyConflict):
         flow.app.using(caller).start(wait_for_payment.options(key="k"), 2)
 
 
-def test_the_callers_session_is_left_as_it_was(flow: Harness, dsn: str) -> None:
+def test_the_callers_session_is_left_as_it_was(flow, dsn):
     settings = "select name, setting from pg_settings order by name"
     with psycopg.connect(dsn) as caller:
         caller.execute("do 'begin end'")  # loads plpgsql, whose own settings appear with it
@@ -1100,9 +1031,7 @@ def test_the_callers_session_is_left_as_it_was(flow: Harness, dsn: str) -> None:
 
 
 @pytest.mark.full
-def test_a_start_in_sql_of_a_trigger_commits_with_the_row_that_fired_it(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_start_in_sql_of_a_trigger_commits_with_the_row_that_fired_it(flow, conn):
     conn.execute("""
         create function order_stock() returns trigger language plpgsql as $$
         begin
@@ -1120,9 +1049,7 @@ def test_a_start_in_sql_of_a_trigger_commits_with_the_row_that_fired_it(
     assert run.result(SOON) == 7
 
 
-def test_many_starts_in_many_transactions_are_one_run_each(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_many_starts_in_many_transactions_are_one_run_each(dsn, conn):
     async def start_all() -> None:
         async with AsyncApp(dsn) as app:
 
@@ -1138,9 +1065,7 @@ def test_many_starts_in_many_transactions_are_one_run_each(
     assert count(conn, "pgflow.runs") == 5
 
 
-def test_a_start_with_a_delay_in_the_callers_transaction_waits_for_its_time(
-    flow: Harness, dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_start_with_a_delay_in_the_callers_transaction_waits_for_its_time(flow, dsn, conn):
     flow.include(wait_for_payment)
     (now,) = conn.execute("select now()").fetchone()
     with psycopg.connect(dsn) as caller:
@@ -1153,9 +1078,7 @@ def test_a_start_with_a_delay_in_the_callers_transaction_waits_for_its_time(
     assert run.result(SOON) == 2
 
 
-async def test_a_transaction_is_found_by_the_key_that_its_body_had(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_transaction_is_found_by_the_key_that_its_body_had(aflow, conn):
     keys = []
 
     @transaction
@@ -1192,9 +1115,7 @@ async def test_a_transaction_is_found_by_the_key_that_its_body_had(
 
 @pytest.mark.full
 @pytest.mark.parametrize("is_sync", [False, True], ids=["async", "sync"])
-def test_a_body_that_is_idle_for_too_long_loses_its_transaction_and_runs_again(
-    dsn: str, conn: psycopg.Connection, is_sync: bool
-) -> None:
+def test_a_body_that_is_idle_for_too_long_loses_its_transaction_and_runs_again(dsn, conn, is_sync):
     bodies: list[int] = []
 
     def is_over(pid: int) -> bool:
@@ -1228,7 +1149,7 @@ def test_a_body_that_is_idle_for_too_long_loses_its_transaction_and_runs_again(
 
 
 @pytest.mark.parametrize("idle", [0, -1, float("nan"), "5m"])
-def test_an_idle_time_that_is_none_is_refused_before_a_worker_starts(dsn: str, idle: Any) -> None:
+def test_an_idle_time_that_is_none_is_refused_before_a_worker_starts(dsn, idle):
     with (
         App(dsn) as app,
         pytest.raises(InvalidArgument, match="transaction_idle_seconds of a worker"),

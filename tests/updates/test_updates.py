@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -25,9 +25,6 @@ from pgflow.errors import (
     WrongColourError,
     WrongState,
 )
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", str)
 reserved: list[str] = []
@@ -132,9 +129,7 @@ def reply(conn: psycopg.Connection[Any], key: str, id: str) -> tuple[Any, ...]: 
 
 
 @pytest.mark.full
-async def test_an_update_is_taken_by_its_handler_and_answered(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_is_taken_by_its_handler_and_answered(aflow, conn):
     run = await launch(aflow, order.options(key="o"))
     assert await run.execute_update(add, "tea") == 1
     assert await run.execute_update(add, sku="milk") == 2
@@ -154,9 +149,7 @@ async def test_an_update_is_taken_by_its_handler_and_answered(
     assert conn.execute(same).fetchone() == (3,)
 
 
-def test_a_sync_workflow_takes_updates_as_an_async_one_does(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_sync_workflow_takes_updates_as_an_async_one_does(flow, conn):
     run = launch(flow, shop.options(key="s"))
     assert run.execute_update(put, "tea") == 1
     with pytest.raises(UpdateRejected, match="tea is in the cart"):
@@ -165,9 +158,7 @@ def test_a_sync_workflow_takes_updates_as_an_async_one_does(
     assert run.result(SOON) == ["tea", "milk"]
 
 
-async def test_a_rejected_update_is_answered_and_leaves_nothing_in_the_journal(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rejected_update_is_answered_and_leaves_nothing_in_the_journal(aflow, conn):
     run = await launch(aflow, order.options(key="o"))
     assert await run.execute_update(add, "tea") == 1
     before = events(conn, "o")
@@ -187,7 +178,7 @@ async def test_a_rejected_update_is_answered_and_leaves_nothing_in_the_journal(
     assert await run.result(SOON) == ["tea!"]
 
 
-async def test_what_a_handler_raises_is_the_answer_and_the_run_goes_on(aflow: AsyncHarness) -> None:
+async def test_what_a_handler_raises_is_the_answer_and_the_run_goes_on(aflow):
     run = await launch(aflow, order)
     with pytest.raises(UpdateFailed, match="say that you mean it") as raised:
         await run.execute_update(close)
@@ -197,9 +188,7 @@ async def test_what_a_handler_raises_is_the_answer_and_the_run_goes_on(aflow: As
     assert await run.result(SOON) == []
 
 
-async def test_a_value_that_does_not_fit_its_annotation_is_a_failed_answer(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_value_that_does_not_fit_its_annotation_is_a_failed_answer(aflow):
     @workflow
     async def lies() -> None:
         await pgflow.updates.serve(None, timeout=60)
@@ -216,9 +205,7 @@ async def test_a_value_that_does_not_fit_its_annotation_is_a_failed_answer(
         await run.result(SOON)
 
 
-async def test_one_id_is_one_update_with_one_answer(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_one_id_is_one_update_with_one_answer(aflow, conn):
     run = await launch(aflow, order.options(key="o"))
     once = add.options(update_id="once")
     assert [await run.execute_update(once, "tea") for _ in range(3)] == [1, 1, 1]
@@ -233,9 +220,7 @@ async def test_one_id_is_one_update_with_one_answer(
 
 
 @pytest.mark.parametrize("isolation", ["READ_COMMITTED", "REPEATABLE_READ", "SERIALIZABLE"])
-async def test_of_concurrent_senders_of_one_id_one_sends_it(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str, isolation: str
-) -> None:
+async def test_of_concurrent_senders_of_one_id_one_sends_it(aflow, conn, pgflow_dsn, isolation):
     run = await launch(aflow, order.options(key="o"))
     start = threading.Barrier(8)
 
@@ -263,9 +248,7 @@ async def test_of_concurrent_senders_of_one_id_one_sends_it(
     assert await run.result(SOON) == ["tea!"]
 
 
-async def test_updates_and_signals_are_taken_in_the_order_of_the_journal(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_updates_and_signals_are_taken_in_the_order_of_the_journal(aflow, conn):
     @workflow
     async def listens() -> list[str]:
         heard: list[str] = []
@@ -299,9 +282,7 @@ async def test_updates_and_signals_are_taken_in_the_order_of_the_journal(
 
 
 @pytest.mark.full
-async def test_updates_are_made_one_at_a_time_in_the_order_of_their_sending(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_updates_are_made_one_at_a_time_in_the_order_of_their_sending(aflow, conn):
     aflow.include(order)
     for n in range(70):
         reserved.append(str(n))
@@ -321,9 +302,7 @@ async def test_updates_are_made_one_at_a_time_in_the_order_of_their_sending(
 
 @pytest.mark.full
 @pytest.mark.parametrize("point", ["taken", "working"])
-async def test_a_worker_that_dies_between_receipt_and_answer_loses_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection, point: str
-) -> None:
+async def test_a_worker_that_dies_between_receipt_and_answer_loses_nothing(aflow, conn, point):
     @workflow
     async def slow() -> list[str]:
         done: list[str] = []
@@ -350,9 +329,7 @@ async def test_a_worker_that_dies_between_receipt_and_answer_loses_nothing(
     assert [kind for kind, _ in events(conn, "s")].count("update_taken") == 1
 
 
-async def test_an_update_that_nobody_took_is_refused_once_the_run_has_ended(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_that_nobody_took_is_refused_once_the_run_has_ended(aflow, conn):
     run = await launch(aflow, calling(go.wait).options(key="d"))
     sent = await run.start_update(add, "tea")
     await aflow.until_idle()
@@ -367,9 +344,7 @@ async def test_an_update_that_nobody_took_is_refused_once_the_run_has_ended(
         await aflow.app.get("nobody", order).execute_update(add, "tea")
 
 
-async def test_an_update_whose_run_ends_in_its_handler_is_refused(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_whose_run_ends_in_its_handler_is_refused(aflow, conn):
     @workflow
     async def leaves() -> str:
         serving = asyncio.create_task(pgflow.updates.serve([]))
@@ -391,9 +366,7 @@ async def test_an_update_whose_run_ends_in_its_handler_is_refused(
         await sent.result(SOON)
 
 
-async def test_a_cancelled_run_refuses_the_update_that_it_was_at(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_cancelled_run_refuses_the_update_that_it_was_at(aflow, conn):
     @workflow
     async def stops() -> None:
         await pgflow.updates.serve([])
@@ -414,9 +387,7 @@ async def test_a_cancelled_run_refuses_the_update_that_it_was_at(
         await run.result(SOON)
 
 
-async def test_updates_that_were_not_taken_go_on_to_the_next_generation(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_updates_that_were_not_taken_go_on_to_the_next_generation(aflow, conn):
     @workflow
     async def rounds(n: int, items: list[str]) -> list[str]:
         count = len(items) + 2
@@ -440,9 +411,7 @@ async def test_updates_that_were_not_taken_go_on_to_the_next_generation(
     assert count(conn, "pgflow.run") == 3
 
 
-async def test_an_update_whose_handler_continues_as_new_is_refused(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_whose_handler_continues_as_new_is_refused(aflow, conn):
     @workflow
     async def again(n: int) -> int:
         if n == 0:
@@ -460,9 +429,7 @@ async def test_an_update_whose_handler_continues_as_new_is_refused(
 
 
 @pytest.mark.full
-async def test_update_with_start_starts_a_run_or_finds_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_update_with_start_starts_a_run_or_finds_it(aflow, conn):
     aflow.include(order)
     await aflow.until_idle()
     keyed = order.options(key="o", if_taken="attach")
@@ -478,7 +445,7 @@ async def test_update_with_start_starts_a_run_or_finds_it(
         await (await aflow.app.update_with_start(add.bind("oil"), keyed, 3)).result(SOON)
 
 
-def test_update_with_start_is_one_transaction(flow: Harness, conn: psycopg.Connection) -> None:
+def test_update_with_start_is_one_transaction(flow, conn):
     flow.include(shop)
     with pytest.raises(NotStorable):
         flow.app.update_with_start(put.bind(7), shop.options(key="s"))  # type: ignore[arg-type]
@@ -495,9 +462,7 @@ def test_update_with_start_is_one_transaction(flow: Harness, conn: psycopg.Conne
     assert flow.app.get("s", shop).result(SOON) == ["tea"]
 
 
-def test_an_update_is_sent_in_the_transaction_of_its_sender(
-    flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+def test_an_update_is_sent_in_the_transaction_of_its_sender(flow, conn, pgflow_dsn):
     settle(flow, shop.options(key="s"), 1)
     with psycopg.connect(pgflow_dsn) as own:
         send(own, "s", "put", "1", wake=False, sku="tea")
@@ -512,9 +477,7 @@ def test_an_update_is_sent_in_the_transaction_of_its_sender(
 
 
 @pytest.mark.full
-async def test_long_arguments_and_answers_arrive_whole(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_long_arguments_and_answers_arrive_whole(aflow, conn):
     @workflow
     async def echoes() -> int:
         done: list[int] = []
@@ -533,9 +496,7 @@ async def test_long_arguments_and_answers_arrive_whole(
     assert await run.result(SOON) == sum(map(len, texts))
 
 
-async def test_serving_ends_with_its_time_and_later_updates_stay(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_serving_ends_with_its_time_and_later_updates_stay(aflow, conn):
     @workflow
     async def waits() -> list[str]:
         items: list[str] = []
@@ -560,9 +521,7 @@ async def test_serving_ends_with_its_time_and_later_updates_stay(
 
 
 @pytest.mark.full
-async def test_a_rewind_has_an_update_made_again_and_keeps_its_answer(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewind_has_an_update_made_again_and_keeps_its_answer(aflow, conn):
     @workflow
     async def logs(size: int) -> list[str]:
         words: list[str] = []
@@ -596,9 +555,7 @@ async def test_a_rewind_has_an_update_made_again_and_keeps_its_answer(
     assert [reply(conn, "o", word)[1] for word in ("tea", "milk")] == ["tea in 1", "milk in 1"]
 
 
-async def test_who_was_told_that_the_run_had_ended_is_not_heard_after_a_rewind(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_who_was_told_that_the_run_had_ended_is_not_heard_after_a_rewind(aflow, conn):
     @workflow
     async def opens(n: int = 0) -> list[str]:
         await go.wait()
@@ -629,9 +586,7 @@ async def test_who_was_told_that_the_run_had_ended_is_not_heard_after_a_rewind(
 
 
 @pytest.mark.full
-async def test_a_fork_repeats_what_was_taken_and_answers_nobody(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_fork_repeats_what_was_taken_and_answers_nobody(aflow, conn):
     run = await launch(aflow, order.options(key="o"))
     assert await run.execute_update(add.options(update_id="1"), "tea") == 1
     await aflow.until_idle()
@@ -647,9 +602,7 @@ async def test_a_fork_repeats_what_was_taken_and_answers_nobody(
     assert reply(conn, "o", "1")[1] == 1
 
 
-async def test_published_state_is_read_without_waking_the_run(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_published_state_is_read_without_waking_the_run(aflow, conn):
     run = await launch(aflow, order.options(key="o"))
     with pytest.raises(InvalidArgument, match="published nothing"):
         await run.query("items")
@@ -667,7 +620,7 @@ async def test_published_state_is_read_without_waking_the_run(
     assert len(before) == 1
 
 
-def test_handlers_are_checked_where_they_are_declared() -> None:
+def test_handlers_are_checked_where_they_are_declared():
     @workflow
     def plain() -> None: ...
 
@@ -700,7 +653,7 @@ def test_handlers_are_checked_where_they_are_declared() -> None:
         one.options(update_id="")
 
 
-async def test_a_workflow_without_handlers_cannot_serve(aflow: AsyncHarness) -> None:
+async def test_a_workflow_without_handlers_cannot_serve(aflow):
     @workflow
     async def bare() -> str:
         try:
@@ -716,7 +669,7 @@ async def test_a_workflow_without_handlers_cannot_serve(aflow: AsyncHarness) -> 
     assert "await pgflow.updates.serve()" in await result_of(aflow, bare)
 
 
-def test_sql_refuses_what_is_no_update(flow: Harness, conn: psycopg.Connection) -> None:
+def test_sql_refuses_what_is_no_update(flow, conn):
     launch(flow, shop.options(key="s"))
     for args, code in (
         (("nobody", "put", "{}", "1"), "PF001"),
@@ -730,9 +683,7 @@ def test_sql_refuses_what_is_no_update(flow: Harness, conn: psycopg.Connection) 
     flow.app.cancel("s")
 
 
-async def test_a_handler_sees_the_state_that_its_workflow_has_made(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_handler_sees_the_state_that_its_workflow_has_made(aflow, conn):
     @workflow
     async def opens() -> list[str]:
         items = [await reserve("first")]
@@ -750,9 +701,7 @@ async def test_a_handler_sees_the_state_that_its_workflow_has_made(
     assert await sent.result(SOON) == ["first!", "second"]
 
 
-def test_values_of_updates_are_encoded_by_the_codec_of_the_app(
-    pgflow_dsn: str, conn: psycopg.Connection
-) -> None:
+def test_values_of_updates_are_encoded_by_the_codec_of_the_app(pgflow_dsn, conn):
     async def main() -> None:
         async with (
             pgflow.AsyncApp(pgflow_dsn, include=[order], codec=Reversed()) as app,
@@ -794,9 +743,7 @@ class Reversed:
         return data[::-1]
 
 
-async def test_a_run_that_continues_as_new_refuses_the_update_that_it_was_at(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_continues_as_new_refuses_the_update_that_it_was_at(aflow, conn):
     @workflow
     async def moves(n: int) -> int:
         if n == 0:
@@ -821,9 +768,7 @@ async def test_a_run_that_continues_as_new_refuses_the_update_that_it_was_at(
     assert await run.result(SOON) == 1
 
 
-async def test_a_handler_that_begins_with_a_transaction_is_taken_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_handler_that_begins_with_a_transaction_is_taken_once(aflow, conn):
     conn.execute("create table if not exists public.booked (word text)")
 
     @pgflow.transaction
@@ -849,9 +794,7 @@ async def test_a_handler_that_begins_with_a_transaction_is_taken_once(
     assert count(conn, "public.booked") == 4
 
 
-def test_an_update_that_is_not_in_the_mailbox_cannot_be_taken(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_an_update_that_is_not_in_the_mailbox_cannot_be_taken(flow, conn):
     settle(flow, shop_state.options(key="s"))
     send(conn, "s", "put", "1", sku="tea")
     chain, message = conn.execute("select chain_id, signal_id from pgflow.signal").fetchone() or ()
@@ -865,8 +808,8 @@ def test_an_update_that_is_not_in_the_mailbox_cannot_be_taken(
 
 @pytest.mark.full
 async def test_who_asks_while_a_run_is_being_rewound_is_not_told_that_it_has_ended(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+    aflow, conn, pgflow_dsn
+):
     @workflow
     async def again(n: int = 0) -> list[str]:
         if pgflow.run_info().generation == 1:
@@ -895,9 +838,7 @@ async def test_who_asks_while_a_run_is_being_rewound_is_not_told_that_it_has_end
 
 
 @pytest.mark.full
-async def test_what_was_asked_and_answered_can_be_redacted(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_was_asked_and_answered_can_be_redacted(aflow, conn):
     run = await launch(aflow, order.options(key="o"), 1)
     once = add.options(update_id="1")
     assert await run.execute_update(once, "tea") == 1
@@ -912,9 +853,7 @@ async def test_what_was_asked_and_answered_can_be_redacted(
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-async def test_who_waits_for_an_answer_is_told_and_need_not_look(
-    aflow: AsyncHarness, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
+async def test_who_waits_for_an_answer_is_told_and_need_not_look(aflow, conn, monkeypatch, where):
     monkeypatch.setattr("pgflow._client.results.FIRST_POLL_SECONDS", 3600)
     monkeypatch.setattr("pgflow._client.results.LONGEST_POLL_SECONDS", 3600)
     run = await launch(aflow, order.options(key="o"), 2)
@@ -931,9 +870,7 @@ async def test_who_waits_for_an_answer_is_told_and_need_not_look(
     assert await run.status() == "completed"
 
 
-async def test_who_waits_for_an_answer_is_told_that_the_run_is_stuck_or_has_ended(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_who_waits_for_an_answer_is_told_that_the_run_is_stuck_or_has_ended(aflow, conn):
     @pgflow.effects.effect(risk="irreversible")
     async def lose() -> None:
         raise ConnectionResetError("no reply")
@@ -958,9 +895,7 @@ async def test_who_waits_for_an_answer_is_told_that_the_run_is_stuck_or_has_ende
 
 
 @pytest.mark.full
-async def test_an_update_can_be_redacted_whatever_became_of_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_can_be_redacted_whatever_became_of_it(aflow, conn):
     run = await launch(aflow, order.options(key="o"), 2)
     secrets = {"done": "rosewood", "rejected": "rosewood", "failed": "", "refused": "ebony"}
     assert await run.execute_update(add.options(update_id="done"), "rosewood") == 1
