@@ -545,13 +545,9 @@ async def crash_in_the_middle_of_a_body(
     return learned, run
 
 
-async def test_a_read_knows_its_progress_after_a_crash(aflow, conn):
-    learned, _ = await crash_in_the_middle_of_a_body(aflow, conn, read)
-    assert learned == [None, "halfway"]
-
-
-async def test_a_step_knows_its_progress_after_a_crash(aflow, conn):
-    learned, _ = await crash_in_the_middle_of_a_body(aflow, conn, step)
+@pytest.mark.parametrize("decorator", [read, step], ids=["read", "step"])
+async def test_a_body_knows_its_progress_after_a_crash(aflow, conn, decorator):
+    learned, _ = await crash_in_the_middle_of_a_body(aflow, conn, decorator)
     assert learned == [None, "halfway"]
 
 
