@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import sqlkit
-from records import SOON, count, run_row, steps
+from records import SOON, calling, count, launch, result_of, run_row, settle, steps
 from sqlkit import (
     PATIENT,
     Actor,
@@ -56,7 +56,7 @@ from pgflow.replay.check import find_divergence
 from pgflow.replay.histories import export_chain, import_lines, read_history
 
 if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+    from pgflow.testing import Harness
 
     Conn = psycopg.Connection[Any]
 
@@ -139,9 +139,6 @@ def sound(conn: Conn) -> None:
     assert rows(conn, "select invariant, detail from pgflow.check()") == []
 
 
-# ---------------------------------------------------------------- at every unit
-
-
 def expected(rounds: int) -> list[Any]:
     return [
         value
@@ -171,7 +168,7 @@ def begin_all(flow: Harness, conn: Conn, keys: list[str], rounds: int = 5) -> No
 
 @pytest.mark.full
 @pytest.mark.parametrize("effects", ["repeat", "reuse"])
-def test_a_run_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn, effects: Any) -> None:
+def test_a_run_goes_on_from_every_unit_of_fifty(flow, conn, effects):
     begin_all(flow, conn, ["k"])
     length = units(conn, "k")
     assert length >= 50
@@ -191,7 +188,7 @@ def test_a_run_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn, effec
 
 
 @pytest.mark.full
-def test_a_fork_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn) -> None:
+def test_a_fork_goes_on_from_every_unit_of_fifty(flow, conn):
     begin_all(flow, conn, ["k"])
     length = units(conn, "k")
     assert length >= 50
@@ -212,18 +209,14 @@ def test_a_fork_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn) -> N
         ).fetchall()
         == before
     )
-    assert run_row(conn, "fork-6", "origin_key, origin_generation, origin_seq, generation") == (
-        "k",
-        1,
-        6,
-        1,
-    )
+    found = run_row(conn, "fork-6", "origin_key, origin_generation, origin_seq, generation")
+    assert found == ("k", 1, 6, 1)
 
 
 @pytest.mark.full
 def test_a_run_that_continues_as_new_is_rewound_in_its_newest_generation_and_forked_in_any(
-    flow: Harness, conn: Conn
-) -> None:
+    flow, conn
+):
     @workflow
     async def chain(left: int, made: list[str]) -> list[str]:
         made = [*made, await buy(f"x{left}"), await word.wait()]
@@ -231,8 +224,7 @@ def test_a_run_that_continues_as_new_is_rewound_in_its_newest_generation_and_for
             pgflow.continue_as_new(left - 1, made)
         return made
 
-    flow.include(chain)
-    run = flow.start(chain.options(key="k"), 2, [])
+    run = launch(flow, chain.options(key="k"), 2, [])
     for text in "abc":
         run.send(word, text)
     result = ["x2 bought", "a", "x1 bought", "b", "x0 bought", "c"]
@@ -253,19 +245,14 @@ def test_a_run_that_continues_as_new_is_rewound_in_its_newest_generation_and_for
         flow.app.fork("k", generation=77)
 
 
-# ---------------------------------------------------------------- what has acted
-
-
 @workflow
 async def shopping(items: list[str]) -> list[str]:
     return [await buy(item) for item in items]
 
 
 @pytest.mark.full
-def test_what_has_acted_is_named_and_refused(flow: Harness, conn: Conn) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "bread"])
-    run.result(SOON)
+def test_what_has_acted_is_named_and_refused(flow, conn):
+    result_of(flow, shopping.options(key="k"), ["milk", "bread"])
     with pytest.raises(
         HasActed,
         match=r"what would be dropped has acted: step buy \(unit 2, completed\), step buy \(unit "
@@ -287,11 +274,8 @@ def test_what_has_acted_is_named_and_refused(flow: Harness, conn: Conn) -> None:
 
 
 @pytest.mark.full
-def test_repeat_does_it_again_under_new_keys_and_reuse_does_nothing_again(
-    flow: Harness, conn: Conn
-) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "bread", "milk"])
+def test_repeat_does_it_again_under_new_keys_and_reuse_does_nothing_again(flow, conn):
+    run = launch(flow, shopping.options(key="k"), ["milk", "bread", "milk"])
     run.result(SOON)
     root = one(conn, "select root::text from pgflow.run")
     first = [("milk", f"{root}/buy/1"), ("bread", f"{root}/buy/2"), ("milk", f"{root}/buy/3")]
@@ -329,7 +313,7 @@ KEYS = (
 
 
 @pytest.mark.full
-def test_a_step_that_is_begun_has_its_key_after_every_cut(flow: Harness, conn: Conn) -> None:
+def test_a_step_that_is_begun_has_its_key_after_every_cut(flow, conn):
     @workflow
     async def trip() -> None:
         await asyncio.gather(insist("visa"), buy("map"))
@@ -337,9 +321,7 @@ def test_a_step_that_is_begun_has_its_key_after_every_cut(flow: Harness, conn: C
         await insist("taxi")
         await word.wait()
 
-    flow.include(trip)
-    flow.start(trip.options(key="k"))
-    flow.until_idle()
+    settle(flow, trip.options(key="k"))
     keys = dict(rows(conn, KEYS, "k"))
     assert len(keys) == 4
     assert all(keys.values())
@@ -365,13 +347,12 @@ def test_a_step_that_is_begun_has_its_key_after_every_cut(flow: Harness, conn: C
 
 
 @pytest.mark.full
-def test_what_was_handed_on_is_handed_on_again_asked_for_or_not(flow: Harness, conn: Conn) -> None:
+def test_what_was_handed_on_is_handed_on_again_asked_for_or_not(flow, conn):
     @workflow
     async def trip(items: list[str], seats: list[str]) -> list[str]:
         return [await buy(item) for item in items] + [await book(seat) for seat in seats]
 
-    flow.include(trip)
-    run = flow.start(trip.options(key="k"), ["milk", "bread"], ["12a", "12b"])
+    run = launch(flow, trip.options(key="k"), ["milk", "bread"], ["12a", "12b"])
     done = run.result(SOON)
     keys = list(acted)
     for _ in range(2):
@@ -397,13 +378,12 @@ def test_what_was_handed_on_is_handed_on_again_asked_for_or_not(flow: Harness, c
 
 
 @pytest.mark.full
-def test_transactions_are_acts_too(flow: Harness, conn: Conn) -> None:
+def test_transactions_are_acts_too(flow, conn):
     @workflow
     async def trip(seat: str) -> str:
         return await book(seat)
 
-    flow.include(trip)
-    run = flow.start(trip.options(key="k"), "12a")
+    run = launch(flow, trip.options(key="k"), "12a")
     run.result(SOON)
     with pytest.raises(HasActed, match=r"transaction book \(unit 1, completed\)"):
         flow.app.restart("k")
@@ -416,9 +396,7 @@ def test_transactions_are_acts_too(flow: Harness, conn: Conn) -> None:
 
 
 @pytest.mark.full
-def test_a_failed_run_is_retried_from_the_step_that_failed_under_the_same_key(
-    flow: Harness, conn: Conn
-) -> None:
+def test_a_failed_run_is_retried_from_the_step_that_failed_under_the_same_key(flow, conn):
     flow.include(shopping)
     broken.add("bread")
     buying = buy.options(retries=1)
@@ -427,8 +405,7 @@ def test_a_failed_run_is_retried_from_the_step_that_failed_under_the_same_key(
     async def once(items: list[str]) -> list[str]:
         return [await buying(item) for item in items]
 
-    flow.include(once)
-    run = flow.start(once.options(key="k"), ["milk", "bread", "tea"])
+    run = launch(flow, once.options(key="k"), ["milk", "bread", "tea"])
     with pytest.raises(RunFailed):
         run.result(SOON)
     with pytest.raises(RunFailed):
@@ -445,7 +422,7 @@ def test_a_failed_run_is_retried_from_the_step_that_failed_under_the_same_key(
 
 
 @pytest.mark.full
-def test_attempts_is_a_budget_of_its_own(flow: Harness, conn: Conn) -> None:
+def test_attempts_is_a_budget_of_its_own(flow, conn):
     tries: list[int] = []
     enough = [99]
 
@@ -456,12 +433,7 @@ def test_attempts_is_a_budget_of_its_own(flow: Harness, conn: Conn) -> None:
             raise ValueError("not yet")
         return len(tries)
 
-    @workflow
-    async def trying() -> int:
-        return await flaky()
-
-    flow.include(trying)
-    run = flow.start(trying.options(key="k"))
+    run = launch(flow, calling(flaky).options(key="k"))
     with pytest.raises(RunFailed):
         run.result(SOON)
     assert len(tries) == 2
@@ -473,7 +445,7 @@ def test_attempts_is_a_budget_of_its_own(flow: Harness, conn: Conn) -> None:
         flow.app.retry("k", from_step="flaky", attempts=0, effects="repeat")
 
 
-def test_what_cannot_be_retried_says_what_can(flow: Harness) -> None:
+def test_what_cannot_be_retried_says_what_can(flow):
     @workflow
     async def fails(how: str) -> None:
         if how == "bad":
@@ -495,20 +467,14 @@ def test_what_cannot_be_retried_says_what_can(flow: Harness) -> None:
         flow.app.retry("bad", from_step="buy")
 
 
-# ---------------------------------------------------------------- edits
-
-
 @pytest.mark.full
-def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(
-    flow: Harness, conn: Conn
-) -> None:
+def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(flow, conn):
     @workflow
     async def decide() -> list[str]:
         first = await buy("milk")
         return [first, await buy(f"more than {first}")]
 
-    flow.include(decide)
-    run = flow.start(decide.options(key="k"))
+    run = launch(flow, decide.options(key="k"))
     run.result(SOON)
     at = seq_of(conn, "k", "step_completed", "buy") - 1
     flow.app.rewind("k", at, edit="cream", effects="reuse", why="the bill says cream", by="ann")
@@ -517,12 +483,8 @@ def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(
         "select name, payload from pgflow.timeline where event = 'operator'"
     ).fetchone()
     assert (name, said["by"], said["why"], said["effects"], said["was"]["status"]) == (
-        "rewind",
-        "ann (postgres)",
-        "the bill says cream",
-        "reuse",
-        "completed",
-    )
+        "rewind", "ann (postgres)", "the bill says cream", "reuse", "completed",
+    )  # fmt: skip
     assert (said["edit"]["seq"], said["edit"]["name"], said["origin"]["seq"]) == (at, "buy", at)
     assert said["edit"]["before"] != said["edit"]["after"]
     assert said["was"]["output"] == ["milk bought", "more than milk bought bought"]
@@ -536,7 +498,7 @@ def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(
 
 
 @pytest.mark.full
-def test_a_step_that_failed_is_given_a_result(flow: Harness) -> None:
+def test_a_step_that_failed_is_given_a_result(flow):
     buying = buy.options(retries=1)
 
     @workflow
@@ -553,9 +515,8 @@ def test_a_step_that_failed_is_given_a_result(flow: Harness) -> None:
 
 
 @pytest.mark.full
-def test_another_input_needs_a_journal_that_does_not_rest_on_it(flow: Harness, conn: Conn) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk"])
+def test_another_input_needs_a_journal_that_does_not_rest_on_it(flow, conn):
+    run = launch(flow, shopping.options(key="k"), ["milk"])
     run.result(SOON)
     flow.app.restart("k", input={"items": []}, effects="repeat")
     assert run.result(SOON) == []
@@ -569,13 +530,8 @@ def test_another_input_needs_a_journal_that_does_not_rest_on_it(flow: Harness, c
         conn.execute("select pgflow.restart_run('k', input => '[]')")
 
 
-# ---------------------------------------------------------------- chance
-
-
 @pytest.mark.full
-def test_chance_is_the_same_in_the_kept_part_and_another_after_it(
-    flow: Harness, conn: Conn
-) -> None:
+def test_chance_is_the_same_in_the_kept_part_and_another_after_it(flow, conn):
     @workflow
     async def dice() -> list[str]:
         drawn = [str(pgflow.uuid())]
@@ -584,8 +540,7 @@ def test_chance_is_the_same_in_the_kept_part_and_another_after_it(
         await look("b")
         return [*drawn, str(pgflow.uuid()), pgflow.idempotency_key()]
 
-    flow.include(dice)
-    run = flow.start(dice.options(key="k"))
+    run = launch(flow, dice.options(key="k"))
     first = run.result(SOON)
     flow.app.rewind("k", 1, effects="repeat")
     second = run.result(SOON)
@@ -602,19 +557,13 @@ def test_chance_is_the_same_in_the_kept_part_and_another_after_it(
     assert run.result(SOON) == second, "nothing has acted: what comes is what came"
 
 
-# ---------------------------------------------------------------- places, mail, kin
-
-
 @pytest.mark.full
-def test_a_waiting_run_is_rewound_and_its_messages_come_again_in_order(
-    flow: Harness, conn: Conn
-) -> None:
+def test_a_waiting_run_is_rewound_and_its_messages_come_again_in_order(flow, conn):
     @workflow
     async def collect(want: int) -> list[str]:
         return [await word.wait(timeout=timedelta(hours=1)) for _ in range(want)]
 
-    flow.include(collect)
-    run = flow.start(collect.options(key="k"), 5)
+    run = launch(flow, collect.options(key="k"), 5)
     for text in "abc":
         run.send(word, text)
     flow.until_idle()
@@ -639,15 +588,13 @@ def test_a_waiting_run_is_rewound_and_its_messages_come_again_in_order(
 
 
 @pytest.mark.full
-def test_a_message_that_came_in_time_comes_in_time_again(flow: Harness) -> None:
+def test_a_message_that_came_in_time_comes_in_time_again(flow):
     @workflow
     async def collect() -> list[str]:
         first = await word.wait(timeout=timedelta(minutes=1))
         return [first, await word.wait()]
 
-    flow.include(collect)
-    run = flow.start(collect.options(key="k"))
-    flow.until_idle()
+    run = settle(flow, collect.options(key="k"))
     run.send(word, "in time")
     flow.until_idle()
     flow.skip(timedelta(hours=1))
@@ -658,13 +605,12 @@ def test_a_message_that_came_in_time_comes_in_time_again(flow: Harness) -> None:
 
 
 @pytest.mark.full
-def test_what_was_put_aside_at_the_end_is_there_again(flow: Harness, conn: Conn) -> None:
+def test_what_was_put_aside_at_the_end_is_there_again(flow, conn):
     @workflow
     async def takes(how_many: int) -> list[str]:
         return [await word.wait() for _ in range(how_many)]
 
-    flow.include(takes)
-    run = flow.start(takes.options(key="k"), 1)
+    run = launch(flow, takes.options(key="k"), 1)
     for text in "abc":
         run.send(word, text)
     assert run.result(SOON) == ["a"]
@@ -674,12 +620,10 @@ def test_what_was_put_aside_at_the_end_is_there_again(flow: Harness, conn: Conn)
     assert count(conn, "pgflow.undelivered") == 0
 
 
-def test_a_run_that_a_worker_holds_must_be_paused_first(db: Conn) -> None:
+def test_a_run_that_a_worker_holds_must_be_paused_first(db):
     run = begin(db, key="k")
-    assert (
-        refusal(db, "select pgflow.rewind_run('k', 0)")
-        == "run 'k' is running. Pause it first, and rewind it once it is paused."
-    )
+    found = refusal(db, "select pgflow.rewind_run('k', 0)")
+    assert found == "run 'k' is running. Pause it first, and rewind it once it is paused."
     db.execute("select pgflow.pause_run('k')")
     commit(db, flush(run, unit(), idle=True))
     assert one(db, "select pgflow.run_status('k')") == "paused"
@@ -687,7 +631,7 @@ def test_a_run_that_a_worker_holds_must_be_paused_first(db: Conn) -> None:
     assert one(db, "select pgflow.run_status('k')") == "queued"
 
 
-def test_a_stuck_run_is_rewound_and_what_it_was_is_kept(db: Conn) -> None:
+def test_a_stuck_run_is_rewound_and_what_it_was_is_kept(db):
     run = begin(db, key="k")
     commit(db, flush(run, unit()))
     commit(db, hold(run, detail={"message": "both sides"}))
@@ -713,7 +657,7 @@ def test_a_stuck_run_is_rewound_and_what_it_was_is_kept(db: Conn) -> None:
     finish(db, again)
 
 
-def test_a_run_that_waits_for_its_time_restarts_at_its_time(db: Conn) -> None:
+def test_a_run_that_waits_for_its_time_restarts_at_its_time(db):
     set_clock(db, sqlkit.T0)
     start(db, key="k", run_at=sqlkit.T0 + timedelta(hours=1), timeout_seconds=60)
     db.execute("select pgflow.restart_run('k', input => '{\"a\": 1}')")
@@ -724,7 +668,7 @@ def test_a_run_that_waits_for_its_time_restarts_at_its_time(db: Conn) -> None:
     assert claim_one(db).input == '{"a": 1}'
 
 
-def test_a_deadline_that_has_passed_is_not_carried_and_another_can_be_given(db: Conn) -> None:
+def test_a_deadline_that_has_passed_is_not_carried_and_another_can_be_given(db):
     set_clock(db, sqlkit.T0)
     run = begin(db, key="k", timeout_seconds=60, labels='{"a": "b"}')
     finish(db, run)
@@ -756,9 +700,7 @@ def refusal(db: Conn, query: str) -> str:
     return f"{refused.value.diag.message_primary}. {refused.value.diag.message_hint}"
 
 
-def test_a_child_that_is_open_has_one_parent(
-    db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]
-) -> None:
+def test_a_child_that_is_open_has_one_parent(db, family):
     said = "child 'child', started at unit 2, is still open at unit 2 and has one parent only. Cut at unit 1 or before, or wait until the child has ended."
     assert refusal(db, "select pgflow.rewind_run('parent', 2)") == said
     assert refusal(db, "select pgflow.fork_run('parent', at_seq => 2)") == said
@@ -768,14 +710,11 @@ def test_a_child_that_is_open_has_one_parent(
     assert one(db, "select pgflow.run_status('parent')") == "waiting"
     db.execute("select pgflow.rewind_run('parent', 1, children => 'cancel')")
     assert mailbox(db, family[1].chain_id) == [("x", "cancel")]
-    assert "children must be refuse or cancel" in refusal(
-        db, "select pgflow.rewind_run('parent', 1, children => 'eat')"
-    )
+    found = refusal(db, "select pgflow.rewind_run('parent', 1, children => 'eat')")
+    assert "children must be refuse or cancel" in found
 
 
-def test_the_result_of_a_child_reaches_whoever_waits_for_it_now(
-    db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]
-) -> None:
+def test_the_result_of_a_child_reaches_whoever_waits_for_it_now(db, family):
     finish(db, family[1], output='"done"')
     forked = one(db, "select run_id from pgflow.fork_run('parent', at_seq => 2)")
     rewound = one(db, "select run_id from pgflow.rewind_run('parent', 2)")
@@ -786,9 +725,7 @@ def test_the_result_of_a_child_reaches_whoever_waits_for_it_now(
         assert (last[2], json.loads(last[4])["output"]) == ("K", "done")
 
 
-def test_a_child_that_was_handed_on_is_handed_on_again(
-    db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]
-) -> None:
+def test_a_child_that_was_handed_on_is_handed_on_again(db, family):
     finish(db, family[1], output='"done"')
     for _ in range(3):
         again = one(db, "select run_id from pgflow.rewind_run('parent', 1, effects => 'reuse')")
@@ -796,9 +733,7 @@ def test_a_child_that_was_handed_on_is_handed_on_again(
         assert rows(db, handed_on, again) == [("child", "child")]
 
 
-def test_what_a_child_did_counts_and_its_key_is_free_again(
-    db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]
-) -> None:
+def test_what_a_child_did_counts_and_its_key_is_free_again(db, family):
     finish(db, family[1])
     assert "child child (unit 2, completed)" in refusal(db, "select pgflow.rewind_run('parent', 1)")
     db.execute("select pgflow.rewind_run('parent', 1, effects => 'repeat')")
@@ -807,9 +742,7 @@ def test_what_a_child_did_counts_and_its_key_is_free_again(
     assert sqlkit.journal(db, again.run_id)[-1][2] == "k"
 
 
-def test_a_child_whose_parent_has_its_result_is_not_rewound(
-    db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]
-) -> None:
+def test_a_child_whose_parent_has_its_result_is_not_rewound(db, family):
     parent, kid = family
     finish(db, kid, output="1")
     db.execute("select pgflow.restart_run('child')")
@@ -856,7 +789,7 @@ def effects_in(db: Conn) -> sqlkit.Claim:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 3, 4, 5, 6, 7])
-def test_what_is_owed_is_owed_after_a_rewind_too(db: Conn, cut: int) -> None:
+def test_what_is_owed_is_owed_after_a_rewind_too(db, cut):
     run = effects_in(db)
     assert (
         "effect pay, intended at unit 2, has ended at unit 3. Cut before the one or after the "
@@ -869,20 +802,17 @@ def test_what_is_owed_is_owed_after_a_rewind_too(db: Conn, cut: int) -> None:
     sound(db)
 
 
-def test_effects_are_named_and_open_ones_are_not_reused(db: Conn) -> None:
+def test_effects_are_named_and_open_ones_are_not_reused(db):
     effects_in(db)
-    assert (
-        "effect pay (unit 3, effect confirmed), effect send (unit 4, effect intended)"
-        in refusal(db, "select pgflow.restart_run('k')")
-    )
+    found = refusal(db, "select pgflow.restart_run('k')")
+    assert "effect pay (unit 3, effect confirmed), effect send (unit 4, effect intended)" in found
     assert (
         "effect send, intended at unit 4, is not closed, so its result cannot be reused. Settle or "
         "confirm it first, or say"
         in refusal(db, "select pgflow.restart_run('k', effects => 'reuse')")
     )
-    assert "effect send, intended at unit 4, is still open at unit 5" in refusal(
-        db, "select pgflow.fork_run('k', at_seq => 5, effects => 'repeat')"
-    )
+    found = refusal(db, "select pgflow.fork_run('k', at_seq => 5, effects => 'repeat')")
+    assert "effect send, intended at unit 4, is still open at unit 5" in found
     db.execute("select pgflow.fork_run('k', at_seq => 3, effects => 'repeat')")
     assert one(db, "select count(*) from pgflow.owed") == 2
 
@@ -920,11 +850,8 @@ def keys_of(items: str) -> list[str]:
 
 
 @pytest.mark.full
-def test_a_kept_effect_stays_and_a_dropped_one_is_repeated_under_keys_of_its_own(
-    flow: Harness, conn: Conn
-) -> None:
-    flow.include(spending)
-    run = flow.start(spending.options(key="k"), ["milk", "tea"])
+def test_a_kept_effect_stays_and_a_dropped_one_is_repeated_under_keys_of_its_own(flow, conn):
+    run = launch(flow, spending.options(key="k"), ["milk", "tea"])
     made = ["milk paid", "tea paid", "tip paid"]
     assert run.result(SOON) == made
     with pytest.raises(
@@ -952,10 +879,9 @@ def test_a_kept_effect_stays_and_a_dropped_one_is_repeated_under_keys_of_its_own
 
 @pytest.mark.full
 @pytest.mark.parametrize("verdict", ["confirmed", "absent"])
-def test_an_open_effect_is_handed_on_with_its_key(flow: Harness, conn: Conn, verdict: Any) -> None:
+def test_an_open_effect_is_handed_on_with_its_key(flow, conn, verdict):
     broken.add("tea")
-    flow.include(spending)
-    run = flow.start(spending.options(key="k"), ["milk", "tea"])
+    run = launch(flow, spending.options(key="k"), ["milk", "tea"])
     with pytest.raises(RunStuck):
         run.result(SOON)
     with pytest.raises(
@@ -980,12 +906,9 @@ def test_an_open_effect_is_handed_on_with_its_key(flow: Harness, conn: Conn, ver
 
 @pytest.mark.full
 @pytest.mark.parametrize("cut", [3, 4])
-def test_a_word_that_was_not_taken_yet_reaches_whoever_owes_the_effect(
-    flow: Harness, conn: Conn, cut: int
-) -> None:
+def test_a_word_that_was_not_taken_yet_reaches_whoever_owes_the_effect(flow, conn, cut):
     broken.add("tea")
-    flow.include(spending)
-    run = flow.start(spending.options(key="k"), ["milk", "tea"])
+    run = launch(flow, spending.options(key="k"), ["milk", "tea"])
     with pytest.raises(RunStuck):
         run.result(SOON)
     broken.clear()
@@ -1004,15 +927,14 @@ def test_a_word_that_was_not_taken_yet_reaches_whoever_owes_the_effect(
     sound(conn)
 
 
-def test_a_step_that_rests_on_a_decision_is_handed_on(flow: Harness, conn: Conn) -> None:
+def test_a_step_that_rests_on_a_decision_is_handed_on(flow, conn):
     @workflow
     async def buying(items: list[str]) -> list[str]:
         chosen = await choose(items)
         with pgflow.because(chosen):
             return [await buy(item) for item in items]
 
-    flow.include(buying)
-    run = flow.start(buying.options(key="k"), ["milk", "tea"])
+    run = launch(flow, buying.options(key="k"), ["milk", "tea"])
     assert run.result(SOON) == ["milk bought", "tea bought"]
     flow.app.rewind("k", 2, effects="reuse")
     assert run.result(SOON) == ["milk bought", "tea bought"]
@@ -1023,11 +945,8 @@ def test_a_step_that_rests_on_a_decision_is_handed_on(flow: Harness, conn: Conn)
 
 
 @pytest.mark.full
-def test_an_imported_run_is_forked_and_not_rewound(
-    flow: Harness, conn: Conn, other_dsn: str
-) -> None:
-    flow.include(spending)
-    assert flow.start(spending.options(key="k"), ["milk"]).result(SOON) == ["milk paid", "tip paid"]
+def test_an_imported_run_is_forked_and_not_rewound(flow, conn, other_dsn):
+    assert result_of(flow, spending.options(key="k"), ["milk"]) == ["milk paid", "tip paid"]
     flow.app.rewind("k", 3, effects="repeat")
     assert flow.app.get("k", spending).result(SOON) == ["milk paid", "tip paid"]
     out = io.StringIO()
@@ -1037,17 +956,13 @@ def test_an_imported_run_is_forked_and_not_rewound(
         assert find_divergence(recorded, spending) is None
     with psycopg.connect(other_dsn, autocommit=True) as there:
         assert import_lines(there, [("a line", line) for line in lines]) == 2
-        assert "run 'k' was imported: it is history" in refusal(
-            there, "select pgflow.rewind_run('k', 1, effects => 'repeat')"
-        )
+        found = refusal(there, "select pgflow.rewind_run('k', 1, effects => 'repeat')")
+        assert "run 'k' was imported: it is history" in found
         there.execute("select pgflow.fork_run('k', 'f', effects => 'repeat')")
         sound(there)
 
 
-# ---------------------------------------------------------------- forks
-
-
-def test_a_fork_of_a_running_run_leaves_it_alone(db: Conn) -> None:
+def test_a_fork_of_a_running_run_leaves_it_alone(db):
     run = begin(db, key="k")
     licence = '[[2,"s","charge",1,77]]'
     commit(db, flush(run, unit(starts=licence), unit("v", 3, None, "{}")))
@@ -1069,21 +984,19 @@ def test_a_fork_of_a_running_run_leaves_it_alone(db: Conn) -> None:
     finish(db, forked)
 
 
-def test_an_open_licence_is_asked_for_again_under_its_key_after_a_rewind(db: Conn) -> None:
+def test_an_open_licence_is_asked_for_again_under_its_key_after_a_rewind(db):
     run = begin(db, key="k")
     commit(db, flush(run, unit(starts='[[2,"s","charge",1,77]]')))
     commit(db, hold(run))
     db.execute("select pgflow.rewind_run('k', 1)")
     again = claim_one(db)
-    assert again.extra["heritage"]["carried"] == [
-        ["charge", 77, False, f"{run.root}/charge/1", None]
-    ]
+    found = again.extra["heritage"]["carried"]
+    assert found == [["charge", 77, False, f"{run.root}/charge/1", None]]
     finish(db, again)
 
 
-def test_the_same_fork_twice_is_one_and_another_is_a_conflict(flow: Harness) -> None:
-    flow.include(shopping)
-    flow.start(shopping.options(key="k"), ["milk"]).result(SOON)
+def test_the_same_fork_twice_is_one_and_another_is_a_conflict(flow):
+    result_of(flow, shopping.options(key="k"), ["milk"])
     for _ in range(2):
         assert flow.app.fork("k", "f", at=0, effects="repeat", labels={"a": "b"}) == "f"
     assert flow.app.get("f", shopping).result(SOON) == ["milk bought"]
@@ -1096,12 +1009,12 @@ def test_the_same_fork_twice_is_one_and_another_is_a_conflict(flow: Harness) -> 
 
 
 @pytest.mark.parametrize("asked", ["to_seq => 9", "to_seq => -1", "to_seq => null"])
-def test_a_unit_that_is_not_there_is_refused(db: Conn, asked: str) -> None:
+def test_a_unit_that_is_not_there_is_refused(db, asked):
     finish(db, begin(db, key="k"))
     assert "there is no unit" in refusal(db, f"select pgflow.rewind_run('k', {asked})")
 
 
-def test_unit_and_step_are_not_said_together(db: Conn) -> None:
+def test_unit_and_step_are_not_said_together(db):
     finish(db, begin(db, key="k"))
     for verb in (
         "rewind_run('k', to_seq => 0, from_step => 'a')",
@@ -1111,11 +1024,8 @@ def test_unit_and_step_are_not_said_together(db: Conn) -> None:
 
 
 @pytest.mark.full
-def test_in_the_callers_transaction_a_rewind_is_done_if_that_commits(
-    flow: Harness, conn: Conn, dsn: str
-) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk"])
+def test_in_the_callers_transaction_a_rewind_is_done_if_that_commits(flow, conn, dsn):
+    run = launch(flow, shopping.options(key="k"), ["milk"])
     run.result(SOON)
     with psycopg.connect(dsn) as mine:
         flow.app.using(mine).rewind("k", 1, effects="repeat")
@@ -1132,9 +1042,8 @@ def test_in_the_callers_transaction_a_rewind_is_done_if_that_commits(
 
 
 @pytest.mark.full
-async def test_both_colours_do_it(aflow: AsyncHarness, conn: Conn) -> None:
-    aflow.include(shopping)
-    run = await aflow.start(shopping.options(key="k"), ["milk"])
+async def test_both_colours_do_it(aflow, conn):
+    run = await launch(aflow, shopping.options(key="k"), ["milk"])
     await run.result(SOON)
     await aflow.app.restart("k", effects="repeat")
     await run.result(SOON)
@@ -1142,23 +1051,21 @@ async def test_both_colours_do_it(aflow: AsyncHarness, conn: Conn) -> None:
     await run.result(SOON)
     await aflow.app.retry("k", from_step="buy", effects="repeat")
     assert await run.result(SOON) == ["milk bought"]
-    assert await aflow.app.get(await aflow.app.fork("k", "f"), shopping).result(SOON) == [
-        "milk bought"
-    ]
+    found = await aflow.app.get(await aflow.app.fork("k", "f"), shopping).result(SOON)
+    assert found == ["milk bought"]
     assert run_row(conn, "k", "generation") == (4,)
     assert len(acted) == 3
 
 
 @pytest.mark.full
-def test_a_stream_tells_nothing_twice(flow: Harness) -> None:
+def test_a_stream_tells_nothing_twice(flow):
     @workflow
     async def talks() -> None:
         for n in range(3):
             pgflow.emit("log", n)
             await look("a")
 
-    flow.include(talks)
-    run = flow.start(talks.options(key="k"))
+    run = launch(flow, talks.options(key="k"))
     run.result(SOON)
     flow.app.rewind("k", 4)
     run.result(SOON)
@@ -1167,7 +1074,7 @@ def test_a_stream_tells_nothing_twice(flow: Harness) -> None:
     assert list(flow.app.get(key, talks).stream("log")) == [0, 1, 2]
 
 
-def test_history_that_is_removed_takes_generations_and_leaves_forks(db: Conn) -> None:
+def test_history_that_is_removed_takes_generations_and_leaves_forks(db):
     set_clock(db, sqlkit.T0)
     run = begin(db, key="k")
     commit(db, flush(run, unit(starts='[[2,"s","charge",1,77]]'), unit("c", 2, "charge")))
@@ -1184,11 +1091,8 @@ def test_history_that_is_removed_takes_generations_and_leaves_forks(db: Conn) ->
     finish(db, forked)
 
 
-# ---------------------------------------------------------------- at the same time
-
-
 @pytest.mark.full
-def test_a_rewind_and_a_claim_at_the_same_moment_are_one_or_the_other(conn: Conn, dsn: str) -> None:
+def test_a_rewind_and_a_claim_at_the_same_moment_are_one_or_the_other(conn, dsn):
     for n in range(10):
         key = f"k{n}"
         started = start(conn, key=key)
@@ -1214,8 +1118,8 @@ def test_a_rewind_and_a_claim_at_the_same_moment_are_one_or_the_other(conn: Conn
 
 @pytest.mark.parametrize("has_ended", [False, True], ids=["parked", "ended"])
 def test_a_rewind_waits_for_a_wake_and_finds_the_run_and_its_mail_where_they_are_then(
-    conn: Conn, dsn: str, has_ended: bool
-) -> None:
+    conn, dsn, has_ended
+):
     run = begin(conn, key="k")
     if has_ended:
         finish(conn, run)
@@ -1243,7 +1147,7 @@ def test_a_rewind_waits_for_a_wake_and_finds_the_run_and_its_mail_where_they_are
 
 
 @pytest.mark.full
-def test_two_who_rewind_or_fork_at_once_do_it_one_after_the_other(conn: Conn, dsn: str) -> None:
+def test_two_who_rewind_or_fork_at_once_do_it_one_after_the_other(conn, dsn):
     run = begin(conn, key="k")
     commit(conn, flush(run, unit()))
     finish(conn, run)
@@ -1263,7 +1167,7 @@ def test_two_who_rewind_or_fork_at_once_do_it_one_after_the_other(conn: Conn, ds
         finish(conn, run)
 
 
-def test_a_worker_that_was_not_answered_learns_that_the_run_had_ended(db: Conn) -> None:
+def test_a_worker_that_was_not_answered_learns_that_the_run_had_ended(db):
     run = begin(db, key="k")
     last = flush(run, unit(), outcome=("completed", None, "1", None))
     commit(db, last)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, run_row
+from records import SOON, launch, result_of, run_row, settle
 from servers import HANG_SECONDS
 from sqlkit import Actor, begin, child, claim_one, commit, finish, flush, one, rows
 
@@ -20,8 +20,6 @@ from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
 from pgflow.errors import HasActed, WrongState
 
 if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
     Conn = psycopg.Connection[Any]
 
 QUICKLY = Retries(
@@ -44,13 +42,8 @@ class World:
 @pytest.fixture(autouse=True)
 def world() -> None:
     World.there, World.calls, World.keys, World.trouble, World.known, World.prices = (
-        [],
-        [],
-        [],
-        {},
-        "there",
-        {},
-    )
+        [], [], [], {}, "there", {},
+    )  # fmt: skip
 
 
 def reach(act: str, item: str) -> None:
@@ -163,15 +156,9 @@ def sound(conn: Conn) -> None:
     assert rows(conn, "select invariant, detail from pgflow.check()") == []
 
 
-# ---------------------------------------------------------------- reuse
-
-
 @pytest.mark.full
-def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_same(
-    flow: Harness, conn: Conn
-) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "tea", "milk"])
+def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_same(flow, conn):
+    run = launch(flow, shopping.options(key="k"), ["milk", "tea", "milk"])
     made = ["milk for 100", "tea for 100", "milk for 100"]
     assert run.result(SOON) == made
     calls, keys = list(World.calls), list(World.keys)
@@ -189,11 +176,8 @@ def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_sa
 
 @pytest.mark.full
 @pytest.mark.parametrize("cut", [0, 2])
-def test_another_request_is_another_act_under_another_key(
-    flow: Harness, conn: Conn, cut: int
-) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "tea"])
+def test_another_request_is_another_act_under_another_key(flow, conn, cut):
+    run = launch(flow, shopping.options(key="k"), ["milk", "tea"])
     run.result(SOON)
     World.prices["tea"] = 90
     flow.app.rewind("k", cut, effects="reuse")
@@ -209,15 +193,14 @@ def test_another_request_is_another_act_under_another_key(
 
 
 @pytest.mark.full
-def test_a_fork_is_handed_results_and_takes_none_of_them_back(flow: Harness, conn: Conn) -> None:
+def test_a_fork_is_handed_results_and_takes_none_of_them_back(flow, conn):
     @workflow
     async def doomed(items: list[str]) -> None:
         for item in items:
             await buy(item)
         raise ValueError("too dear")
 
-    flow.include(shopping, doomed)
-    flow.start(shopping.options(key="k"), ["milk", "tea"]).result(SOON)
+    result_of(flow, shopping.options(key="k"), ["milk", "tea"], beside=[doomed])
     fork = flow.app.fork("k", at=2, effects="reuse")
     assert flow.app.get(fork, shopping).result(SOON) == ["milk for 100", "tea for 100"]
     assert World.calls == ["buy milk", "buy tea"]
@@ -233,7 +216,7 @@ def test_a_fork_is_handed_results_and_takes_none_of_them_back(flow: Harness, con
 
 
 @pytest.mark.full
-def test_what_was_taken_back_is_not_reused(flow: Harness) -> None:
+def test_what_was_taken_back_is_not_reused(flow):
     @workflow
     async def doomed(items: list[str]) -> list[str]:
         made = [await buy(item) for item in items]
@@ -241,8 +224,7 @@ def test_what_was_taken_back_is_not_reused(flow: Harness) -> None:
             raise ValueError("too dear")
         return made
 
-    flow.include(doomed)
-    run = flow.start(doomed.options(key="k"), ["gin"])
+    run = launch(flow, doomed.options(key="k"), ["gin"])
     with pytest.raises(RunFailed):
         run.result(SOON)
     World.prices["gin"] = 1
@@ -253,10 +235,8 @@ def test_what_was_taken_back_is_not_reused(flow: Harness) -> None:
 
 
 @pytest.mark.full
-def test_an_acceptance_that_was_confirmed_is_reused(flow: Harness, conn: Conn) -> None:
-    flow.include(leasing)
-    run = flow.start(leasing.options(key="k"))
-    flow.until_idle()
+def test_an_acceptance_that_was_confirmed_is_reused(flow, conn):
+    run = settle(flow, leasing.options(key="k"))
     with pytest.raises(
         WrongState,
         match="effect lease, intended at unit 1, is not closed, so its result cannot be reused",
@@ -270,9 +250,6 @@ def test_an_acceptance_that_was_confirmed_is_reused(flow: Harness, conn: Conn) -
     assert effects(conn, "status, attempts") == [("confirmed", 1), ("confirmed", 0)]
     assert owed(conn) == []
     sound(conn)
-
-
-# ---------------------------------------------------------------- children
 
 
 @workflow
@@ -297,9 +274,8 @@ async def patient(item: str) -> str:
 
 
 @pytest.mark.full
-def test_a_child_that_has_completed_is_not_started_again(flow: Harness, conn: Conn) -> None:
-    flow.include(family, helper)
-    run = flow.start(family.options(key="k"), ["milk", "tea"])
+def test_a_child_that_has_completed_is_not_started_again(flow, conn):
+    run = launch(flow, family.options(key="k"), ["milk", "tea"], beside=[helper])
     made = ["milk for 100", "tea for 100", "milk for 100"]
     assert run.result(SOON) == made
     for cut in (5, 2, 0):
@@ -317,10 +293,8 @@ def test_a_child_that_has_completed_is_not_started_again(flow: Harness, conn: Co
 
 
 @pytest.mark.full
-def test_a_child_that_goes_on_is_waited_for(flow: Harness, conn: Conn) -> None:
-    flow.include(patient, waiting)
-    run = flow.start(patient.options(key="k"), "tea")
-    flow.until_idle()
+def test_a_child_that_goes_on_is_waited_for(flow, conn):
+    run = settle(flow, patient.options(key="k"), "tea", beside=[waiting])
     assert flow.app.get("child tea", waiting).status() == "waiting"
     flow.app.restart("k", effects="reuse")
     flow.until_idle()
@@ -334,14 +308,12 @@ def test_a_child_that_goes_on_is_waited_for(flow: Harness, conn: Conn) -> None:
 
 
 @pytest.mark.full
-def test_a_child_that_nobody_asks_for_again_ends_with_its_parent(flow: Harness, conn: Conn) -> None:
+def test_a_child_that_nobody_asks_for_again_ends_with_its_parent(flow, conn):
     @workflow
     async def fickle() -> str:
         return await pgflow.run_child(waiting, "tea") if await is_too_dear() else "alone"
 
-    flow.include(fickle, waiting)
-    run = flow.start(fickle.options(key="k"))
-    flow.until_idle()
+    run = settle(flow, fickle.options(key="k"), beside=[waiting])
     World.prices["tea"] = 1
     flow.app.restart("k", effects="reuse")
     assert run.result(SOON) == "alone"
@@ -351,22 +323,21 @@ def test_a_child_that_nobody_asks_for_again_ends_with_its_parent(flow: Harness, 
 
 
 @pytest.mark.full
-def test_a_child_is_asked_for_with_other_arguments_under_the_same_key(flow: Harness) -> None:
+def test_a_child_is_asked_for_with_other_arguments_under_the_same_key(flow):
     @workflow
     async def one_child() -> str:
         return await pgflow.run_child(
             helper.options(key="child"), "milk" if await is_too_dear() else "tea"
         )
 
-    flow.include(one_child, helper)
-    run = flow.start(one_child.options(key="k"))
+    run = launch(flow, one_child.options(key="k"), beside=[helper])
     assert run.result(SOON) == "milk for 100"
     World.prices["tea"] = 1
     flow.app.restart("k", effects="reuse")
     assert run.result(SOON) == "tea for 100"
 
 
-def test_a_child_that_ends_while_its_parent_is_rewound_is_heard(conn: Conn, dsn: str) -> None:
+def test_a_child_that_ends_while_its_parent_is_rewound_is_heard(conn, dsn):
     """Its worker commits its end before, or after, but not unheard."""
     parent = begin(conn, "parent", key="parent")
     commit(conn, flush(parent, children=[child(1, key="child")]))
@@ -393,15 +364,9 @@ def test_a_child_that_ends_while_its_parent_is_rewound_is_heard(conn: Conn, dsn:
     finish(conn, claim_one(conn))
 
 
-# ---------------------------------------------------------------- compensate
-
-
 @pytest.mark.full
-def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(
-    flow: Harness, conn: Conn
-) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "tea", "gin"])
+def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(flow, conn):
+    run = launch(flow, shopping.options(key="k"), ["milk", "tea", "gin"])
     made = run.result(SOON)
     flow.app.rewind("k", 2, effects="compensate")
     assert run.result(SOON) == made
@@ -430,8 +395,8 @@ def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(
 
 @pytest.mark.full
 def test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_one_that_it_was(
-    flow: Harness, conn: Conn
-) -> None:
+    flow, conn
+):
     done: list[str] = []
 
     @effect(name="post", risk="compensable")
@@ -454,8 +419,7 @@ def test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_on
     def posting() -> int:
         return here(1) + there(2)
 
-    flow.include(posting)
-    run = flow.start(posting.options(key="k"))
+    run = launch(flow, posting.options(key="k"))
     assert run.result(SOON) == 3
     flow.app.rewind("k", 0, effects="compensate")
     assert run.result(SOON) == 3
@@ -464,9 +428,8 @@ def test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_on
 
 
 @pytest.mark.full
-async def test_async_apps_do_it_too(aflow: AsyncHarness, conn: Conn) -> None:
-    aflow.include(shopping)
-    run = await aflow.start(shopping.options(key="k"), ["milk"])
+async def test_async_apps_do_it_too(aflow, conn):
+    run = await launch(aflow, shopping.options(key="k"), ["milk"])
     await run.result(SOON)
     await aflow.app.restart("k", effects="compensate")
     assert await run.result(SOON) == ["milk for 100"]
@@ -476,13 +439,12 @@ async def test_async_apps_do_it_too(aflow: AsyncHarness, conn: Conn) -> None:
 
 
 @pytest.mark.full
-def test_sync_workflows_are_taken_back_as_async_ones_are(flow: Harness, conn: Conn) -> None:
+def test_sync_workflows_are_taken_back_as_async_ones_are(flow, conn):
     @workflow
     def plain() -> list[str]:
         return [buy.sync("milk"), burn("tea")]
 
-    flow.include(plain)
-    run = flow.start(plain.options(key="k"))
+    run = launch(flow, plain.options(key="k"))
     run.result(SOON)
     flow.app.rewind("k", 2, effects="compensate")
     with pytest.raises(RunStuck):
@@ -493,7 +455,7 @@ def test_sync_workflows_are_taken_back_as_async_ones_are(flow: Harness, conn: Co
     assert run.result(SOON) == ["milk for 100", "tea"]
 
 
-def test_what_is_not_known_is_settled_first(flow: Harness, conn: Conn) -> None:
+def test_what_is_not_known_is_settled_first(flow, conn):
     flow.include(shopping)
     World.trouble = {"buy tea": 1}
     World.known = "silent"
@@ -515,9 +477,7 @@ def test_what_is_not_known_is_settled_first(flow: Harness, conn: Conn) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("who", ["the counterparty", "a person"])
-def test_what_turns_out_not_to_be_done_is_not_done_to_be_taken_back(
-    flow: Harness, conn: Conn, who: str
-) -> None:
+def test_what_turns_out_not_to_be_done_is_not_done_to_be_taken_back(flow, conn, who):
     flow.include(shopping)
     World.trouble = {"buy tea": 1}
     World.known = "silent"
@@ -543,7 +503,7 @@ def test_what_turns_out_not_to_be_done_is_not_done_to_be_taken_back(
 
 
 @pytest.mark.full
-def test_a_word_that_was_on_its_way_is_heard(flow: Harness, conn: Conn) -> None:
+def test_a_word_that_was_on_its_way_is_heard(flow, conn):
     flow.include(shopping)
     World.trouble = {"buy tea": 1}
     World.known = "silent"
@@ -564,12 +524,11 @@ def test_a_word_that_was_on_its_way_is_heard(flow: Harness, conn: Conn) -> None:
 
 
 @pytest.mark.full
-def test_a_run_goes_on_only_after_the_last_compensation(flow: Harness, conn: Conn) -> None:
+def test_a_run_goes_on_only_after_the_last_compensation(flow, conn):
     """A compensation that fails is tried again under its own key; one that cannot be done leaves
     the run stuck and the debt open.
     """
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "tea"])
+    run = launch(flow, shopping.options(key="k"), ["milk", "tea"])
     run.result(SOON)
     World.trouble = {"return tea": 2, "return milk": 99}
     flow.app.rewind("k", 0, effects="compensate")
@@ -598,9 +557,7 @@ def test_a_run_goes_on_only_after_the_last_compensation(flow: Harness, conn: Con
 
 
 @pytest.mark.full
-async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(aflow, conn):
     aflow.include(shopping)
     items = ["milk", "tea", "gin"]
     run = await aflow.start(shopping.options(key="k"), items)
@@ -640,11 +597,9 @@ async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(
 
 @pytest.mark.full
 def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_confirmed(
-    flow: Harness, conn: Conn
-) -> None:
-    flow.include(mixed)
-    run = flow.start(mixed.options(key="k"), "car")
-    flow.until_idle()
+    flow, conn
+):
+    run = settle(flow, mixed.options(key="k"), "car")
     assert owed(conn) == ["lease"]
     flow.app.restart("k", effects="compensate", input={"item": "van"})
     sound(conn)
@@ -671,12 +626,8 @@ def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_c
 
 
 @pytest.mark.full
-def test_what_was_accepted_and_then_rejected_need_not_be_taken_back(
-    flow: Harness, conn: Conn
-) -> None:
-    flow.include(leasing)
-    run = flow.start(leasing.options(key="k"))
-    flow.until_idle()
+def test_what_was_accepted_and_then_rejected_need_not_be_taken_back(flow, conn):
+    run = settle(flow, leasing.options(key="k"))
     flow.app.restart("k", effects="compensate")
     flow.until_idle()
     flow.app.settle_effect(
@@ -691,7 +642,7 @@ def test_what_was_accepted_and_then_rejected_need_not_be_taken_back(
 
 
 @pytest.mark.full
-def test_a_compensation_that_the_dropped_part_has_begun_goes_on(flow: Harness, conn: Conn) -> None:
+def test_a_compensation_that_the_dropped_part_has_begun_goes_on(flow, conn):
     @workflow
     async def doomed(items: list[str]) -> list[str]:
         made = [await buy(item) for item in items]
@@ -721,9 +672,8 @@ def test_a_compensation_that_the_dropped_part_has_begun_goes_on(flow: Harness, c
 
 
 @pytest.mark.full
-def test_a_cancel_waits_until_everything_is_taken_back(flow: Harness, conn: Conn) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "tea"])
+def test_a_cancel_waits_until_everything_is_taken_back(flow, conn):
+    run = launch(flow, shopping.options(key="k"), ["milk", "tea"])
     run.result(SOON)
     World.trouble = {"return tea": 99}
     flow.app.rewind("k", 0, effects="compensate")
@@ -738,17 +688,15 @@ def test_a_cancel_waits_until_everything_is_taken_back(flow: Harness, conn: Conn
 
 
 @pytest.mark.full
-def test_children_that_have_done_something_cannot_be_taken_back(flow: Harness) -> None:
-    flow.include(family, helper, patient, waiting)
-    flow.start(family.options(key="k"), ["milk"]).result(SOON)
+def test_children_that_have_done_something_cannot_be_taken_back(flow):
+    result_of(flow, family.options(key="k"), ["milk"], beside=[helper, patient, waiting])
     with pytest.raises(
         HasActed,
         match=r"child 'child milk', started at unit 1, has done effects that its parent cannot "
         r"take back\. Cut after it, or say reuse or repeat",
     ):
         flow.app.restart("k", effects="compensate")
-    run = flow.start(patient.options(key="p"), "tea")
-    flow.until_idle()
+    run = settle(flow, patient.options(key="p"), "tea")
     flow.app.restart("p", effects="compensate", children="cancel", input={"item": "gin"})
     flow.until_idle()
     flow.app.send("child gin", go, "is ready")
@@ -757,11 +705,8 @@ def test_children_that_have_done_something_cannot_be_taken_back(flow: Harness) -
 
 
 @pytest.mark.full
-def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(
-    flow: Harness, conn: Conn
-) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["tea"])
+def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(flow, conn):
+    run = launch(flow, shopping.options(key="k"), ["tea"])
     run.result(SOON)
     conn.execute("set pgflow.rewrites = 'on'")
     conn.execute("update pgflow.unit set name = 'fetch' where kind in ('i', 'C')")
@@ -777,13 +722,8 @@ def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(
     sound(conn)
 
 
-# ---------------------------------------------------------------- with sagas over generations
-
-
 @pytest.mark.full
-def test_a_carried_saga_takes_back_what_stays_and_not_what_was_taken_back_before(
-    flow: Harness, conn: Conn
-) -> None:
+def test_a_carried_saga_takes_back_what_stays_and_not_what_was_taken_back_before(flow, conn):
     flow.include(stages)
     World.prices["extra"] = 100
     run = flow.start(stages.options(key="k"), 0)
@@ -808,9 +748,7 @@ def test_a_carried_saga_takes_back_what_stays_and_not_what_was_taken_back_before
 
 
 @pytest.mark.full
-def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began_it(
-    flow: Harness, conn: Conn
-) -> None:
+def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began_it(flow, conn):
     flow.include(stages)
     World.trouble = {"return stage 0": 99}
     run = flow.start(stages.options(key="k"), 0)
@@ -829,10 +767,8 @@ def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began
 
 
 @pytest.mark.full
-def test_an_acceptance_that_was_handed_over_is_taken_back_once(flow: Harness, conn: Conn) -> None:
-    flow.include(doomed_lease)
-    run = flow.start(doomed_lease.options(key="k"))
-    flow.until_idle()
+def test_an_acceptance_that_was_handed_over_is_taken_back_once(flow, conn):
+    run = settle(flow, doomed_lease.options(key="k"))
     flow.app.confirm_effect("contract of car")
     flow.until_idle()
     flow.app.restart("k", effects="reuse")
@@ -850,9 +786,7 @@ def test_an_acceptance_that_was_handed_over_is_taken_back_once(flow: Harness, co
 
 
 @pytest.mark.full
-def test_a_fork_of_a_carried_saga_is_handed_results_and_takes_back_its_own_only(
-    flow: Harness, conn: Conn
-) -> None:
+def test_a_fork_of_a_carried_saga_is_handed_results_and_takes_back_its_own_only(flow, conn):
     flow.include(stages)
     World.prices["extra"] = 100
     flow.start(stages.options(key="k"), 0).result(SOON)

@@ -30,12 +30,8 @@ def found(folder):
 
 def test_every_file_of_a_folder_is_judged_alone(tmp_path):
     verdicts = found(write(tmp_path, a=FINE, b="name: [", c="name: x", deep__er__d=FINE))
-    assert {name: verdict.ok for name, verdict in verdicts.items()} == {
-        "a.yaml": True,
-        "b.yaml": False,
-        "c.yaml": False,
-        "d.yaml": True,
-    }
+    got = {name: verdict.ok for name, verdict in verdicts.items()}
+    assert got == {"a.yaml": True, "b.yaml": False, "c.yaml": False, "d.yaml": True}
     assert verdicts["b.yaml"].errors[0].kind == "parse_error"
 
 
@@ -67,9 +63,8 @@ def test_two_workflows_of_one_name_are_both_wrong_in_the_originals_layout(tmp_pa
 
 def test_two_files_of_one_name_are_both_wrong_in_the_originals_layout(tmp_path):
     write(tmp_path / ".archon" / "workflows", one__a=named("x"), two__a=named("y"))
-    assert [verdict.errors[0].message[:50] for verdict in discover(tmp_path)] == [
-        "Workflow filename collision within one scope: 'a.y"
-    ] * 2
+    found = [verdict.errors[0].message[:50] for verdict in discover(tmp_path)]
+    assert found == ["Workflow filename collision within one scope: 'a.y"] * 2
 
 
 def test_the_same_names_are_fine_in_a_folder_of_no_layout(tmp_path):
@@ -112,9 +107,8 @@ def test_a_file_that_is_not_utf8_is_read_and_warned_of(tmp_path):
     file.write_bytes(FINE.replace("description: d", "description: für").encode("latin-1"))
     verdict = read_file(file)
     assert verdict.ok
-    assert [(problem.message, problem.line) for problem in verdict.warnings] == [
-        ("Bytes that are not UTF-8 were read as U+FFFD", 2)
-    ]
+    found = [(problem.message, problem.line) for problem in verdict.warnings]
+    assert found == [("Bytes that are not UTF-8 were read as U+FFFD", 2)]
 
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")

@@ -93,11 +93,8 @@ def test_what_is_said_of_every_node_arrives():
     assert second.output_schema == {"type": "object"}
     assert second.budget == Budget(max_usd=1.5)
     assert second.agent == {
-        "model": "large",
-        "skills": ["a"],
-        "mcp": "x.json",
-        "context": {"resume": "third"},
-    }
+        "model": "large", "skills": ["a"], "mcp": "x.json", "context": {"resume": "third"},
+    }  # fmt: skip
     assert (second.position.file, second.position.line, second.position.column) == ("w.yaml", 6, 5)
 
 
@@ -151,10 +148,7 @@ def test_inputs_arrive_with_their_defaults_and_places():
     ).inputs
     assert [
         (one.name, one.has_default, one.default, one.required, one.description) for one in inputs
-    ] == [
-        ("q", True, None, False, "what"),
-        ("r", False, None, True, ""),
-    ]
+    ] == [("q", True, None, False, "what"), ("r", False, None, True, "")]
     assert inputs[1].position is not None
     assert (inputs[1].position.line, inputs[1].position.column) == (5, 3)
 

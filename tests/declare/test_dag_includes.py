@@ -102,9 +102,8 @@ def test_alternatives_are_not_joined_with_another_condition(tmp_path):
         "- {id: a, bash: x}\n- {id: b, bash: x, when: \"$a.output == '1' || $a.output == '2'\"}"
     )
     main = workflow("- {id: s, bash: x}\n- {id: i, include: block, when: \"$s.output == '1'\"}")
-    assert "because one side uses '||'" in wrong(
-        tmp_path, main, block=block.replace("name: w", "name: block")
-    )
+    found = wrong(tmp_path, main, block=block.replace("name: w", "name: block"))
+    assert "because one side uses '||'" in found
 
 
 def test_inputs_have_defaults_types_and_must_be_known(tmp_path):
@@ -116,11 +115,8 @@ def test_inputs_have_defaults_types_and_must_be_known(tmp_path):
     nodes = by_id(
         expanded(tmp_path, workflow("- {id: i, include: block, with: {list: [1, a]}}"), block=block)
     )
-    assert {binding.name: binding.value for binding in nodes["i__a"].arguments} == {
-        "q": 3,
-        "number": 3,
-        "list": [1, "a"],
-    }
+    found = {binding.name: binding.value for binding in nodes["i__a"].arguments}
+    assert found == {"q": 3, "number": 3, "list": [1, "a"]}
     assert nodes["i__b"].body.text == 'n=3 l=[1,"a"]'
     missing = wrong(tmp_path, workflow("- {id: i, include: block}"), block=block)
     assert (
@@ -188,9 +184,8 @@ def test_what_is_not_in_the_tree_leaves_a_file_right_and_without_a_graph(tmp_pat
     )
     assert verdict.ok
     assert verdict.graph is None
-    assert [problem.message for problem in verdict.unresolved] == [
-        "Node 'i': include target 'elsewhere' not found"
-    ]
+    found = [problem.message for problem in verdict.unresolved]
+    assert found == ["Node 'i': include target 'elsewhere' not found"]
     assert (verdict.unresolved[0].line, verdict.unresolved[0].column) == (5, 5)
 
 
@@ -294,9 +289,8 @@ EACH = "- {id: a, bash: x}\n- {id: each, include: leaf, depends_on: [a], fan_out
 
 def test_a_block_for_each_item_stays_a_node(tmp_path):
     graph = expanded(tmp_path, workflow(EACH + "}"), leaf=LEAF)
-    assert by_id(graph)["each"].body == Call(
-        name="leaf", fan_out=FanOut(items="$a.output"), is_block=True
-    )
+    found = by_id(graph)["each"].body
+    assert found == Call(name="leaf", fan_out=FanOut(items="$a.output"), is_block=True)
     assert len(graph.files) == 2
 
 

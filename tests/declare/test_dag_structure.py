@@ -229,13 +229,10 @@ def test_everything_wrong_is_told_the_originals_error_first():
         "returns: nowhere\nevidence_policy: 1",
     )
     assert [message[:30] for message in errors(text)] == [
-        "Duplicate node id: 'a'",
-        "Node 'a' depends_on unknown no",
-        "Node 'a' field 'prompt' refere",
-        "Node 'a': unknown provider 'gp",
-        "Invalid evidence_policy: expec",
-        "Workflow declares returns: 'no",
-    ]
+        "Duplicate node id: 'a'", "Node 'a' depends_on unknown no",
+        "Node 'a' field 'prompt' refere", "Node 'a': unknown provider 'gp",
+        "Invalid evidence_policy: expec", "Workflow declares returns: 'no",
+    ]  # fmt: skip
 
 
 def test_nodes_that_are_wrong_by_themselves_are_told_one_by_one():

@@ -201,15 +201,8 @@ def test_options_that_are_right_are_kept():
         betas: [' x ']
     """
     assert graph(workflow(BASH, more)).options == {
-        "provider": "claude",
-        "model": "sonnet",
-        "worktree": {"enabled": False},
-        "container": {"enabled": True, "write_back": "auto"},
-        "evidence_policy": {"required": True},
-        "mutates_checkout": False,
-        "persist_sessions": True,
-        "tags": ["a", "b"],
-        "requires": ["github"],
-        "thinking": {"type": "adaptive"},
-        "betas": ["x"],
-    }
+        "provider": "claude", "model": "sonnet", "worktree": {"enabled": False},
+        "container": {"enabled": True, "write_back": "auto"}, "evidence_policy": {"required": True},
+        "mutates_checkout": False, "persist_sessions": True, "tags": ["a", "b"],
+        "requires": ["github"], "thinking": {"type": "adaptive"}, "betas": ["x"],
+    }  # fmt: skip

@@ -15,7 +15,7 @@ OUTPUTS = {
 }
 
 
-def test_alternatives_are_split_before_parts_and_quotes_hide_both() -> None:
+def test_alternatives_are_split_before_parts_and_quotes_hide_both():
     condition = parse_condition(
         " $a.output == 'x || y && z' && $b.f != 5 || $INPUTS.mode == true ",
         Position(file="w.yaml", line=3),
@@ -39,57 +39,39 @@ def test_alternatives_are_split_before_parts_and_quotes_hide_both() -> None:
     "$a.output == 'X' \x85", "$ä.output == 'X'", "$a.output contains 'X'", "$a.output == null",
     "$a.output == 'X'\x00",
 ])  # fmt: skip
-def test_what_is_no_comparison_skips_its_node(text: str) -> None:
+def test_what_is_no_comparison_skips_its_node(text):
     assert any(isinstance(part, Unparsed) for part in parse_condition(text).any_of[0])
     assert holds(parse_condition(text), OUTPUTS) is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "$a.output=='X'",
-        "$a.output\u00a0==\ufeff'X'",
-        "\u2028$a.output == 'X'\n",
-        "$a.output\n==\n'X'",
-    ],
-)
-def test_blanks_between_the_parts_do_not_matter(text: str) -> None:
+@pytest.mark.parametrize("text", [
+    "$a.output=='X'", "$a.output\u00a0==\ufeff'X'", "\u2028$a.output == 'X'\n",
+    "$a.output\n==\n'X'",
+])  # fmt: skip
+def test_blanks_between_the_parts_do_not_matter(text):
     assert holds(parse_condition(text), OUTPUTS) is True
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("$a.output == 'X' || bogus", True),
-        ("bogus || $a.output == 'X'", None),
-        ("$a.output == 'Y' && bogus", False),
-        ("$a.output == 'Y' && bogus || $a.output == 'X'", True),
-        ("$a.output == 'X' && bogus", None),
-        ("$a.output == 'Y' && $unknown.output.f == ''", False),
-        ("$unknown.output == ''", True),
-    ],
-)
-def test_nothing_is_looked_at_that_is_not_needed(text: str, answer: bool | None) -> None:
+@pytest.mark.parametrize(("text", "answer"), [
+    ("$a.output == 'X' || bogus", True), ("bogus || $a.output == 'X'", None),
+    ("$a.output == 'Y' && bogus", False), ("$a.output == 'Y' && bogus || $a.output == 'X'", True),
+    ("$a.output == 'X' && bogus", None), ("$a.output == 'Y' && $unknown.output.f == ''", False),
+    ("$unknown.output == ''", True),
+])  # fmt: skip
+def test_nothing_is_looked_at_that_is_not_needed(text, answer):
     assert holds(parse_condition(text), OUTPUTS) is answer
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("$n.output > 41", True),
-        ("$n.output <= '42'", True),
-        ("$n.output < '42.5 or so'", True),
-        ("$n.output >= 'many'", None),
-        ("$a.output > 1", None),
-        ("$n.output > 'Infinity'", None),
-        ("$n.output == '42'", False),
-    ],
-)
-def test_order_is_one_of_numbers_and_equality_one_of_texts(text: str, answer: bool | None) -> None:
+@pytest.mark.parametrize(("text", "answer"), [
+    ("$n.output > 41", True), ("$n.output <= '42'", True), ("$n.output < '42.5 or so'", True),
+    ("$n.output >= 'many'", None), ("$a.output > 1", None), ("$n.output > 'Infinity'", None),
+    ("$n.output == '42'", False),
+])  # fmt: skip
+def test_order_is_one_of_numbers_and_equality_one_of_texts(text, answer):
     assert holds(parse_condition(text), OUTPUTS) is answer
 
 
-def test_what_a_failed_node_left_is_not_believed() -> None:
+def test_what_a_failed_node_left_is_not_believed():
     with pytest.raises(
         UnresolvableReference,
         match=r"it failed \(boom\), so its output cannot be trusted in a 'when:' condition",
@@ -102,14 +84,10 @@ def test_what_a_failed_node_left_is_not_believed() -> None:
     assert caught.value.reason == "producer-failed"
 
 
-def test_inputs_are_compared_as_their_texts() -> None:
+def test_inputs_are_compared_as_their_texts():
     inputs = {
-        "flag": False,
-        "list": [1, "b"],
-        "none": None,
-        "big": 1e21,
-        "output": "named like a node's",
-    }
+        "flag": False, "list": [1, "b"], "none": None, "big": 1e21, "output": "named like a node's",
+    }  # fmt: skip
     for text in (
         "$INPUTS.flag == false",
         "$INPUTS.list == '[1,\"b\"]'",
@@ -120,24 +98,18 @@ def test_inputs_are_compared_as_their_texts() -> None:
     assert holds(parse_condition("$INPUTS.output != ''"), {}, inputs) is True
 
 
-@pytest.mark.parametrize(
-    ("inputs", "hint"),
-    [
-        (None, " This run has no declared inputs."),
-        ({}, " This run has no declared inputs."),
-        ({"other": 1}, " Available inputs: $INPUTS.other."),
-        ({"mdoe": 1, "Modes": 2, "MODE": 3}, " Did you mean $INPUTS.Modes, $INPUTS.mdoe?"),
-    ],
-)
-def test_an_unknown_input_fails_the_node_and_says_which_there_are(
-    inputs: dict[str, object] | None, hint: str
-) -> None:
+@pytest.mark.parametrize(("inputs", "hint"), [
+    (None, " This run has no declared inputs."), ({}, " This run has no declared inputs."),
+    ({"other": 1}, " Available inputs: $INPUTS.other."),
+    ({"mdoe": 1, "Modes": 2, "MODE": 3}, " Did you mean $INPUTS.Modes, $INPUTS.mdoe?"),
+])  # fmt: skip
+def test_an_unknown_input_fails_the_node_and_says_which_there_are(inputs, hint):
     with pytest.raises(UnresolvableReference) as caught:
         holds(parse_condition("$INPUTS.mode == 'x'"), {}, inputs)  # type: ignore[arg-type]
     assert str(caught.value) == f"Unknown input '$INPUTS.mode'.{hint}"
 
 
-def test_a_long_condition_is_read_to_its_end() -> None:
+def test_a_long_condition_is_read_to_its_end():
     condition = parse_condition(" && ".join(["$a.output == 'X'"] * 20_000) + " " * 200_000)
     assert len(condition.any_of[0]) == 20_000
     assert holds(condition, OUTPUTS) is True

@@ -45,7 +45,7 @@ def told(run: DryRun) -> list[tuple[str, str, str | None]]:
     return [(entry.id, entry.state, entry.reason) for entry in run.trace]
 
 
-def test_a_dry_run_shows_texts_and_outputs_in_the_order_of_layers() -> None:
+def test_a_dry_run_shows_texts_and_outputs_in_the_order_of_layers():
     run = play(
         prompt("c", "a", "b", text="$a.output + $b.output"),
         prompt("a", text="$ARGUMENTS in $ARTIFACTS_DIR, $BASE_BRANCH, $WORKFLOW_ID"),
@@ -66,7 +66,7 @@ def test_a_dry_run_shows_texts_and_outputs_in_the_order_of_layers() -> None:
     }  # fmt: skip
 
 
-def test_a_node_without_a_stub_fails_if_it_would_have_run() -> None:
+def test_a_node_without_a_stub_fails_if_it_would_have_run():
     run = play(
         prompt("a"),
         prompt("b", "a"),
@@ -79,21 +79,15 @@ def test_a_node_without_a_stub_fails_if_it_would_have_run() -> None:
         ("c", "stubbed", None),
     ]
     assert (run.outcome, run.missing, run.unused, run.summary) == (
-        "failed",
-        ("a",),
-        ("b", "z"),
-        "C",
-    )
+        "failed", ("a",), ("b", "z"), "C",
+    )  # fmt: skip
     assert run.trace[0].as_json() == {
-        "id": "a",
-        "type": "prompt",
-        "state": "failed",
-        "reason": "Missing reachable stub for node 'a'",
-        "text": "go",
-    }
+        "id": "a", "type": "prompt", "state": "failed",
+        "reason": "Missing reachable stub for node 'a'", "text": "go",
+    }  # fmt: skip
 
 
-def test_a_run_in_which_all_is_skipped_completes() -> None:
+def test_a_run_in_which_all_is_skipped_completes():
     run = play(
         prompt("a", when=parse_condition("$INPUTS.x == 'y'")),
         inputs=(Input(name="x", default="", has_default=True),),
@@ -101,23 +95,15 @@ def test_a_run_in_which_all_is_skipped_completes() -> None:
     assert (told(run), run.outcome) == ([("a", "skipped", "when_condition_false")], "completed")
 
 
-@pytest.mark.parametrize(
-    ("stub", "output"),
-    [
-        ("", ""),
-        (None, "null"),
-        (42.0, "42"),
-        (1e21, "1e+21"),
-        (True, "true"),
-        ([], "[]"),
-        ({"2": 1, "1": 2}, '{"1":2,"2":1}'),
-    ],
-)
-def test_a_stub_may_be_any_value(stub: Any, output: str) -> None:
+@pytest.mark.parametrize(("stub", "output"), [
+    ("", ""), (None, "null"), (42.0, "42"), (1e21, "1e+21"), (True, "true"), ([], "[]"),
+    ({"2": 1, "1": 2}, '{"1":2,"2":1}'),
+])  # fmt: skip
+def test_a_stub_may_be_any_value(stub, output):
     assert play(prompt("a"), stubs={"a": stub}).trace[0].output == output
 
 
-def test_fields_of_stubs_can_be_read() -> None:
+def test_fields_of_stubs_can_be_read():
     schema = {"type": "object", "properties": {"n": {}, "m": {}}}
     stubs: dict[str, Any] = {"a": {"n": [1]}, "b": "{}", "c": "C"}
     run = play(
@@ -131,7 +117,7 @@ def test_fields_of_stubs_can_be_read() -> None:
     assert "not declared in node 'a's output_format schema" in run.trace[2].reason
 
 
-def test_commands_have_a_placeholder_unless_their_texts_are_given() -> None:
+def test_commands_have_a_placeholder_unless_their_texts_are_given():
     def texts(name: str) -> str:
         if name == "lost":
             raise CommandUnavailable("Command prompt not found: lost.md")
@@ -157,20 +143,18 @@ def test_commands_have_a_placeholder_unless_their_texts_are_given() -> None:
     )
 
 
-def test_inputs_have_their_defaults_unless_they_are_given() -> None:
+def test_inputs_have_their_defaults_unless_they_are_given():
     declared = (Input(name="x", default="X", has_default=True), Input(name="y"))
     node = prompt("a", text="$INPUTS.x $INPUTS.y")
     given = dry_run(
         Graph(name="g", nodes=(node,), inputs=declared), stubs={"a": ""}, inputs={"y": 7}
     )
     assert given.trace[0].text == "X 7"
-    assert (
-        play(node, inputs=declared, stubs={"a": ""}).trace[0].reason
-        == "Unknown input '$INPUTS.y'. Did you mean $INPUTS.x?"
-    )
+    found = play(node, inputs=declared, stubs={"a": ""}).trace[0].reason
+    assert found == "Unknown input '$INPUTS.y'. Did you mean $INPUTS.x?"
 
 
-def test_a_parameter_that_a_person_would_be_asked_for_is_marked() -> None:
+def test_a_parameter_that_a_person_would_be_asked_for_is_marked():
     node = prompt(
         "a", text="of $INPUTS.topic", gates=(Gate(kind="input", at="before", name="topic"),)
     )
@@ -181,7 +165,7 @@ def test_a_parameter_that_a_person_would_be_asked_for_is_marked() -> None:
     )
 
 
-def test_approvals_and_gates_count_as_answered() -> None:
+def test_approvals_and_gates_count_as_answered():
     gates = (
         Gate(kind="checkpoint", at="inside", after_step="3"),
         Gate(kind="interrupt", at="before", name="send"),
@@ -206,7 +190,7 @@ def test_approvals_and_gates_count_as_answered() -> None:
         (prompt("ask", text="ok?", gates=(Gate(kind="review", at="after"),)), "gate: review"),
     ],
 )
-def test_a_dry_run_can_pause_where_a_person_would_be_asked(node: Node, reason: str) -> None:
+def test_a_dry_run_can_pause_where_a_person_would_be_asked(node, reason):
     run = play(
         node, prompt("b"), prompt("c", "ask"), stubs={"ask": "", "b": ""}, pause_at_gates=True
     )
@@ -214,7 +198,7 @@ def test_a_dry_run_can_pause_where_a_person_would_be_asked(node: Node, reason: s
     assert run.trace[0].text == "ok?"
 
 
-def test_a_cancel_ends_the_trace() -> None:
+def test_a_cancel_ends_the_trace():
     run = play(
         Node(id="stop", body=Cancel(reason="too $ARGUMENTS")),
         prompt("b"),
@@ -234,7 +218,7 @@ def test_a_cancel_ends_the_trace() -> None:
     assert run.outcome == "cancelled"
 
 
-def test_a_child_run_is_not_played() -> None:
+def test_a_child_run_is_not_played():
     run = play(Node(id="child", body=Call(name="other")), stubs={"child": "C"})
     assert run.trace[0].as_json() == {
         "id": "child",
@@ -244,16 +228,14 @@ def test_a_child_run_is_not_played() -> None:
     }
 
 
-def test_a_script_is_shown_with_plain_values() -> None:
+def test_a_script_is_shown_with_plain_values():
     node = Node(
         id="s",
         body=Script(script="print('$a.output', '$ARGUMENTS')", runtime="uv", inline=True),
         depends_on=("a",),
     )
-    assert (
-        play(prompt("a"), node, stubs={"a": "it's", "s": ""}).trace[1].text
-        == "print('it's', '$ARGUMENTS')"
-    )
+    found = play(prompt("a"), node, stubs={"a": "it's", "s": ""}).trace[1].text
+    assert found == "print('it's', '$ARGUMENTS')"
 
 
 LOOP = Node(
@@ -261,10 +243,9 @@ LOOP = Node(
 )
 
 
-def test_a_loop_ends_with_its_signal_or_fails_with_its_last_text() -> None:
-    assert told(play(LOOP, stubs={"l": "<x>done</x>"})) == [
-        ("l", "stubbed", "completion signal after 1 iteration(s)")
-    ]
+def test_a_loop_ends_with_its_signal_or_fails_with_its_last_text():
+    found = told(play(LOOP, stubs={"l": "<x>done</x>"}))
+    assert found == [("l", "stubbed", "completion signal after 1 iteration(s)")]
     failed = play(LOOP, stubs={"l": "never"}).trace
     assert [entry.as_json() for entry in failed] == [
         {
@@ -277,7 +258,7 @@ def test_a_loop_ends_with_its_signal_or_fails_with_its_last_text() -> None:
     ]
 
 
-def test_a_check_that_would_run_a_shell_counts_as_passed() -> None:
+def test_a_check_that_would_run_a_shell_counts_as_passed():
     node = Node(
         id="l", body=Loop(text="go", until=Until(max_iterations=3, signal="DONE", bash="test -f x"))
     )
@@ -285,7 +266,7 @@ def test_a_check_that_would_run_a_shell_counts_as_passed() -> None:
     assert told(play(node, stubs={"l": "never"})) == [("l", "stubbed", reason)]
 
 
-def test_a_loop_of_a_thousand_million_rounds_is_told_of_at_once() -> None:
+def test_a_loop_of_a_thousand_million_rounds_is_told_of_at_once():
     endless = Node(
         id="l",
         body=Loop(
@@ -310,28 +291,21 @@ def group(rounds: int, **more: Any) -> Node:
     )
 
 
-def test_a_group_tells_of_every_round_and_then_of_itself() -> None:
+def test_a_group_tells_of_every_round_and_then_of_itself():
     run = play(prompt("a"), group(2), prompt("b", "g"), stubs={"a": "A", "x": "X", "y": "Y"})
     assert [(entry.id, entry.state, entry.iteration) for entry in run.trace] == [
-        ("a", "stubbed", None),
-        ("x", "stubbed", 1),
-        ("y", "stubbed", 1),
-        ("x", "stubbed", 2),
-        ("y", "stubbed", 2),
-        ("g", "failed", None),
-        ("b", "skipped", None),
-    ]
+        ("a", "stubbed", None), ("x", "stubbed", 1), ("y", "stubbed", 1), ("x", "stubbed", 2),
+        ("y", "stubbed", 2), ("g", "failed", None), ("b", "skipped", None),
+    ]  # fmt: skip
     assert run.trace[3].text == "A $LOOP_PREV.y.output"
     assert list(run.trace[1].as_json()) == [
         "id", "type", "state", "reason", "iteration", "text", "output",
     ]  # fmt: skip
-    assert (
-        run.trace[5].reason
-        == "Loop group exceeded max iterations (2) without completion signal 'DONE'"
-    )
+    found = run.trace[5].reason
+    assert found == "Loop group exceeded max iterations (2) without completion signal 'DONE'"
 
 
-def test_a_group_ends_with_what_its_last_node_says() -> None:
+def test_a_group_ends_with_what_its_last_node_says():
     run = play(
         prompt("a"),
         group(9),
@@ -345,13 +319,13 @@ def test_a_group_ends_with_what_its_last_node_says() -> None:
     assert (run.trace[3].output, run.trace[4].text) == ("all DONE", "all DONE")
 
 
-def test_a_group_fails_when_a_stub_is_missing_in_it() -> None:
+def test_a_group_fails_when_a_stub_is_missing_in_it():
     run = play(prompt("a"), group(9), stubs={"a": "A", "x": "X"})
     assert told(run)[-1] == ("g", "failed", "Loop group body failed at iteration 1")
     assert run.missing == ("y",)
 
 
-def test_a_cancel_in_a_group_ends_the_run_without_ending_the_group() -> None:
+def test_a_cancel_in_a_group_ends_the_run_without_ending_the_group():
     inside = (Node(id="stop", body=Cancel(reason="no")), prompt("never", "stop"))
     run = play(
         Node(id="g", body=Group(until=Until(max_iterations=2, bash="true"), nodes=inside)),
@@ -361,7 +335,7 @@ def test_a_cancel_in_a_group_ends_the_run_without_ending_the_group() -> None:
     assert ([entry.id for entry in run.trace], run.outcome) == (["stop"], "cancelled")
 
 
-def test_a_group_that_goes_on_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_goes_on_for_ever_is_given_up(monkeypatch):
     monkeypatch.setattr("pgflow.declare.play.dryrun._LONGEST_TRACE", 1000)
     inside = (prompt("x"),)
     endless = Node(
@@ -371,7 +345,7 @@ def test_a_group_that_goes_on_for_ever_is_given_up(monkeypatch: pytest.MonkeyPat
         play(endless, stubs={"x": "X"})
 
 
-def test_many_nodes_are_played_in_reasonable_time() -> None:
+def test_many_nodes_are_played_in_reasonable_time():
     chain = [
         prompt("n0"),
         *(
@@ -384,15 +358,12 @@ def test_many_nodes_are_played_in_reasonable_time() -> None:
     assert run.outcome == "completed"
 
 
-def test_a_trace_can_be_written_whatever_is_in_it() -> None:
+def test_a_trace_can_be_written_whatever_is_in_it():
     run = play(prompt("a", text="$ARGUMENTS"), stubs={"a": "\ud800\x00"}, message="\udcff\u2028")
     assert json.loads(json.dumps(run.as_json())) == run.as_json()
 
 
-# Outputs that are made up, code that is run, approvals that are rejected --------------------------
-
-
-def test_what_has_no_stub_may_be_made_up() -> None:
+def test_what_has_no_stub_may_be_made_up():
     def made_up(node: Node) -> str:
         if node.id == "odd":
             raise NoPlaceholder("no placeholder fits")
@@ -409,7 +380,7 @@ def test_what_has_no_stub_may_be_made_up() -> None:
     assert (run.made_up, run.missing) == (("b",), ("odd",))
 
 
-def test_code_is_run_only_where_there_is_no_stub_and_nothing_outside_is_done() -> None:
+def test_code_is_run_only_where_there_is_no_stub_and_nothing_outside_is_done():
     ran = []
 
     def run_code(task: Task, outputs: Outputs) -> Output:
@@ -451,23 +422,19 @@ OFFERED = Node(id="ask", body=Approval(message="Go?", decisions=(NO,)))
          [("ask:rework#1", "completed", "rejected: no"), ("ask", "completed", "rejected")]),
     ],
 )  # fmt: skip
-def test_a_rejection_is_played(
-    node: Node, reasons: list[str], dialect: Any, outcome: str, trace: list[Any]
-) -> None:
+def test_a_rejection_is_played(node, reasons, dialect, outcome, trace):
     run = play(node, rejections={"ask": reasons}, dialect=dialect)
     assert (run.outcome, told(run), run.unasked) == (outcome, trace, ())
 
 
-def test_the_work_on_a_rejection_is_shown_with_its_reason() -> None:
+def test_the_work_on_a_rejection_is_shown_with_its_reason():
     run = play(REWORKED, rejections={"ask": ["too late"]}, pause_at_gates=True)
     assert (run.trace[0].text, run.outcome) == ("Mend: too late", "paused")
 
 
-def test_a_rejection_that_nobody_was_asked_for_is_told() -> None:
+def test_a_rejection_that_nobody_was_asked_for_is_told():
     skipped = ASK.model_copy(update={"when": parse_condition("$INPUTS.x == 'y'")})
     run = play(
-        skipped,
-        inputs=(Input(name="x", default="", has_default=True),),
-        rejections={"ask": ["no"]},
+        skipped, inputs=(Input(name="x", default="", has_default=True),), rejections={"ask": ["no"]}
     )
     assert (run.unasked, run.outcome) == (("ask",), "completed")

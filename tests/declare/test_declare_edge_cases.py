@@ -31,30 +31,19 @@ CASES = [
 ]
 
 J = {
-    "status": "ok",
-    "value": 42,
-    "flag": True,
-    "nul": None,
-    "arr": [1, "b"],
-    "obj": {"k": 1},
+    "status": "ok", "value": 42, "flag": True, "nul": None, "arr": [1, "b"], "obj": {"k": 1},
     "neg": -3.5,
-}
+}  # fmt: skip
 OPTIONAL = {"type": "object", "properties": {"opt": {"type": "string"}}}
 OUTPUTS: Outputs = {
-    "a": Output("completed", "X"),
-    "n": Output("completed", "42"),
-    "j": Output("completed", json.dumps(J)),
-    "p": Output("completed", "some prose"),
-    "e": Output("completed", ""),
-    "nl": Output("completed", "X\n"),
-    "f": Output("failed", error="boom"),
-    "sk": Output("skipped"),
-    "d": completed({}, OPTIONAL),
-    "s": completed({"n": None}),
-    "arr": Output("completed", '[{"status":"ok"}]'),
+    "a": Output("completed", "X"), "n": Output("completed", "42"),
+    "j": Output("completed", json.dumps(J)), "p": Output("completed", "some prose"),
+    "e": Output("completed", ""), "nl": Output("completed", "X\n"),
+    "f": Output("failed", error="boom"), "sk": Output("skipped"), "d": completed({}, OPTIONAL),
+    "s": completed({"n": None}), "arr": Output("completed", '[{"status":"ok"}]'),
     "fence": Output("completed", 'Here it is:\n```json\n{"status": "ok"}\n```\nDone.'),
     "a-b": Output("completed", "dash"),
-}
+}  # fmt: skip
 INPUTS: Inputs = {"mode": "fast", "obj": {"a": [1]}, "flag": False, "num": 3}
 
 READS_THE_MESSAGE_AGAIN = (
@@ -121,7 +110,7 @@ def without_class(expected: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", of("when"))
-def test_a_condition_is_answered_as_in_the_original(case: Any) -> None:
+def test_a_condition_is_answered_as_in_the_original(case):
     def ask() -> Any:
         answer = holds(parse_condition(case["expr"]), OUTPUTS, INPUTS)
         return {"result": bool(answer), "parsed": answer is not None}
@@ -131,13 +120,13 @@ def test_a_condition_is_answered_as_in_the_original(case: Any) -> None:
 
 
 @pytest.mark.parametrize("case", of("trigger"))
-def test_a_trigger_rule_is_answered_as_in_the_original(case: Any) -> None:
+def test_a_trigger_rule_is_answered_as_in_the_original(case):
     states = ["failed" if state == "<missing>" else state for state in case["deps"]]
     assert is_triggered(case["rule"] or "all_success", states) == (case["result"] == "run")
 
 
 @pytest.mark.parametrize("case", of("ref"))
-def test_a_reference_is_replaced_as_in_the_original(case: Any) -> None:
+def test_a_reference_is_replaced_as_in_the_original(case):
     outputs = {"a": Output("completed", case["value"])} if "value" in case else OUTPUTS
     surface = "bash" if case["bash"] else "script"
     ours = answer_or_throw(lambda: resolve(case["text"], variables("hello"), outputs, surface).text)
@@ -145,7 +134,7 @@ def test_a_reference_is_replaced_as_in_the_original(case: Any) -> None:
 
 
 @pytest.mark.parametrize("case", of("var"))
-def test_a_variable_is_replaced_as_in_the_original(case: Any) -> None:
+def test_a_variable_is_replaced_as_in_the_original(case):
     given = variables(case["user"])
 
     def ask() -> Any:
@@ -169,7 +158,7 @@ def test_a_variable_is_replaced_as_in_the_original(case: Any) -> None:
 
 
 @pytest.mark.parametrize("case", of("var-nobase"))
-def test_a_branch_that_nobody_knows_is_refused_as_in_the_original(case: Any) -> None:
+def test_a_branch_that_nobody_knows_is_refused_as_in_the_original(case):
     nowhere = Variables("RUN", "hello", "/art", "/state", base_branch="")
     ours = as_thrown(
         case["result"], answer_or_throw(lambda: resolve(case["text"], nowhere, {}).text)
@@ -178,7 +167,7 @@ def test_a_branch_that_nobody_knows_is_refused_as_in_the_original(case: Any) -> 
 
 
 @pytest.mark.parametrize("case", of("signal"))
-def test_a_signal_is_heard_as_in_the_original(case: Any) -> None:
+def test_a_signal_is_heard_as_in_the_original(case):
     output, signal = case["output"], case["signal"]
     if output.endswith(f"IN{signal}"):
         assert not has_signal(output, signal), SEES_WORDS_IN_WORDS
@@ -188,12 +177,12 @@ def test_a_signal_is_heard_as_in_the_original(case: Any) -> None:
 
 
 @pytest.mark.parametrize("case", of("inline"))
-def test_a_script_is_told_from_a_name_as_in_the_original(case: Any) -> None:
+def test_a_script_is_told_from_a_name_as_in_the_original(case):
     assert is_inline(case["script"]) == case["result"]
 
 
 @pytest.mark.parametrize("case", of("classify"))
-def test_an_error_is_classified_as_in_the_original(case: Any) -> None:
+def test_an_error_is_classified_as_in_the_original(case):
     ours = classify(case["message"])
     if "timed out after" in case["message"] or "failed [exit" in case["message"]:
         assert (ours, case["result"]) == ("TRANSIENT", "UNKNOWN"), KNOWS_ONLY_SERVICES

@@ -25,21 +25,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "family"),
-    [
-        ("a.yaml", REVIEW, "dag"),
-        ("a.YML", REVIEW, "dag"),
-        ("a.yaml", "not: a workflow", "dag"),
-        ("a.yaml", STAGES, "icm"),
-        ("workflow.yaml", STAGES, "icm"),
-        ("workflow.yaml", REVIEW, "dag"),
-        ("a.sop.md", SOP, "sop"),
-        ("a.script.md", SOP, "sop"),
-        ("CONTEXT.md", CONTRACT, None),
-        ("a.json", "{}", None),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "family"), [
+    ("a.yaml", REVIEW, "dag"), ("a.YML", REVIEW, "dag"), ("a.yaml", "not: a workflow", "dag"),
+    ("a.yaml", STAGES, "icm"), ("workflow.yaml", STAGES, "icm"), ("workflow.yaml", REVIEW, "dag"),
+    ("a.sop.md", SOP, "sop"), ("a.script.md", SOP, "sop"), ("CONTEXT.md", CONTRACT, None),
+    ("a.json", "{}", None),
+])  # fmt: skip
 def test_a_file_belongs_to_the_family_of_its_name_and_yaml_with_stages_to_icm(
     tmp_path, name, text, family
 ):
@@ -56,14 +47,10 @@ def test_the_workflow_of_a_workspace_stands_for_the_whole_workspace(folder):
     assert graph == parse_workflow(folder / "essays")
 
 
-@pytest.mark.parametrize(
-    ("text", "ids"),
-    [
-        (REVIEW, ["size", "quick", "thorough", "report"]),
-        (SOP, ["step-1-look", "step-2-greet"]),
-        (STAGES, ["draft"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "ids"), [
+    (REVIEW, ["size", "quick", "thorough", "report"]), (SOP, ["step-1-look", "step-2-greet"]),
+    (STAGES, ["draft"]),
+])  # fmt: skip
 def test_a_text_is_compiled_too(text, ids):
     graph = parse_workflow(text)
     assert isinstance(graph, Graph)
@@ -114,13 +101,8 @@ def test_a_folder_is_searched_in_the_order_of_names(folder):
     (folder / "b").mkdir()
     for name in ("z.yaml", "a.yml", "notes.md", "x.stubs.yaml"):
         (folder / "b" / name).write_text(REVIEW)
-    assert names(discover_workflows(folder), folder) == [
-        "greet.sop.md",
-        "review.yaml",
-        "b/a.yml",
-        "b/z.yaml",
-        "essays",
-    ]
+    found = names(discover_workflows(folder), folder)
+    assert found == ["greet.sop.md", "review.yaml", "b/a.yml", "b/z.yaml", "essays"]
 
 
 def test_what_is_somebody_elses_is_not_looked_into(folder):
@@ -139,11 +121,8 @@ def test_where_dags_have_their_own_place_other_yaml_is_none(folder):
     (folder / "compose.yaml").write_text("services: {}\n")
     found = discover_workflows(folder)
     assert names(found, folder) == [
-        ".archon/workflows/one.yaml",
-        ".archon/workflows/two.yaml",
-        "greet.sop.md",
-        "essays",
-    ]
+        ".archon/workflows/one.yaml", ".archon/workflows/two.yaml", "greet.sop.md", "essays",
+    ]  # fmt: skip
     assert [verdict.ok for verdict in found] == [False, False, True, True], "two of one name"
 
 
@@ -160,12 +139,9 @@ def test_one_bad_file_stops_no_other(folder):
     assert {
         name: verdict.ok for name, verdict in zip(names(found, folder), found, strict=True)
     } == {
-        "a.sop.md": False,
-        "a.yaml": False,
-        "greet.sop.md": True,
-        "review.yaml": True,
+        "a.sop.md": False, "a.yaml": False, "greet.sop.md": True, "review.yaml": True,
         "essays": True,
-    }
+    }  # fmt: skip
 
 
 def test_verdicts_come_one_by_one(folder):

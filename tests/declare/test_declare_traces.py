@@ -34,13 +34,13 @@ def traces() -> dict[str, list[dict[str, Any]]]:
 TRACES = traces()
 
 
-def test_there_are_traces_of_four_dry_runs_of_each_file() -> None:
+def test_there_are_traces_of_four_dry_runs_of_each_file():
     assert {file: len(variants) for file, variants in TRACES.items()} == dict.fromkeys(TRACES, 4)
     assert sum(len(trace["trace"]) for variants in TRACES.values() for trace in variants) == 570
 
 
 @pytest.mark.parametrize("file", TRACES)
-def test_a_dry_run_tells_what_the_original_tells(file: str) -> None:
+def test_a_dry_run_tells_what_the_original_tells(file):
     graph = read_file(CORPUS / file).graph
     assert graph is not None
     for expected in TRACES[file]:

@@ -8,7 +8,7 @@ import pytest
 
 from pgflow.declare.drawing import draw_mermaid
 from pgflow.declare.drawing.sketch import sketch
-from pgflow.declare.drawing.theme import FAMILIES, Tone, family_of
+from pgflow.declare.drawing.theme import FAMILIES, family_of
 from pgflow.declare.graph import (
     Approval,
     Bash,
@@ -160,12 +160,8 @@ def contrast(first: str, second: str) -> float:
 
 
 @pytest.mark.parametrize("tone", FAMILIES.values())
-def test_every_text_is_legible_on_its_ground(tone: Tone):
+def test_every_text_is_legible_on_its_ground(tone):
     assert contrast(tone.fill, tone.text) >= 4.5
-
-
-# Hostile texts
-# ----------------------------------------------------------------------------------------------------------------
 
 
 def hostile() -> Graph:
@@ -208,11 +204,8 @@ def test_ids_that_are_the_same_inside_and_outside_a_group_are_two_nodes():
     group = Node(id="g", body=Group(until=Until(max_iterations=1), nodes=inside), depends_on=("a",))
     drawn = sketch(Graph(name="twice", nodes=(Node(id="a", body=Bash(script="x")), group)))
     assert [(item.number, item.name, item.parent) for item in drawn.items] == [
-        (0, "a", None),
-        (1, "g", None),
-        (2, "a", 1),
-        (3, "b", 1),
-    ]
+        (0, "a", None), (1, "g", None), (2, "a", 1), (3, "b", 1),
+    ]  # fmt: skip
     assert {(link.source, link.target) for link in drawn.links} == {(0, 1), (2, 3)}
 
 

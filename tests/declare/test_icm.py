@@ -135,14 +135,10 @@ def test_what_one_stage_writes_and_another_reads_is_one_artifact():
     written = {
         artifact.name: (artifact.written_by, artifact.location) for artifact in graph.artifacts
     }
-    assert written["course_metadata_02"] == (
-        "02-curriculum",
-        "stages/02-curriculum/output/[course-slug]-meta.md",
-    )
-    assert written["session_deck_files"] == (
-        "04-generation",
-        "stages/04-generation/output/[session-slug]/",
-    )
+    found = written["course_metadata_02"]
+    assert found == ("02-curriculum", "stages/02-curriculum/output/[course-slug]-meta.md")
+    found = written["session_deck_files"]
+    assert found == ("04-generation", "stages/04-generation/output/[session-slug]/")
 
 
 def test_a_folder_that_is_read_stands_for_the_one_artifact_in_it():
@@ -174,23 +170,16 @@ def test_a_row_keeps_its_label_place_scope_reason_and_position():
 def test_what_stands_in_no_file_is_read_too():
     first = compiled("mwp/workspaces/script-to-animation").node("01-script").reads[0]
     assert (first.label, first.location, first.artifact, first.why) == (
-        "User",
-        "(conversation)",
-        None,
-        "The starting point",
-    )
+        "User", "(conversation)", None, "The starting point",
+    )  # fmt: skip
 
 
 def test_checkpoints_say_after_which_step_who_sees_what():
     gates = compiled("mwp/workspaces/script-to-animation").node("01-script").gates
-    assert [(gate.kind, gate.at, gate.after_step) for gate in gates] == [
-        ("checkpoint", "inside", "2"),
-        ("checkpoint", "inside", "4"),
-    ]
-    assert (
-        gates[0].presents
-        == "3-5 concept angles, each as one sentence with value slot tags and format"
-    )
+    found = [(gate.kind, gate.at, gate.after_step) for gate in gates]
+    assert found == [("checkpoint", "inside", "2"), ("checkpoint", "inside", "4")]
+    found = gates[0].presents
+    assert found == "3-5 concept angles, each as one sentence with value slot tags and format"
     assert gates[1].decides == "Confirm value direction before drafting begins"
 
 
@@ -217,10 +206,6 @@ def test_the_template_of_icm_has_nothing_to_complain_of():
     assert icm.read_workspace(CORPUS / "icm-workspace-template/icm-workspace").problems == ()
 
 
-# The specimen
-# ----------------------------------------------------------------------------------------------------------------
-
-
 def specimen() -> Graph:
     verdict = icm.read_file(CORPUS / "meeting-summarizer.workflow.yaml")
     assert verdict.problems == ()
@@ -232,16 +217,11 @@ def test_the_published_specimen_compiles_to_five_stages():
     graph = specimen()
     assert (graph.name, graph.version) == ("meeting-summarizer", "1")
     assert [node.id for node in graph.nodes] == [
-        "01-meeting-notes",
-        "02-action-items",
-        "03-key-insights",
-        "04-extended-notes",
+        "01-meeting-notes", "02-action-items", "03-key-insights", "04-extended-notes",
         "05-assemble-and-deliver",
-    ]
-    assert [use.artifact for use in graph.node("03-key-insights").reads] == [
-        "transcript",
-        "meeting_notes",
-    ]
+    ]  # fmt: skip
+    found = [use.artifact for use in graph.node("03-key-insights").reads]
+    assert found == ["transcript", "meeting_notes"]
     assert [use.artifact for use in graph.node("03-key-insights").writes] == ["key_insights"]
 
 
@@ -264,17 +244,15 @@ def test_the_specimens_state_has_its_files_and_its_signal():
 
 def test_the_specimens_gate_interrupt_signal_and_effect_are_there():
     graph = specimen()
-    assert [(gate.kind, gate.at) for gate in graph.node("04-extended-notes").gates] == [
-        ("request", "before")
-    ]
+    found = [(gate.kind, gate.at) for gate in graph.node("04-extended-notes").gates]
+    assert found == [("request", "before")]
     last = graph.node("05-assemble-and-deliver")
     assert [(gate.kind, gate.at, gate.name) for gate in last.gates] == [
         ("interrupt", "before", "05-assemble-and-deliver"),
         ("signal", "before", "delivery_target"),
     ]
-    assert [(effect.system, effect.idempotency_key) for effect in last.effects] == [
-        ("filesystem", "delivery_target.folder_path")
-    ]
+    found = [(effect.system, effect.idempotency_key) for effect in last.effects]
+    assert found == [("filesystem", "delivery_target.folder_path")]
     assert last.effects[0].position.line == 19
 
 

@@ -26,10 +26,6 @@ def entries(found: tuple) -> list[tuple[str, str, str, str]]:
     return [(e.label, e.location, e.scope, e.why) for e in found]
 
 
-# Dialects
-# --------------------------------------------------------------------------------------------------------------------
-
-
 def test_inputs_with_layer_path_and_use():
     contract, said = read("""
         # Stage 02: B
@@ -118,9 +114,8 @@ def test_outputs_as_a_sentence_and_what_is_in_the_file():
         - tick flow
         - state rules
     """)
-    assert entries(contract.outputs) == [
-        ("", "output/spec.md", "Write to; tick flow; state rules", "")
-    ]
+    found = entries(contract.outputs)
+    assert found == [("", "output/spec.md", "Write to; tick flow; state rules", "")]
 
 
 def test_a_remark_below_a_table_is_no_output():
@@ -190,9 +185,8 @@ def test_marked_steps_are_checkpoints_where_there_is_no_table_of_them():
         2. **[Checkpoint]** -- Present the draft
         3. Save
     """)
-    assert [(g.kind, g.after_step, g.presents, g.position.line) for g in contract.gates] == [
-        ("checkpoint", "1", "Present the draft", 3)
-    ]
+    found = [(g.kind, g.after_step, g.presents, g.position.line) for g in contract.gates]
+    assert found == [("checkpoint", "1", "Present the draft", 3)]
 
 
 def test_headings_of_any_level_and_case_are_known():
@@ -237,10 +231,6 @@ def test_examples_in_fences_and_comments_declare_nothing():
     assert said == []
 
 
-# Malformed
-# -------------------------------------------------------------------------------------------------------------------
-
-
 def test_a_row_with_too_many_cells_keeps_them_and_is_warned_of():
     contract, said = read("""
         ## Audit
@@ -271,10 +261,8 @@ def test_a_row_with_too_few_cells_is_kept_and_warned_of():
         | Reference | `references/a.md` |
         | Reference |
     """)
-    assert entries(contract.inputs) == [
-        ("Reference", "references/a.md", "", ""),
-        ("Reference", "", "", ""),
-    ]
+    found = entries(contract.inputs)
+    assert found == [("Reference", "references/a.md", "", ""), ("Reference", "", "", "")]
     assert said == [
         "4: row has 2 cells, its header has 4; it is read as far as it goes",
         "5: row has 1 cells, its header has 4; it is read as far as it goes",
@@ -326,38 +314,27 @@ def test_empty_rows_and_sections_without_anything_known_are_warned_of():
     ]
 
 
-@pytest.mark.parametrize(
-    ("cell", "found"),
-    [
-        ("`output/[topic slug]-spec.md`", [("output/[topic slug]-spec.md", True, "")]),
-        ("output/[slug]-spec.md", [("output/[slug]-spec.md", True, "")]),
-        ("`output/x.md` (one per session)", [("output/x.md", True, "(one per session)")]),
-        ("`{{BRAND_FOLDER}}/voice.md`", [("{{BRAND_FOLDER}}/voice.md", True, "")]),
-        ("../01-a/output/", [("../01-a/output/", True, "")]),
-        ("`/_core/CONVENTIONS.md`", [("/_core/CONVENTIONS.md", True, "")]),
-        ("`references/*`", [("references/*", True, "")]),
-        ("`npm run build`", [("npm run build", False, "")]),
-        ("https://example.org/a.md", [("https://example.org/a.md", False, "")]),
-        ("text and/or sound", [("text and/or sound", False, "")]),
-        ("(uploaded files)", [("(uploaded files)", False, "")]),
-        ("brief.md", [("brief.md", True, "")]),
-        ("", []),
-    ],
-)
+@pytest.mark.parametrize(("cell", "found"), [
+    ("`output/[topic slug]-spec.md`", [("output/[topic slug]-spec.md", True, "")]),
+    ("output/[slug]-spec.md", [("output/[slug]-spec.md", True, "")]),
+    ("`output/x.md` (one per session)", [("output/x.md", True, "(one per session)")]),
+    ("`{{BRAND_FOLDER}}/voice.md`", [("{{BRAND_FOLDER}}/voice.md", True, "")]),
+    ("../01-a/output/", [("../01-a/output/", True, "")]),
+    ("`/_core/CONVENTIONS.md`", [("/_core/CONVENTIONS.md", True, "")]),
+    ("`references/*`", [("references/*", True, "")]),
+    ("`npm run build`", [("npm run build", False, "")]),
+    ("https://example.org/a.md", [("https://example.org/a.md", False, "")]),
+    ("text and/or sound", [("text and/or sound", False, "")]),
+    ("(uploaded files)", [("(uploaded files)", False, "")]), ("brief.md", [("brief.md", True, "")]),
+    ("", []),
+])  # fmt: skip
 def test_where_a_cell_points(cell, found):
     assert [(p.location, p.is_path, p.remark) for p in pointers(cell)] == found
 
 
-@pytest.mark.parametrize(
-    ("line", "cells"),
-    [
-        ("| a | b |", ["a", "b"]),
-        ("a | b", ["a", "b"]),
-        ("|a|b", ["a", "b"]),
-        ("| a \\| b |", ["a | b"]),
-        ("|  |", [""]),
-        ("| a | \\|", ["a", "|"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "cells"), [
+    ("| a | b |", ["a", "b"]), ("a | b", ["a", "b"]), ("|a|b", ["a", "b"]),
+    ("| a \\| b |", ["a | b"]), ("|  |", [""]), ("| a | \\|", ["a", "|"]),
+])  # fmt: skip
 def test_the_cells_of_a_line(line, cells):
     assert split_cells(line) == cells

@@ -37,10 +37,6 @@ def row(location: str, section: str = "Inputs") -> str:
     )
 
 
-# Paths that lead out
-# ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("location", [
     "../../etc/passwd", "/etc/passwd", "..", "~/.ssh/id_rsa", "'C:\\Windows\\system.ini'",
     "'..\\..\\secret'", "a/../../b", "link/secret.txt",
@@ -59,16 +55,10 @@ def test_a_location_with_a_nul_is_refused_as_any_such_text_is(tmp_path):
     assert (problem.message, problem.line) == ("workflow.yaml: A NUL in a text", 3)
 
 
-@pytest.mark.parametrize(
-    "location",
-    [
-        "../../../../../../../../etc/passwd",
-        "../../../secret.md",
-        "../../link/secret.md",
-        "..\\..\\..\\secret.md",
-        "C:\\secret.md",
-    ],
-)
+@pytest.mark.parametrize("location", [
+    "../../../../../../../../etc/passwd", "../../../secret.md", "../../link/secret.md",
+    "..\\..\\..\\secret.md", "C:\\secret.md",
+])  # fmt: skip
 @pytest.mark.parametrize("section", ["Inputs", "Outputs"])
 def test_a_row_that_leads_out_is_an_error_where_it_stands(tmp_path, location, section):
     root = workspace(tmp_path / "inside", {"01-a": row(location, section)})
@@ -81,10 +71,8 @@ def test_a_row_that_leads_out_is_an_error_where_it_stands(tmp_path, location, se
 def test_nothing_is_written_outside_even_in_a_collection(tmp_path):
     (tmp_path / "_core").mkdir()
     root = workspace(tmp_path / "workspaces" / "a", {"01-a": row("/_core/rules.md", "Outputs")})
-    assert (
-        the_error(root).message
-        == "stages/01-a/CONTEXT.md: '/_core/rules.md' leads out of the workspace"
-    )
+    found = the_error(root).message
+    assert found == "stages/01-a/CONTEXT.md: '/_core/rules.md' leads out of the workspace"
 
 
 def test_what_a_collection_shares_may_be_read_with_a_warning(tmp_path):
@@ -92,14 +80,11 @@ def test_what_a_collection_shares_may_be_read_with_a_warning(tmp_path):
     for location in ("/_core/rules.md", "../../../../_core/rules.md"):
         root = workspace(tmp_path / "workspaces" / f"a{len(location)}", {"01-a": row(location)})
         verdict = icm.read_workspace(root)
-        assert [p.message for p in verdict.problems] == [
-            f"stages/01-a/CONTEXT.md: {location!r} lies outside the workspace"
-        ]
+        found = [p.message for p in verdict.problems]
+        assert found == [f"stages/01-a/CONTEXT.md: {location!r} lies outside the workspace"]
     root = workspace(tmp_path / "workspaces" / "c", {"01-a": row("../../../../../secret.md")})
-    assert (
-        the_error(root).message
-        == "stages/01-a/CONTEXT.md: '../../../../../secret.md' leads out of the workspace"
-    )
+    found = the_error(root).message
+    assert found == "stages/01-a/CONTEXT.md: '../../../../../secret.md' leads out of the workspace"
 
 
 def test_a_contract_that_is_a_link_out_of_the_workspace_is_not_read(tmp_path):
@@ -129,10 +114,8 @@ def test_a_stage_that_is_a_link_out_of_the_workspace_is_not_read(tmp_path):
     elsewhere = workspace(tmp_path / "elsewhere", {"02-b": CONTRACT})
     root = workspace(tmp_path / "inside", {"01-a": CONTRACT})
     (root / "stages/02-b").symlink_to(elsewhere / "stages/02-b")
-    assert (
-        the_error(root).message
-        == "stages/02-b is a link that leads out of the workspace, which is not followed"
-    )
+    found = the_error(root).message
+    assert found == "stages/02-b is a link that leads out of the workspace, which is not followed"
 
 
 @pytest.mark.parametrize("target", ["stages/01-a/CONTEXT.md", "nowhere"])
@@ -149,10 +132,6 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     (root / "stages/01-a/CONTEXT.md").unlink()
     os.mkfifo(root / "stages/01-a/CONTEXT.md")
     assert the_error(root).message == "stages/01-a/CONTEXT.md: is not a regular file"
-
-
-# Files that are no contracts
-# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -221,30 +200,21 @@ def test_more_inputs_than_anybody_could_mean_are_an_error(tmp_path):
     assert the_error(root).message == "the contracts have more than 5000 inputs and outputs"
 
 
-# Frontmatter
-# -----------------------------------------------------------------------------------------------------------------
-
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]\n"
     for before, after in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
 
-@pytest.mark.parametrize(
-    ("yaml", "message"),
-    [
-        ("- a\n- b", "frontmatter must be a mapping, not a list"),
-        ("just words", "frontmatter must be a mapping, not 'just words'"),
-        ("42", "frontmatter must be a mapping, not 42"),
-        ("stage_id: [1]", "stage_id must be a text, not a list"),
-        ("a: 1\na: 2", "Duplicate key 'a'"),
-        ("reads: [", "Unexpected token"),
-        (BOMB, "More than 100,000 values"),
-        ("reads: *nothing", "Unresolved alias"),
-        ("a: " + "[" * 200 + "]" * 200, "Nested deeper than 100 levels"),
-    ],
-    ids=["list", "words", "number", "id", "twice", "open", "bomb", "alias", "deep"],
-)
+@pytest.mark.parametrize(("yaml", "message"), [
+    ("- a\n- b", "frontmatter must be a mapping, not a list"),
+    ("just words", "frontmatter must be a mapping, not 'just words'"),
+    ("42", "frontmatter must be a mapping, not 42"),
+    ("stage_id: [1]", "stage_id must be a text, not a list"), ("a: 1\na: 2", "Duplicate key 'a'"),
+    ("reads: [", "Unexpected token"), (BOMB, "More than 100,000 values"),
+    ("reads: *nothing", "Unresolved alias"),
+    ("a: " + "[" * 200 + "]" * 200, "Nested deeper than 100 levels"),
+], ids=["list", "words", "number", "id", "twice", "open", "bomb", "alias", "deep"])  # fmt: skip
 def test_frontmatter_that_is_no_mapping_or_no_yaml_is_an_error(tmp_path, yaml, message):
     root = workspace(tmp_path, {"01-a": f"---\n{yaml}\n---\n" + dedent(CONTRACT)})
     problem = the_error(root)
@@ -264,27 +234,14 @@ def test_a_line_at_the_top_that_nothing_closes_is_no_frontmatter(tmp_path):
     assert icm.write_missing(root).files == ()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "a",
-        "stages: 1",
-        "stages: [1]",
-        "state: 1\nstages: [{id: a}]",
-        "stages: [{id: a, next: [[]]}]",
-        BOMB,
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "", "[]", "a", "stages: 1", "stages: [1]", "state: 1\nstages: [{id: a}]",
+    "stages: [{id: a, next: [[]]}]", BOMB,
+])  # fmt: skip
 def test_a_workflow_of_the_wrong_shape_has_errors_and_no_graph(text):
     verdict = icm.read_text(text, "workflow.yaml")
     assert verdict.graph is None
     assert len(verdict.errors) in {1, 2}
-
-
-# Whole folders
-# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_duplicate_stage_numbers_are_an_error(tmp_path):
@@ -301,16 +258,12 @@ def test_two_stages_with_one_id_are_an_error(tmp_path):
 
 def test_a_folder_that_is_missing_or_a_file_is_an_error(tmp_path):
     (tmp_path / "file").touch()
-    assert (
-        the_error(tmp_path / "nothing").message
-        == f"Workspace does not exist: {tmp_path / 'nothing'}"
-    )
-    assert (
-        the_error(tmp_path / "file").message == f"Workspace is not a directory: {tmp_path / 'file'}"
-    )
-    assert [p.message for p in icm.read_file(tmp_path / "nothing.yaml").errors] == [
-        "file cannot be read: No such file or directory"
-    ]
+    found = the_error(tmp_path / "nothing").message
+    assert found == f"Workspace does not exist: {tmp_path / 'nothing'}"
+    found = the_error(tmp_path / "file").message
+    assert found == f"Workspace is not a directory: {tmp_path / 'file'}"
+    found = [p.message for p in icm.read_file(tmp_path / "nothing.yaml").errors]
+    assert found == ["file cannot be read: No such file or directory"]
 
 
 def test_one_bad_workspace_does_not_stop_the_others(tmp_path):

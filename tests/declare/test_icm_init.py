@@ -43,10 +43,8 @@ def graph(root: Path):
 def test_what_is_written_compiles_to_the_same_graph(published):
     before = graph(published)
     plan = icm.write_missing(published)
-    assert [file.path for file in plan.files] == [
-        "workflow.yaml",
-        *(f"stages/{node.id}/CONTEXT.md" for node in before.nodes),
-    ]
+    found = [file.path for file in plan.files]
+    assert found == ["workflow.yaml", *(f"stages/{node.id}/CONTEXT.md" for node in before.nodes)]
     after = graph(published)
     assert without_places(after) == without_places(before)
     assert after.files[0] == "workflow.yaml"
@@ -175,16 +173,10 @@ def test_a_path_that_ends_in_a_colon_survives(tmp_path):
     assert without_places(graph(root)) == without_places(before)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "timeout: 365d",
-        "timeout: 1.0004",
-        "retry: { max_attempts: 1, delay: 90d }",
-        "retry: 2",
-        "compensations: [undo]",
-    ],
-)
+@pytest.mark.parametrize("said", [
+    "timeout: 365d", "timeout: 1.0004", "retry: { max_attempts: 1, delay: 90d }", "retry: 2",
+    "compensations: [undo]",
+])  # fmt: skip
 def test_what_is_declared_in_any_form_is_written_with_the_same_meaning(tmp_path, said):
     flow = f"name: a\nstages:\n  - id: 01-a\n    {said}\n    description: 'two: \\ # words'\n"
     root = workspace(tmp_path, {"01-a": CONTRACT}, flow)
@@ -197,10 +189,8 @@ def test_frontmatter_that_is_there_is_left_alone(tmp_path):
     root = workspace(
         tmp_path, {"01-a": "---\ntimeout: 5m\n---\n" + dedent(CONTRACT), "02-b": CONTRACT}
     )
-    assert [file.path for file in icm.write_missing(root).files] == [
-        "workflow.yaml",
-        "stages/02-b/CONTEXT.md",
-    ]
+    found = [file.path for file in icm.write_missing(root).files]
+    assert found == ["workflow.yaml", "stages/02-b/CONTEXT.md"]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -248,9 +238,8 @@ def test_a_workspace_with_errors_is_not_written_to(tmp_path):
     before = contents(root)
     plan = icm.write_missing(root)
     assert plan.files == ()
-    assert [problem.message for problem in plan.verdict.errors] == [
-        "stages/01-b/CONTEXT.md: Duplicate stage number: 01"
-    ]
+    found = [problem.message for problem in plan.verdict.errors]
+    assert found == ["stages/01-b/CONTEXT.md: Duplicate stage number: 01"]
     assert contents(root) == before
 
 
@@ -260,9 +249,8 @@ def test_a_workspace_whose_graph_would_not_stay_the_same_is_not_written_to(tmp_p
     monkeypatch.setattr("pgflow.declare.icm.writing._flow", lambda _node: {"reads": ["result"]})
     plan = icm.write_missing(root)
     assert plan.files == ()
-    assert [p.message for p in plan.verdict.errors] == [
-        "Nothing can be written for this workspace: the graph would not be the same"
-    ]
+    found = [p.message for p in plan.verdict.errors]
+    assert found == ["Nothing can be written for this workspace: the graph would not be the same"]
     assert contents(root) == before
 
 

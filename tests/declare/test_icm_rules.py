@@ -33,18 +33,15 @@ def warnings(root: Path) -> list[str]:
     return [problem.message for problem in verdict.warnings]
 
 
-@pytest.mark.parametrize(
-    ("missing", "message"),
-    [
-        ("AGENTS.md", "Missing Layer 0 identity file: add AGENTS.md or CLAUDE.md"),
-        ("CONTEXT.md", "Missing Layer 1 routing file: CONTEXT.md"),
-        ("_config", "Missing required directory: _config/"),
-        ("shared", "Missing required directory: shared/"),
-        ("stages/00_intake/CONTEXT.md", "Missing stage contract: stages/00_intake/CONTEXT.md"),
-        ("stages/00_intake/references", "Missing Layer 3 folder: stages/00_intake/references/"),
-        ("stages/00_intake/output", "Missing Layer 4 handoff folder: stages/00_intake/output/"),
-    ],
-)
+@pytest.mark.parametrize(("missing", "message"), [
+    ("AGENTS.md", "Missing Layer 0 identity file: add AGENTS.md or CLAUDE.md"),
+    ("CONTEXT.md", "Missing Layer 1 routing file: CONTEXT.md"),
+    ("_config", "Missing required directory: _config/"),
+    ("shared", "Missing required directory: shared/"),
+    ("stages/00_intake/CONTEXT.md", "Missing stage contract: stages/00_intake/CONTEXT.md"),
+    ("stages/00_intake/references", "Missing Layer 3 folder: stages/00_intake/references/"),
+    ("stages/00_intake/output", "Missing Layer 4 handoff folder: stages/00_intake/output/"),
+])  # fmt: skip
 def test_what_is_missing_in_the_layout_of_icm_is_its_error(of_icm, missing, message):
     path = of_icm / missing
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -92,9 +89,6 @@ def test_in_other_layouts_what_icm_misses_is_a_warning(tmp_path):
     ]
 
 
-# The rules of the protocol
-# ---------------------------------------------------------------------------------------------------
-
 FILE = "stages/01-a/CONTEXT.md"
 
 
@@ -137,15 +131,10 @@ def test_sections_out_of_order_are_warned_of(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "location",
-    [
-        "`../01-a/output/result.md`",
-        "`references/{{NAME}}.md`",
-        "`references/*`",
-        "`output/[slug].md`",
-    ],
-)
+@pytest.mark.parametrize("location", [
+    "`../01-a/output/result.md`", "`references/{{NAME}}.md`", "`references/*`",
+    "`output/[slug].md`",
+])  # fmt: skip
 def test_paths_that_are_there_only_at_run_time_need_not_resolve(tmp_path, location):
     contract = dedent(CONTRACT).replace("`references/rules.md`", location)
     assert [

@@ -49,10 +49,6 @@ LINE = """
 """
 
 
-# Fields
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 def test_every_field_of_a_stage_is_in_the_graph():
     node = graph(
         """
@@ -76,27 +72,16 @@ def test_every_field_of_a_stage_is_in_the_graph():
     assert node.timeout_ms == 900_000
     (effect,) = node.effects
     assert (effect.system, effect.idempotency_key, effect.compensation, effect.description) == (
-        "email",
-        "request.kind",
-        "send_correction",
-        "mails the plan",
-    )
-    assert [(c.name, c.description) for c in node.compensations] == [
-        ("send_correction", "Send a correction to the same people.")
-    ]
+        "email", "request.kind", "send_correction", "mails the plan",
+    )  # fmt: skip
+    found = [(c.name, c.description) for c in node.compensations]
+    assert found == [("send_correction", "Send a correction to the same people.")]
 
 
-@pytest.mark.parametrize(
-    ("written", "milliseconds"),
-    [
-        ("90", 90_000),
-        ("1.5", 1_500),
-        ("500ms", 500),
-        ("90s", 90_000),
-        ("2h", 7_200_000),
-        ("7d", 604_800_000),
-    ],
-)
+@pytest.mark.parametrize(("written", "milliseconds"), [
+    ("90", 90_000), ("1.5", 1_500), ("500ms", 500), ("90s", 90_000), ("2h", 7_200_000),
+    ("7d", 604_800_000),
+])  # fmt: skip
 def test_durations_are_seconds_or_have_a_unit(written, milliseconds):
     assert (
         graph(f"- {{ id: 01-plan, timeout: {written} }}\n- {{ id: 02-video }}")
@@ -121,9 +106,8 @@ def test_a_compensation_may_be_the_workflows_or_an_instruction():
         """,
         STATE.replace("stages:", "compensations: { undo: Take it back. }\nstages:"),
     )
-    assert [(c.name, c.description) for c in found.node("01-plan").compensations] == [
-        ("undo", "Take it back.")
-    ]
+    got = [(c.name, c.description) for c in found.node("01-plan").compensations]
+    assert got == [("undo", "Take it back.")]
     assert found.node("02-video").effects[0].compensation == "tell a human"
 
 
@@ -197,9 +181,8 @@ def test_side_effects_without_a_key_and_unknown_keys_are_warned_of():
 
 def test_reading_what_is_written_later_is_warned_of():
     verdict = read("- { id: 01-plan, reads: [video] }\n- { id: 02-video, writes: [video] }")
-    assert [p.message for p in verdict.warnings] == [
-        "stage '01-plan' reads 'video', which '02-video' has not written by then"
-    ]
+    found = [p.message for p in verdict.warnings]
+    assert found == ["stage '01-plan' reads 'video', which '02-video' has not written by then"]
 
 
 @pytest.mark.parametrize(("head", "message"), [
@@ -215,10 +198,6 @@ def test_reading_what_is_written_later_is_warned_of():
 def test_a_wrong_state_entry_is_one_clear_error(head, message):
     (said,) = errors(LINE, head)
     assert message in said
-
-
-# Branches and fan-out
-# --------------------------------------------------------------------------------------------------------
 
 
 def test_without_next_stages_follow_each_other():
@@ -261,15 +240,10 @@ LISTED = """
 
 
 @pytest.mark.parametrize("stages", [MAPPING, LISTED], ids=["mapping", "list"])
-@pytest.mark.parametrize(
-    ("kind", "ran"),
-    [
-        ("video", ["01-plan", "02-video", "03-join"]),
-        ("audio", ["01-plan", "02-audio", "03-join"]),
-        ("both", ["01-plan", "02-audio", "03-join"]),
-        ("none", ["01-plan", "03-join"]),
-    ],
-)
+@pytest.mark.parametrize(("kind", "ran"), [
+    ("video", ["01-plan", "02-video", "03-join"]), ("audio", ["01-plan", "02-audio", "03-join"]),
+    ("both", ["01-plan", "02-audio", "03-join"]), ("none", ["01-plan", "03-join"]),
+])  # fmt: skip
 def test_the_branch_whose_condition_holds_is_taken(stages, kind, ran):
     stubs = {"01-plan": {"kind": kind}, "02-video": "made", "02-audio": "made", "03-join": "joined"}
     result = dry_run(graph(stages), stubs=stubs)
@@ -292,14 +266,10 @@ def test_what_comes_after_a_branch_that_is_not_taken_is_left_out(kind, ran):
     assert [entry.id for entry in result.trace if entry.state == "stubbed"] == ran
 
 
-@pytest.mark.parametrize(
-    ("kind", "ran"),
-    [
-        ("video", ["01-plan", "02-video", "03-join"]),
-        ("audio", ["01-plan", "03-join"]),
-        ("none", ["01-plan"]),
-    ],
-)
+@pytest.mark.parametrize(("kind", "ran"), [
+    ("video", ["01-plan", "02-video", "03-join"]), ("audio", ["01-plan", "03-join"]),
+    ("none", ["01-plan"]),
+])  # fmt: skip
 def test_a_join_of_a_branch_and_a_way_without_condition_runs_only_if_one_of_them_is_gone(kind, ran):
     found = graph(
         """
@@ -321,10 +291,8 @@ def test_a_condition_names_the_stage_that_writes_what_it_compares_and_signals_by
     )
     when = found.node("02-video").when
     assert when.text == "$01-plan.output.kind == 'video' && $request.output.pages > 3"
-    assert [(atom.reference, atom.operator, atom.literal) for atom in when.any_of[0]] == [
-        ("$01-plan.output.kind", "==", "video"),
-        ("$request.output.pages", ">", "3"),
-    ]
+    got = [(atom.reference, atom.operator, atom.literal) for atom in when.any_of[0]]
+    assert got == [("$01-plan.output.kind", "==", "video"), ("$request.output.pages", ">", "3")]
 
 
 def test_else_is_the_negation_of_the_other_conditions():
@@ -402,9 +370,6 @@ def test_conditions_that_nobody_could_write_out_are_refused():
     assert "too many for an else" in said
 
 
-# Frontmatter, workflow.yaml and prose together
-# -------------------------------------------------------------------------------
-
 FLOW = """
     name: both
     state:
@@ -444,12 +409,8 @@ def test_a_declared_read_has_the_scope_and_reason_of_its_row(tmp_path):
     verdict = icm.read_workspace(workspace(tmp_path, {"01-a": CONTRACT}, FLOW))
     first = verdict.graph.nodes[0].reads[0]
     assert (first.artifact, first.location, first.scope, first.why, first.position.line) == (
-        "rules",
-        "references/rules.md",
-        "Full file",
-        "The rules",
-        9,
-    )
+        "rules", "references/rules.md", "Full file", "The rules", 9,
+    )  # fmt: skip
     assert verdict.problems == ()
 
 
@@ -471,10 +432,8 @@ def test_a_row_that_the_state_does_not_know_always_holds(tmp_path):
         "      rules: { type: file, location: stages/01-a/references/rules.md }\n", ""
     ).replace("reads: [rules]", "reads: [extra]")
     node = icm.read_workspace(workspace(tmp_path, {"01-a": CONTRACT}, flow)).graph.nodes[0]
-    assert [(use.artifact, use.location) for use in node.reads][:2] == [
-        (None, "references/rules.md"),
-        ("extra", None),
-    ]
+    found = [(use.artifact, use.location) for use in node.reads][:2]
+    assert found == [(None, "references/rules.md"), ("extra", None)]
     assert "Read: extra (../../shared/extra.md)." in node.body.text
 
 
@@ -514,9 +473,8 @@ def test_a_stage_may_be_called_otherwise_than_its_folder(tmp_path):
 def test_a_folder_that_the_workflow_does_not_list_is_not_run(tmp_path):
     verdict = icm.read_workspace(workspace(tmp_path, {"01-a": CONTRACT, "02-b": CONTRACT}, FLOW))
     assert [node.id for node in verdict.graph.nodes] == ["01-a"]
-    assert [p.message for p in verdict.warnings] == [
-        "stages/02-b/CONTEXT.md: stage '02-b' is not in workflow.yaml and is not run"
-    ]
+    found = [p.message for p in verdict.warnings]
+    assert found == ["stages/02-b/CONTEXT.md: stage '02-b' is not in workflow.yaml and is not run"]
 
 
 def test_a_stage_without_a_folder_is_run_and_warned_of(tmp_path):
@@ -527,9 +485,8 @@ def test_a_stage_without_a_folder_is_run_and_warned_of(tmp_path):
             FLOW + "      - { id: 02-b, description: Do the rest., reads: [result] }\n",
         )
     )
-    assert [p.message for p in verdict.warnings] == [
-        "Missing stage contract: stages/02-b/CONTEXT.md"
-    ]
+    found = [p.message for p in verdict.warnings]
+    assert found == ["Missing stage contract: stages/02-b/CONTEXT.md"]
     assert verdict.graph.node("02-b").body.text == (
         "You work in stages/02-b/; the paths below are from there.\n\nDo the rest.\n\nRead: result "
         "(../../stages/01-a/output/result.md)."

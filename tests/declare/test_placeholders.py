@@ -43,31 +43,28 @@ def prompt(schema: Any = None, node_id: str = "a") -> Node:
         ({"$ref": "#/$defs/x~1y", "$defs": {"x/y": {"type": "null"}}}, None),
     ],
 )  # fmt: skip
-def test_a_placeholder_is_the_smallest_value_of_its_schema(schema: Any, value: Any) -> None:
+def test_a_placeholder_is_the_smallest_value_of_its_schema(schema, value):
     assert placeholder(prompt(schema), misfits) == value
 
 
 @pytest.mark.parametrize("schema", [{"type": "string", "pattern": "^[0-9]+$"}, NODE])
-def test_a_schema_that_nothing_made_up_fits_asks_for_a_stub(schema: Any) -> None:
+def test_a_schema_that_nothing_made_up_fits_asks_for_a_stub(schema):
     with pytest.raises(NoPlaceholder, match="no placeholder fits node 'a': .*: give it a stub"):
         placeholder(prompt(schema), misfits)
 
 
-@pytest.mark.parametrize(
-    ("until", "schema", "value"),
-    [
-        (Until(max_iterations=3, signal="DONE"), None, "DONE"),
-        (Until(max_iterations=3, field="ok"), None, {"ok": True}),
-        (Until(max_iterations=3, field="ok"), {"type": "object"}, {"ok": True}),
-        (Until(max_iterations=3, bash="true"), None, "TODO"),
-    ],
-)
-def test_a_placeholder_ends_its_loop(until: Until, schema: Any, value: Any) -> None:
+@pytest.mark.parametrize(("until", "schema", "value"), [
+    (Until(max_iterations=3, signal="DONE"), None, "DONE"),
+    (Until(max_iterations=3, field="ok"), None, {"ok": True}),
+    (Until(max_iterations=3, field="ok"), {"type": "object"}, {"ok": True}),
+    (Until(max_iterations=3, bash="true"), None, "TODO"),
+])  # fmt: skip
+def test_a_placeholder_ends_its_loop(until, schema, value):
     node = Node(id="a", body=Loop(text="go", until=until), output_schema=schema)
     assert placeholder(node, misfits) == value
 
 
-def test_a_scaffold_has_each_node_that_takes_a_stub_also_inside_of_groups() -> None:
+def test_a_scaffold_has_each_node_that_takes_a_stub_also_inside_of_groups():
     inner = (prompt(node_id="b"), Node(id="c", body=Bash(script="echo")))
     group = Group(nodes=inner, until=Until(max_iterations=2, signal="DONE"))
     ask = Node(id="ask", body=Approval(message="?"))
@@ -75,7 +72,7 @@ def test_a_scaffold_has_each_node_that_takes_a_stub_also_inside_of_groups() -> N
     assert scaffold(graph, misfits) == {"a": "TODO", "b": "TODO", "c": "TODO"}
 
 
-def test_nodes_of_one_id_share_a_placeholder_that_fits_all() -> None:
+def test_nodes_of_one_id_share_a_placeholder_that_fits_all():
     def graph(schema: Any) -> Graph:
         until = Until(max_iterations=2, signal="DONE")
         nodes = (

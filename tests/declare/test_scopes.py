@@ -54,9 +54,7 @@ def main(tmp_path: Path) -> Path:
     return put(tmp_path / "repo" / ".archon" / "workflows", "main.yaml", MAIN)
 
 
-def test_a_workflow_is_taken_from_the_nearest_scope_that_has_it(
-    tmp_path: Path, home: Path, main: Path
-) -> None:
+def test_a_workflow_is_taken_from_the_nearest_scope_that_has_it(tmp_path, home, main):
     first, second = tmp_path / "first", tmp_path / "second"
     put(second, "of-second.yaml", shared("from the second"))
     put(home / "workflows", "of-home.yaml", shared("from home"))
@@ -72,9 +70,7 @@ def test_a_workflow_is_taken_from_the_nearest_scope_that_has_it(
     assert verdict.graph is not None
 
 
-def test_two_of_a_name_in_one_scope_are_none_and_what_is_further_off_is_not_taken(
-    home: Path, main: Path
-) -> None:
+def test_two_of_a_name_in_one_scope_are_none_and_what_is_further_off_is_not_taken(home, main):
     put(home / "workflows", "x.yaml", shared("from home"))
     put(main.parent, "one.yaml", shared("one"))
     put(main.parent, "two.yaml", shared("two"))
@@ -82,7 +78,7 @@ def test_two_of_a_name_in_one_scope_are_none_and_what_is_further_off_is_not_take
     assert "include target 'shared' not found" in verdict.unresolved[0].message
 
 
-def test_a_file_hides_those_of_its_name_in_the_scopes_after_it(home: Path, main: Path) -> None:
+def test_a_file_hides_those_of_its_name_in_the_scopes_after_it(home, main):
     put(home / "workflows", "shared.yaml", shared("from home"))
     assert said_by(main) == "from home"
     put(main.parent, "shared.yaml", shared("other").replace("name: shared", "name: other"))
@@ -91,9 +87,7 @@ def test_a_file_hides_those_of_its_name_in_the_scopes_after_it(home: Path, main:
     assert verdict.unresolved
 
 
-def test_an_installed_package_brings_workflows_along(
-    tmp_path: Path, main: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_package_brings_workflows_along(tmp_path, main, monkeypatch):
     site = tmp_path / "site"
     put(site / "team_flows", "__init__.py", "raise ValueError('nobody imports this')")
     put(site / "team_flows" / "workflows", "x.yaml", shared("from a package"))
@@ -108,9 +102,7 @@ def test_an_installed_package_brings_workflows_along(
         scopes._bundled.cache_clear()
 
 
-def test_commands_scripts_and_children_are_found_where_workflows_are(
-    tmp_path: Path, home: Path
-) -> None:
+def test_commands_scripts_and_children_are_found_where_workflows_are(tmp_path, home):
     main = put(tmp_path / "repo" / ".archon" / "workflows", "main.yaml", MENTIONS)
     put(home / "commands", "greet.md", "Greet them.")
     put(home / "scripts", "count.py", "print(1)")
@@ -130,7 +122,7 @@ def mentioned(frozen: Frozen) -> tuple[str, tuple[str, ...], str]:
     return frozen.commands["greet"], frozen.programs["count"].texts, node.body.text
 
 
-def test_no_name_leads_out_of_the_scopes(tmp_path: Path, home: Path, main: Path) -> None:
+def test_no_name_leads_out_of_the_scopes(tmp_path, home, main):
     put(tmp_path, "shared.yaml", shared("outside"))
     (home / "workflows").mkdir(parents=True)
     main.write_text(MAIN.replace("shared", "../../../shared"))

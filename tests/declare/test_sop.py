@@ -71,9 +71,8 @@ def test_each_block_of_constraints_has_its_bullets(row):
         for constraint in constraints(graph)
     ]
     assert len(labels) == int(row["blocks"])
-    assert [len(list(rules)) for _, rules in groupby(owners)] == [
-        int(count) for count in row["constraints_by_block"].split(",")
-    ]
+    found = [len(list(rules)) for _, rules in groupby(owners)]
+    assert found == [int(count) for count in row["constraints_by_block"].split(",")]
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -160,9 +159,8 @@ def test_parameters_of_code_assist_have_their_defaults_and_their_continuation_li
     inputs = {
         parameter.name: parameter for parameter in compiled("strands/code-assist.sop.md").inputs
     }
-    assert [name for name, parameter in inputs.items() if parameter.required] == [
-        "task_description"
-    ]
+    found = [name for name, parameter in inputs.items() if parameter.required]
+    assert found == ["task_description"]
     assert inputs["documentation_dir"].default == ".agents/scratchpad/{project_name}"
     assert inputs["repo_root"].default == "current working directory"
     assert inputs["task_name"].default == "" and not inputs["task_description"].has_default
@@ -224,13 +222,9 @@ def test_how_to_ask_for_parameters_is_told_to_the_first_step_only():
 def test_headings_in_a_fenced_template_are_no_sections():
     graph = compiled("strands/code-task-generator.sop.md")
     assert [node.title for node in graph.nodes] == [
-        "Detect Input Mode",
-        "Analyze Input",
-        "Structure Requirements",
-        "Plan Tasks",
-        "Generate Tasks",
-        "Report Results",
-    ]
+        "Detect Input Mode", "Analyze Input", "Structure Requirements", "Plan Tasks",
+        "Generate Tasks", "Report Results",
+    ]  # fmt: skip
     assert all("## Acceptance Criteria" in prompt for prompt in prompts(graph))
 
 
@@ -238,10 +232,8 @@ def test_the_constraints_of_a_substep_say_which_it_is():
     graph = compiled("strands/code-assist.sop.md")
     assert [substep.number for substep in graph.nodes[1].body.substeps] == ["2.1", "2.2", "2.3"]
     assert [constraint.scope for constraint in graph.nodes[1].body.constraints].count("2.2") == 6
-    assert {constraint.scope for constraint in graph.nodes[0].body.constraints} == {
-        "parameters",
-        "",
-    }
+    found = {constraint.scope for constraint in graph.nodes[0].body.constraints}
+    assert found == {"parameters", ""}
 
 
 def test_nested_bullets_and_fences_belong_to_their_constraint():
@@ -264,9 +256,8 @@ def test_a_step_that_slipped_behind_another_section_is_still_a_step():
     verdict = read_file(CORPUS / "history/pdd-code-task-generator.script.md")
     last = verdict.graph.nodes[-1]
     assert (last.id, last.position.line) == ("step-6-report-results", 191)
-    assert "Step 6 is in section 'Code Task Format Specification'" in {
-        problem.message for problem in verdict.warnings
-    }
+    found = {problem.message for problem in verdict.warnings}
+    assert "Step 6 is in section 'Code Task Format Specification'" in found
     assert "## Code Task Format Specification" in prompts(verdict.graph)[0]
     assert "### 6. Report Results" not in prompts(verdict.graph)[0]
 

@@ -36,10 +36,6 @@ def test_a_sop_that_keeps_to_the_format_is_not_remarked_on():
     assert read(sop()).problems == ()
 
 
-# Steps
-# -----------------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("heading", "node_id", "title"),
     [
@@ -75,12 +71,8 @@ def test_steps_0_and_0_5_come_in_their_order_and_wait_for_each_other():
     )
     nodes = graph(text).nodes
     assert [node.id for node in nodes] == ["step-0-go", "step-0-5-go", "step-1-go", "step-2-go"]
-    assert [node.depends_on for node in nodes] == [
-        (),
-        ("step-0-go",),
-        ("step-0-5-go",),
-        ("step-1-go",),
-    ]
+    found = [node.depends_on for node in nodes]
+    assert found == [(), ("step-0-go",), ("step-0-5-go",), ("step-1-go",)]
     assert read(text).problems == ()
 
 
@@ -116,10 +108,8 @@ def test_sections_may_be_the_steps():
         steps=f"## Step 1: Look{RULES}\n\n### 1.1 Left\n\nThere.\n\n## Step 2: Tell{RULES}",
     )
     verdict = read(text)
-    assert [(node.id, len(node.body.substeps)) for node in verdict.graph.nodes] == [
-        ("step-1-look", 1),
-        ("step-2-tell", 0),
-    ]
+    found = [(node.id, len(node.body.substeps)) for node in verdict.graph.nodes]
+    assert found == [("step-1-look", 1), ("step-2-tell", 0)]
     assert "Missing required section: Steps" in messages(verdict)
 
 
@@ -176,11 +166,8 @@ def test_numbered_headings_elsewhere_are_no_steps():
 def test_substeps_have_their_own_numbers_and_constraints():
     steps = f"### 2. Explore\n\n#### 2.1 Analyze{RULES}\n\n#### Notes\n\nNone.\n\n#### 2.2. Research{RULES} twice\n\n#### Step 2B-i: Odd"
     (node,) = graph(sop(steps=steps)).nodes
-    assert [(part.number, part.title) for part in node.body.substeps] == [
-        ("2.1", "Analyze"),
-        ("2.2", "Research"),
-        ("2B-i", "Odd"),
-    ]
+    found = [(part.number, part.title) for part in node.body.substeps]
+    assert found == [("2.1", "Analyze"), ("2.2", "Research"), ("2B-i", "Odd")]
     assert [rule.scope for rule in node.body.constraints] == ["parameters", "2.1", "2.2"]
 
 
@@ -188,10 +175,6 @@ def test_doubled_and_backward_numbers_are_remarked_on_and_kept_apart():
     verdict = read(sop(steps=f"### 2. Go{RULES}\n\n### 1. Go{RULES}\n\n### 2. Go{RULES}"))
     assert [node.id for node in verdict.graph.nodes] == ["step-2-go", "step-1-go", "step-2-go-2"]
     assert messages(verdict) == ["Step 1 comes after step 2", "Step 2 is there twice"]
-
-
-# Parameters
-# ------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("line", "required", "default"), [
@@ -227,9 +210,8 @@ def test_doubled_and_backward_numbers_are_remarked_on_and_kept_apart():
 def test_a_parameter_says_whether_it_is_needed_and_its_default(line, required, default):
     found = parameter(line)
     assert (found.name, found.required, found.description) == ("a", required, "x")
-    assert (found.default if found.has_default else ...) == (
-        default if default not in (None, ...) or required else ""
-    )
+    got = found.default if found.has_default else ...
+    assert got == (default if default not in (None, ...) or required else "")
 
 
 def test_a_description_has_its_sub_bullets_and_later_lines():
@@ -274,10 +256,8 @@ to configure.
 
 **Note** the bold words that declare nothing."""
     inputs = graph(sop(parameters=lines)).inputs
-    assert [(each.name, each.required, each.default) for each in inputs] == [
-        ("alarm_name", True, None),
-        ("region", False, "us-east-1"),
-    ]
+    found = [(each.name, each.required, each.default) for each in inputs]
+    assert found == [("alarm_name", True, None), ("region", False, "us-east-1")]
     assert inputs[0].description == "The alarm\nto configure."
 
 
@@ -305,10 +285,8 @@ def test_a_label_right_below_a_parameter_does_not_belong_to_it():
         "ask\n- You MAY guess"
     )
     assert graph(text).inputs[0].description == "x"
-    assert [rule.text for rule in graph(text).nodes[0].body.constraints if rule.scope] == [
-        "You MUST ask",
-        "You MAY guess",
-    ]
+    found = [rule.text for rule in graph(text).nodes[0].body.constraints if rule.scope]
+    assert found == ["You MUST ask", "You MAY guess"]
 
 
 def test_other_words_for_the_acquisition_of_parameters_are_understood():
@@ -318,10 +296,6 @@ def test_other_words_for_the_acquisition_of_parameters_are_understood():
     )
     assert [rule.scope for rule in graph(text).nodes[0].body.constraints] == ["parameters", ""]
     assert len(graph(text).inputs) == 1
-
-
-# Constraints
-# -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -363,20 +337,15 @@ def test_the_level_is_the_first_keyword_of_the_sentence(line, level):
     assert [rule.level for rule in rules(f"- {line}")] == [level]
 
 
-@pytest.mark.parametrize(
-    ("line", "because"),
-    [
-        ("You MUST NOT go because it rains", "it rains"),
-        ("You MUST NOT go, since this wets you. Stay.", "this wets you."),
-        ("You MUST NOT go as this could wet you", "this could wet you"),
-        ("You MUST NOT go, as rain wets", "rain wets"),
-        ("You MUST NOT go to avoid rain", "to avoid rain"),
-        ("You MUST look because it\n  is there", "it is there"),
-        ("You MUST NOT use it as a hat", ""),
-        ("You MUST NOT list changes since the last one", ""),
-        ("You MUST NOT go", ""),
-    ],
-)
+@pytest.mark.parametrize(("line", "because"), [
+    ("You MUST NOT go because it rains", "it rains"),
+    ("You MUST NOT go, since this wets you. Stay.", "this wets you."),
+    ("You MUST NOT go as this could wet you", "this could wet you"),
+    ("You MUST NOT go, as rain wets", "rain wets"),
+    ("You MUST NOT go to avoid rain", "to avoid rain"),
+    ("You MUST look because it\n  is there", "it is there"), ("You MUST NOT use it as a hat", ""),
+    ("You MUST NOT list changes since the last one", ""), ("You MUST NOT go", ""),
+])  # fmt: skip
 def test_a_reason_is_kept_and_a_prohibition_without_one_remarked_on(line, because):
     (rule,) = rules(f"- {line}")
     assert rule.because == because
@@ -389,13 +358,9 @@ def test_a_reason_is_kept_and_a_prohibition_without_one_remarked_on(line, becaus
 
 def test_musts_come_first_and_what_has_no_level_stays_with_what_it_follows():
     lines = [
-        "- You MAY a",
-        "- You SHOULD b",
-        "- and c",
-        "- You MUST d",
-        "- You SHOULD NOT e because f",
+        "- You MAY a", "- You SHOULD b", "- and c", "- You MUST d", "- You SHOULD NOT e because f",
         "- You MUST NOT g because h",
-    ]
+    ]  # fmt: skip
     assert [
         rule.text
         for rule in graph(sop(steps="### 1. A\n\n**Constraints:**\n" + "\n".join(lines)))
@@ -435,9 +400,8 @@ def test_a_fence_at_the_margin_belongs_to_the_constraint_above_it():
 
 
 def test_a_constraint_may_stand_beside_its_label_and_in_a_numbered_list():
-    assert [rule.text for rule in rules("", label="**Constraints:** You MUST go")] == [
-        "You MUST go"
-    ]
+    found = [rule.text for rule in rules("", label="**Constraints:** You MUST go")]
+    assert found == ["You MUST go"]
     assert [rule.text for rule in rules("1. You MUST a", "2. You MUST b")] == [
         "You MUST a",
         "You MUST b",
@@ -450,10 +414,8 @@ def test_constraints_of_other_sections_hold_for_every_step():
         steps="**Constraints:**\n- You MAY rest\n\n" + STEPS,
     )
     for node in graph(text).nodes:
-        assert [(rule.scope, rule.text) for rule in node.body.constraints][-2:] == [
-            ("Execution Rules", "You MUST NOT run"),
-            ("Steps", "You MAY rest"),
-        ]
+        found = [(rule.scope, rule.text) for rule in node.body.constraints][-2:]
+        assert found == [("Execution Rules", "You MUST NOT run"), ("Steps", "You MAY rest")]
         assert "- You MUST NOT run" in node.body.text and "- You MAY rest" in node.body.text
     assert messages(read(text)) == ["Negative constraint without context: You MUST NOT run"]
 
@@ -470,22 +432,11 @@ def test_rules_that_say_nothing_certain_are_remarked_on():
     ]
 
 
-# Fences, sections and the rest
-# ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "fence",
-    [
-        "```\n{}\n```",
-        "~~~\n{}\n```\n~~~",
-        "````markdown\n```\n{}\n```\n````",
-        "- like this:\n  ```\n  {}\n  ```",
-        "1. like this:\n\n    ```\n    {}\n    ```",
-        "<!--\n{}\n-->",
-        "text\n\n    {}",
-    ],
-)
+@pytest.mark.parametrize("fence", [
+    "```\n{}\n```", "~~~\n{}\n```\n~~~", "````markdown\n```\n{}\n```\n````",
+    "- like this:\n  ```\n  {}\n  ```", "1. like this:\n\n    ```\n    {}\n    ```",
+    "<!--\n{}\n-->", "text\n\n    {}",
+])  # fmt: skip
 def test_headings_in_examples_are_none(fence):
     hidden = fence.format(
         "## Steps\n### 9. Hidden".replace(
@@ -595,10 +546,6 @@ def test_a_prompt_has_the_output_of_the_step_before_and_the_users_message():
     assert first.endswith("<user-input>\n$ARGUMENTS\n</user-input>\n")
 
 
-# Other SOPs
-# ------------------------------------------------------------------------------------------------------------------
-
-
 def mentioned(sentence, *siblings):
     verdict = read(
         sop(steps=f"### 1. Go\n\n{sentence}{RULES}"), siblings=["looking.sop.md", *siblings]
@@ -606,22 +553,17 @@ def mentioned(sentence, *siblings):
     return [use.location for use in verdict.graph.nodes[0].reads], messages(verdict)
 
 
-@pytest.mark.parametrize(
-    ("sentence", "found"),
-    [
-        ("Run `code-assist.sop.md` then.", ["code-assist.sop.md"]),
-        ("Run [it](./code-assist.sop.md).", ["code-assist.sop.md"]),
-        ("Run `code-assist` then.", ["code-assist.sop.md"]),
-        ("Run code-assist on each.", ["code-assist.sop.md"]),
-        ("Run the PDD script first.", ["pdd.sop.md"]),
-        ("Run `pdd` and code-assist.", ["pdd.sop.md", "code-assist.sop.md"]),
-        ("Run code-assist. And code-assist again.", ["code-assist.sop.md"]),
-        ("Run pdd first.", []),
-        ("Look into eval/code-assist/x and code-assist-2.", []),
-        ("This is the looking SOP, `looking.sop.md`.", []),
-        ("```\nRun code-assist.sop.md\n```", []),
-    ],
-)
+@pytest.mark.parametrize(("sentence", "found"), [
+    ("Run `code-assist.sop.md` then.", ["code-assist.sop.md"]),
+    ("Run [it](./code-assist.sop.md).", ["code-assist.sop.md"]),
+    ("Run `code-assist` then.", ["code-assist.sop.md"]),
+    ("Run code-assist on each.", ["code-assist.sop.md"]),
+    ("Run the PDD script first.", ["pdd.sop.md"]),
+    ("Run `pdd` and code-assist.", ["pdd.sop.md", "code-assist.sop.md"]),
+    ("Run code-assist. And code-assist again.", ["code-assist.sop.md"]), ("Run pdd first.", []),
+    ("Look into eval/code-assist/x and code-assist-2.", []),
+    ("This is the looking SOP, `looking.sop.md`.", []), ("```\nRun code-assist.sop.md\n```", []),
+])  # fmt: skip
 def test_an_sop_that_is_named_and_stands_beside_is_a_use(sentence, found):
     assert mentioned(sentence, "code-assist.sop.md", "pdd.sop.md") == (found, [])
 
@@ -632,10 +574,8 @@ def test_a_name_that_two_files_have_and_a_file_that_is_not_there_are_reported():
         [],
         ["'code-assist' could be code-assist.script.md or code-assist.sop.md"],
     )
-    assert mentioned("Run `audit.sop.md`.") == (
-        ["audit.sop.md"],
-        ["SOP 'audit' is not in the same directory"],
-    )
+    found = mentioned("Run `audit.sop.md`.")
+    assert found == (["audit.sop.md"], ["SOP 'audit' is not in the same directory"])
 
 
 def test_without_knowing_the_directory_only_file_names_are_taken():
@@ -656,7 +596,7 @@ def test_a_reader_finds_the_siblings_itself(tmp_path):
 @pytest.mark.parametrize(
     ("listed", "header"), [("- **task** (required): x", "Name"), ("", "Choice")], ids=["list", "no"]
 )
-def test_a_table_that_declares_no_parameters_is_prose(listed: str, header: str) -> None:
+def test_a_table_that_declares_no_parameters_is_prose(listed, header):
     table = f"| {header} | Meaning |\n|---|---|\n| auto | alone |"
     verdict = read(
         f"# T\n\n## Overview\nx\n\n## Parameters\n\n{listed}\n\n{table}\n\n## Steps\n\n### 1. Do\nx\n"

@@ -56,10 +56,8 @@ def test_a_file_that_is_no_sop_gets_one_error(tmp_path, content, error):
 def test_what_cannot_be_opened_gets_one_error(tmp_path):
     os.mkfifo(tmp_path / "pipe.sop.md")
     (tmp_path / "loop.sop.md").symlink_to("loop.sop.md")
-    assert (
-        only_error(read_file(tmp_path / "none.sop.md"))[1]
-        == "The file cannot be read: No such file or directory"
-    )
+    found = only_error(read_file(tmp_path / "none.sop.md"))[1]
+    assert found == "The file cannot be read: No such file or directory"
     assert only_error(read_file(tmp_path))[1] == "Not a file"
     assert only_error(read_file(tmp_path / "pipe.sop.md"))[1] == "Not a file"
     assert only_error(read_file(tmp_path / "loop.sop.md"))[1].startswith(
@@ -81,9 +79,8 @@ def test_line_ends_and_a_byte_order_mark_change_nothing(tmp_path, file):
     for ending in ("\r\n", "\r"):
         assert read_text("\ufeff" + text.replace("\n", ending), "a.sop.md") == plain
     written = verdict_of(tmp_path, b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
-    assert [node.body for node in written.graph.nodes if node.reads] == [
-        node.body for node in plain.graph.nodes if node.reads
-    ]
+    found = [node.body for node in written.graph.nodes if node.reads]
+    assert found == [node.body for node in plain.graph.nodes if node.reads]
 
 
 def test_the_name_is_the_stem_whatever_the_file_is_called(tmp_path):
@@ -96,9 +93,8 @@ def test_the_name_is_the_stem_whatever_the_file_is_called(tmp_path):
     }.items():
         verdict = verdict_of(tmp_path, sop().encode(), name)
         assert verdict.graph.name == expected
-        assert [each.message for each in verdict.problems] == (
-            ["File must use .sop.md extension"] if name == "d.md" else []
-        )
+        found = [each.message for each in verdict.problems]
+        assert found == (["File must use .sop.md extension"] if name == "d.md" else [])
 
 
 def test_odd_characters_pass_through():
@@ -141,13 +137,11 @@ def test_absurd_files_are_read_to_their_end(text):
 
 def test_prompts_that_would_be_too_large_together_are_refused():
     text = sop(before="x" * 100_000, steps="".join(f"### {number}. A\n\n" for number in range(900)))
-    assert [error.message for error in read_text(text, "a.sop.md").errors] == [
-        "The prompts would be too large together"
-    ]
+    found = [error.message for error in read_text(text, "a.sop.md").errors]
+    assert found == ["The prompts would be too large together"]
     many = sop(steps="".join(f"### {number}. A\n" for number in range(1001)))
-    assert [error.message for error in read_text(many, "a.sop.md").errors] == [
-        "1001 steps: more than 1000 are not read"
-    ]
+    found = [error.message for error in read_text(many, "a.sop.md").errors]
+    assert found == ["1001 steps: more than 1000 are not read"]
 
 
 PIECES = st.sampled_from(

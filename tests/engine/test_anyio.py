@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.to_thread
 import pytest
+from records import calling, settle
 from test_loop import Bench, bench  # noqa: F401 - the fixture
 
 from pgflow import RunStuck, step, workflow
@@ -26,16 +27,12 @@ from pgflow.errors import NotInWorkflowError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgflow.testing import AsyncHarness
 
 METHODS = [
     name
     for name in dir(asyncio.AbstractEventLoop)
     if not name.startswith("_") and callable(getattr(asyncio.AbstractEventLoop, name))
 ]
-
-
-# ------------------------------------------------------------- every method of a loop has an answer
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -59,7 +56,7 @@ def test_every_method_of_an_event_loop_works_or_refuses_by_name(
         bench(main).main.result()
 
 
-def test_what_a_loop_says_of_itself(bench: Callable[..., Bench]) -> None:  # noqa: F811
+def test_what_a_loop_says_of_itself(bench):  # noqa: F811
     async def main(b: Bench) -> list[Any]:
         loop = asyncio.get_running_loop()
         return [
@@ -101,9 +98,6 @@ def test_an_exception_handler_is_told_what_a_callback_raises_and_not_what_is_fou
     b = bench(main)
     b.main.result()
     assert b.log == [(True, "in a callback")]
-
-
-# ---------------------------------------------------------------- order, and coming to rest
 
 
 @pytest.mark.parametrize("salt", range(12))
@@ -196,7 +190,7 @@ def test_a_callback_that_appends_itself_again_rests_until_the_next_outcome(
 
 
 @pytest.mark.parametrize("seconds", [math.inf, 1e15])
-def test_what_is_never_due_starts_no_timer(bench: Callable[..., Bench], seconds: float) -> None:  # noqa: F811
+def test_what_is_never_due_starts_no_timer(bench, seconds):  # noqa: F811
     async def main(b: Bench) -> str:
         sleeping = asyncio.create_task(asyncio.sleep(seconds))
         await b.gate("go")
@@ -209,9 +203,6 @@ def test_what_is_never_due_starts_no_timer(bench: Callable[..., Bench], seconds:
     b.open("go")
     assert b.main.result() == "gone on"
     assert b.timers.started == []
-
-
-# ---------------------------------------------------------------- in runs
 
 
 @step
@@ -385,13 +376,9 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("chosen", WORKFLOWS, ids=lambda w: w.name)
-async def test_anyio_is_durable_in_workflow_code_and_replays(
-    aflow: AsyncHarness, chosen: Any
-) -> None:
+async def test_anyio_is_durable_in_workflow_code_and_replays(aflow, chosen):
     """The harness replays each run once more when the test is over."""
-    aflow.include(chosen)
-    run = await aflow.start(chosen, *WORKFLOWS[chosen])
-    await aflow.until_idle()
+    run = await settle(aflow, chosen, *WORKFLOWS[chosen])
     for _ in range(4):
         await aflow.skip(timedelta(seconds=31))
         await aflow.until_idle()
@@ -399,10 +386,8 @@ async def test_anyio_is_durable_in_workflow_code_and_replays(
 
 
 @pytest.mark.parametrize("chosen", WORKFLOWS, ids=lambda w: w.name)
-async def test_anyio_goes_on_after_a_crash(aflow: AsyncHarness, chosen: Any) -> None:
-    aflow.include(chosen)
-    run = await aflow.start(chosen, *WORKFLOWS[chosen])
-    await aflow.until_idle()
+async def test_anyio_goes_on_after_a_crash(aflow, chosen):
+    run = await settle(aflow, chosen, *WORKFLOWS[chosen])
     await aflow.crash()
     for _ in range(4):
         await aflow.skip(timedelta(seconds=31))
@@ -416,29 +401,21 @@ async def using_a_thread() -> str:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_thread_of_anyio_has_no_way_back_and_the_run_says_so(aflow: AsyncHarness) -> None:
+async def test_a_thread_of_anyio_has_no_way_back_and_the_run_says_so(aflow):
     """The thread is told by name that it cannot take part; the code is not, and waits for what
     nothing can bring.
     """
-    aflow.include(using_a_thread)
-    run = await aflow.start(using_a_thread)
-    await aflow.until_idle()
+    run = await settle(aflow, using_a_thread)
     with pytest.raises(RunStuck, match="waits for something that nothing can bring"):
         await run.result()
 
 
-async def test_no_body_of_a_step_is_kept_from_anyio(aflow: AsyncHarness) -> None:
+async def test_no_body_of_a_step_is_kept_from_anyio(aflow):
     @step
     async def at_home() -> str:
         async with anyio.create_task_group() as group:
             group.start_soon(anyio.sleep, 0)
         return await anyio.to_thread.run_sync(lambda: "from a thread")
 
-    @workflow
-    async def outside() -> str:
-        return await at_home()
-
-    aflow.include(outside)
-    run = await aflow.start(outside)
-    await aflow.until_idle()
+    run = await settle(aflow, calling(at_home))
     assert await run.result() == "from a thread"

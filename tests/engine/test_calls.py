@@ -150,12 +150,9 @@ def test_each_kind_names_what_only_the_database_can_end():
     ):
         call.wait(waits)
     assert waits == {
-        "signals": [[2, "paid"]],
-        "timers": [[1, 4, "T"], [2, 5, "W"]],
-        "retries": [[4, 6], [9, 7]],
-        "locks": [LockRow(9, "shelf", True, 2.0, 7, [3])],
-        "open_effects": [6],
-    }
+        "signals": [[2, "paid"]], "timers": [[1, 4, "T"], [2, 5, "W"]], "retries": [[4, 6], [9, 7]],
+        "locks": [LockRow(9, "shelf", True, 2.0, 7, [3])], "open_effects": [6],
+    }  # fmt: skip
 
 
 def test_calls_are_named_by_ranges():
@@ -172,20 +169,10 @@ def test_a_gate_is_asked_once_and_then_only_waited_for():
     assert waits["gates"] == [[7, "ship"]]
     (wanted,) = waits["new_gates"]
     assert {**wanted, "shape": None} == {
-        "call": 7,
-        "name": "ship",
-        "key": "root/ship/1",
-        "request": "1",
-        "hash": "hash",
-        "approvers": ["ann"],
-        "quorum": 2,
-        "timeout": 60.0,
-        "on_timeout": "reject",
-        "escalate": ["cto"],
-        "needs_value": False,
-        "decision": None,
-        "shape": None,
-    }
+        "call": 7, "name": "ship", "key": "root/ship/1", "request": "1", "hash": "hash",
+        "approvers": ["ann"], "quorum": 2, "timeout": 60.0, "on_timeout": "reject",
+        "escalate": ["cto"], "needs_value": False, "decision": None, "shape": None,
+    }  # fmt: skip
     assert not call.read(unit(Kind.GATE_ASKED, {"request": 2}))
     assert call.read(unit(Kind.GATE_ASKED, {"request": 1}, due_us=5))
     assert call.due_us == 5
@@ -268,11 +255,8 @@ def test_an_effect_wants_what_its_stage_allows():
     assert call.ask() == Want.LEAVE
     call.read(unit(Kind.EFFECT_INTENDED, {}, at_us=5))
     assert (call.ask(), call.is_acting, call.may_have_acted, call.attempted_us) == (
-        Want.LOST,
-        True,
-        False,
-        5,
-    )
+        Want.LOST, True, False, 5,
+    )  # fmt: skip
     call.doubt(Unknown.RAISED)
     assert (call.ask(), call.stage, call.ground) == (Want.LEAVE, EffectStage.REPEATABLE, "w")
     call.read(unit(Kind.EFFECT_ATTEMPTED, {"ground": "w"}))
@@ -308,9 +292,8 @@ def test_what_is_closed_stays_as_it_is(stage):
 
 def test_every_stage_but_the_first_can_be_reached_and_every_event_comes_somewhere():
     stages = {value for name, value in vars(EffectStage).items() if name.isupper()}
-    assert {to for moves in _MOVES.values() for to in moves.values()} == stages - {
-        EffectStage.ASKED
-    }
+    found = {to for moves in _MOVES.values() for to in moves.values()}
+    assert found == stages - {EffectStage.ASKED}
     assert set(_MOVES) == {value for name, value in vars(EffectEvent).items() if name.isupper()}
     assert {stage for moves in _MOVES.values() for stage in moves} <= stages
 

@@ -162,9 +162,7 @@ def judge(at: Point, example: Example, change: Change) -> str:
 
 @pytest.mark.full
 @each_example(1, 2)
-def test_every_change_is_accepted_or_reported_and_no_step_runs_twice(
-    example: Example, seeds: range
-) -> None:
+def test_every_change_is_accepted_or_reported_and_no_step_runs_twice(example, seeds):
     """Each change comes at the last point and at one of the others in turn; in full at all."""
     said: dict[str, int] = {"accepted": 0, "reported": 0}
     function = example.workflow.fn.__name__
@@ -185,7 +183,7 @@ def some_points(example: Example, seed: int) -> list[Point]:
     return [found[n * (len(found) - 1) // MIDDLES] for n in range(MIDDLES + 1)]
 
 
-def test_the_changes_are_what_they_are_called() -> None:
+def test_the_changes_are_what_they_are_called():
     kinds = {change.kind for change in changedcode.changes("in_sequence")}
     assert kinds == set(changedcode.CHANGES)
     first = ast.unparse(ast.parse(inspect.getsource(changedcode.exampleflows)))

@@ -26,8 +26,6 @@ from servers import HANG_SECONDS
 
 from pgflow import workflow
 
-# ---------------------------------------------------------------- in one process
-
 
 @workflow
 async def using_everything() -> list[Any]:
@@ -102,8 +100,6 @@ def test_thirty_executions_in_one_process_take_one_course(seed):
         ballast.append([object() for _ in range(i * 37)])  # other addresses, other reuse of memory
         assert course(seed) == first
 
-
-# ---------------------------------------------------------------- in other processes and Pythons
 
 SEEDS = 4
 LOOK = "import sys, pydantic, psycopg, psycopg_pool; print('%d.%d' % sys.version_info[:2])"

@@ -22,16 +22,7 @@ from typing import Any
 import pytest
 from enginekit import NoHost, WatchedExecution, Worker, make_driver
 from enginestore import Store, StoredRun
-from exampleflows import (
-    EXAMPLES,
-    Example,
-    add,
-    book,
-    charged_child,
-    each_example,
-    look_up,
-    paid,
-)
+from exampleflows import EXAMPLES, Example, add, book, charged_child, each_example, look_up, paid
 
 import pgflow
 from pgflow import read, step, workflow
@@ -39,8 +30,6 @@ from pgflow._engine.calls import ChildCall, SignalCall, StepCall
 from pgflow._engine.execution import Program
 from pgflow._model.kinds import Kind
 from pgflow._model.units import Unit
-
-# ---------------------------------------------------------------- code that is not what it was
 
 
 @step
@@ -158,15 +147,10 @@ def replay_changed(
     return execution
 
 
-# ---------------------------------------------------------------- the judge
-
 STEP_UNITS = {
-    Kind.STEP_STARTED,
-    Kind.STEP_COMPLETED,
-    Kind.STEP_FAILED,
-    Kind.ATTEMPT_FAILED,
+    Kind.STEP_STARTED, Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.ATTEMPT_FAILED,
     Kind.STEP_ABANDONED,
-}
+}  # fmt: skip
 NOTES = {Kind.STATE_SET, Kind.EMITTED, Kind.PATCHED, Kind.CLOCK_READ}
 
 
@@ -233,9 +217,6 @@ def mismatch(
         if missing:
             return f"call {number} was {sorted(map(str, missing))}, now it is {now.get(number)}"
     return None
-
-
-# ---------------------------------------------------------------- every change of every example
 
 
 def each_length(one_of: int) -> Any:
@@ -354,9 +335,6 @@ def test_a_change_that_is_reported_writes_no_unit_and_holds_the_run(example):
         assert detail["message"].startswith(f"run '{run.key}' ({run.workflow.name}): ")
         return
     raise AssertionError("no change of the first calls was noticed")
-
-
-# ---------------------------------------------------------------- what the report says
 
 
 def held(run: StoredRun) -> str:
@@ -500,9 +478,6 @@ def test_the_report_names_the_source_line_at_which_the_code_waits_for_something_
     assert any(re.search(r":\d+ in waits$", line) for line in where)
 
 
-# ---------------------------------------------------------------- what has started
-
-
 def crashed_while_running(flow: Any, *args: Any) -> tuple[Worker, StoredRun]:
     """A run whose first body has started, perhaps acted, and not come back."""
     store = Store(flow, charged_child)
@@ -555,9 +530,6 @@ def test_a_read_that_has_not_come_back_may_change():
     assert worker.store.runs[1].status == "completed"
 
 
-# ---------------------------------------------------------------- marks between
-
-
 @read(retries=pgflow.Retries(3))
 async def stumbling() -> None:
     raise ValueError("no")
@@ -606,9 +578,8 @@ def test_a_started_child_is_not_started_again():
 def test_a_child_that_is_no_longer_asked_for_is_reported():
     _, run = crashed_while_running(version(delegating))
     worker = replayed_by(run, version(looking))
-    assert "child started 'charged_child', call 1, the code has call 1: step 'look_up'" in held(
-        worker.store.runs[1]
-    )
+    found = held(worker.store.runs[1])
+    assert "child started 'charged_child', call 1, the code has call 1: step 'look_up'" in found
 
 
 def test_a_child_of_another_workflow_is_reported():
@@ -637,9 +608,6 @@ def test_words_of_operators_are_read_over():
     assert run.status == "completed"
     execution = replay_changed(run, run.units, ChangedCode)
     assert execution.history.divergence is None
-
-
-# ---------------------------------------------------------------- after it was found
 
 
 def test_a_run_goes_on_with_the_code_as_it_was():
@@ -709,9 +677,8 @@ def test_a_recorded_result_that_no_longer_fits_its_annotation_is_reported():
     run = recorded_version(looking)
     as_step = version(lambda: look_up_number("x"))
     worker = replayed_by(run, as_step)
-    assert "the recorded result of step look_up does not fit its annotation int" in held(
-        worker.store.runs[1]
-    )
+    found = held(worker.store.runs[1])
+    assert "the recorded result of step look_up does not fit its annotation int" in found
 
 
 def test_a_changed_input_is_an_error_of_the_run_and_not_a_divergence():

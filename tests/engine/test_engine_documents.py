@@ -41,7 +41,7 @@ def asked(told: list[dict[str, Any]], field: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(("ttl", "seconds"), [(HOUR, 3600.0), (None, None)])
-def test_a_lock_is_asked_for_with_the_time_that_it_may_be_held(ttl: Any, seconds: float | None):
+def test_a_lock_is_asked_for_with_the_time_that_it_may_be_held(ttl, seconds):
     @workflow
     async def locking() -> None:
         async with pgflow.lock("a", ttl=ttl), pgflow.lock("b"):
@@ -125,7 +125,7 @@ async def drawing(again: bool) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_a_call_has_reserved_ends_with_the_call_and_all_of_it_with_the_run(again: bool):
+def test_what_a_call_has_reserved_ends_with_the_call_and_all_of_it_with_the_run(again):
     told = [document for document in documents(drawing, again) if document["runs"][0][0] == 1]
     told_over = [[call for _, call in document.get("draws", ())] for document in told]
     assert told_over == [[0], [1], [0], [3], [None]]

@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import gc
 import json
-from typing import Any
 
 import pytest
 from enginekit import NoHost, make_driver, run_to_end
@@ -54,7 +53,7 @@ def test_a_call_is_equal_to_itself_alone():
 
 
 @pytest.mark.parametrize("kind", [StepCall, EffectCall])
-def test_a_call_of_a_step_has_a_spec_from_the_start(kind: Any):
+def test_a_call_of_a_step_has_a_spec_from_the_start(kind):
     with pytest.raises(TypeError, match="spec"):
         kind(1, "ship", None)
 
@@ -65,11 +64,8 @@ def test_calls_and_units_can_be_copied_and_replaced():
         SPEC,
         True,
     )
-    assert [field.name for field in dataclasses.fields(TimerCall)][:3] == [
-        "number",
-        "name",
-        "waiter",
-    ]
+    found = [field.name for field in dataclasses.fields(TimerCall)][:3]
+    assert found == ["number", "name", "waiter"]
     assert UNIT._replace(kind=Kind.STEP_FAILED).is_outcome
 
 

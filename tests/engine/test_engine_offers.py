@@ -160,9 +160,6 @@ def test_a_replay_of_what_was_taken_so_is_none_else():
     assert replay(run).history.divergence is None
 
 
-# ---------------------------------------------------------------- results of children
-
-
 @workflow
 async def one_up(n: int) -> int:
     return n + 1

@@ -56,9 +56,6 @@ def seen(worker: Worker, run_id: int = 1) -> list[Any]:
     ]
 
 
-# ---------------------------------------------------------------- outcomes are released one by one
-
-
 @workflow
 async def two_chains() -> None:
     async def chain(name: str) -> None:
@@ -148,9 +145,6 @@ def test_outcomes_have_the_order_in_which_they_were_released():
     assert run.result() == [0, 1, 2]
 
 
-# ---------------------------------------------------------------- licences
-
-
 def test_a_lone_licence_is_a_unit_of_its_own():
     worker, run = start(two_steps)
     worker.settle()
@@ -207,9 +201,6 @@ def test_a_read_starts_without_a_commit():
     worker, run = start(several_outcomes)
     assert [body.call.name for body in worker.bodies] == ["look_up"] * 3
     assert run.units == []
-
-
-# ---------------------------------------------------------------- the buffer
 
 
 @workflow
@@ -275,9 +266,6 @@ def test_nothing_is_flushed_twice():
     assert run.kinds() == "vvvc"
 
 
-# ---------------------------------------------------------------- transactional steps
-
-
 @workflow
 async def writing_beside_reading() -> None:
     async def write() -> None:
@@ -299,10 +287,8 @@ def test_nothing_is_released_between_a_fence_and_the_answer_of_its_commit():
     worker.play("end write_row 1", "advance")
     assert seen(worker) == [("1001",), ("3",)]
     worker.finish()
-    assert run.shape() == [
-        (1, Kind.STEP_COMPLETED, "write_row"),
-        (2, Kind.STEP_COMPLETED, "look_up"),
-    ]
+    found = run.shape()
+    assert found == [(1, Kind.STEP_COMPLETED, "write_row"), (2, Kind.STEP_COMPLETED, "look_up")]
     assert divergence(run) is None
 
 
@@ -429,9 +415,6 @@ def test_a_transaction_past_its_fence_is_recorded_although_its_time_is_over():
     worker.finish()
     assert run.result() == "1001"
     assert divergence(run) is None
-
-
-# ---------------------------------------------------------------- what is given up
 
 
 @workflow
@@ -574,9 +557,6 @@ def test_the_end_of_a_parent_cancels_its_children():
     assert [r.status for r in store.runs.values()] == ["cancelled", "cancelled"]
 
 
-# ---------------------------------------------------------------- signals
-
-
 @workflow
 async def hearing_twice() -> list[Any]:
     heard: list[Any] = []
@@ -636,9 +616,6 @@ def test_a_message_that_does_not_fit_its_type_holds_the_run_and_stays():
     assert run.place == "held"
     assert [mail.name for mail in worker.store.mail] == ["paid"]
     assert run.kinds() == ""
-
-
-# ---------------------------------------------------------------- failures and retries
 
 
 @workflow
@@ -744,9 +721,6 @@ def test_a_commit_that_the_server_refuses_holds_the_run_and_keeps_what_was_durab
     assert run.held[3] == {"message": "no room", "units": ["c"]}
 
 
-# ---------------------------------------------------------------- pausing, draining, losing
-
-
 def test_a_paused_run_starts_nothing_new_and_goes_on_when_resumed():
     worker, run = start(two_steps)
     worker.settle()
@@ -783,7 +757,7 @@ async def then_a_child() -> str:
 
 
 @pytest.mark.parametrize("is_roomy", [True, False])
-def test_a_parent_waits_for_its_child_in_memory_only_where_there_is_room(is_roomy: bool):
+def test_a_parent_waits_for_its_child_in_memory_only_where_there_is_room(is_roomy):
     store = Store(then_a_child, charged_child)
     run = store.start(then_a_child)
     worker = Worker(store)
@@ -924,17 +898,11 @@ def test_a_transaction_of_a_worker_that_has_lost_the_run_is_rolled_back():
     assert run.kinds().count("c") == 2
 
 
-# ---------------------------------------------------------------- one answer, several verdicts
-
-
 def test_what_the_code_notes_between_two_verdicts_of_one_answer_is_repeated():
     worker, run = start(napping, 3)
     worker.finish()
     assert run.result() == 4
     assert divergence(run) is None
-
-
-# ---------------------------------------------------------------- code in a thread
 
 
 def start_loose(worker: Worker, run: Any) -> tuple[Execution, threading.Event]:

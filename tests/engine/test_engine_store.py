@@ -28,9 +28,7 @@ def play(conn: psycopg.Connection[Any], example: Example, seed: Any) -> Twin:
 
 @each_example()
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2))])
-def test_a_history_is_the_same_in_the_store_and_in_the_database(
-    dsn: str, example: Example, seed: int
-) -> None:
+def test_a_history_is_the_same_in_the_store_and_in_the_database(dsn, example, seed):
     with sqlkit.connect(dsn) as conn:
         store = play(conn, example, f"{example.name}/{seed}")
         assert {run.place for run in store.runs.values()} <= {"ended", "parked", "held"}

@@ -20,9 +20,7 @@ def keys(path: Path) -> list[str]:
     return [json.loads(line)["key"] for line in path.read_text().splitlines()]
 
 
-def test_each_run_is_exported_once_after_its_end(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+def test_each_run_is_exported_once_after_its_end(dsn, conn, tmp_path):
     cursor, output = tmp_path / "c", tmp_path / "runs.jsonl"
     words = ("export", "--since-last", str(cursor), "--output", str(output))
     finish(conn, begin(conn, key="a"))
@@ -49,7 +47,7 @@ def test_each_run_is_exported_once_after_its_end(
     assert output.read_text() == before
 
 
-def test_pages_join(conn: psycopg.Connection, tmp_path: Path, monkeypatch: object) -> None:
+def test_pages_join(conn, tmp_path, monkeypatch):
     monkeypatch.setattr("pgflow.replay.histories._ENDED_AT_ONCE", 2)  # type: ignore[attr-defined]
     for number in range(7):
         claim = begin(conn, key=f"r{number}")
@@ -62,9 +60,7 @@ def test_pages_join(conn: psycopg.Connection, tmp_path: Path, monkeypatch: objec
     assert len(again.place["open"]) == 3  # type: ignore[index]
 
 
-def test_a_session_of_a_tenant_exports_its_own(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+def test_a_session_of_a_tenant_exports_its_own(dsn, conn, tmp_path):
     for tenant in ("acme", "beta"):
         finish(conn, begin(conn, key=tenant, tenant=tenant))
     output = tmp_path / "runs.jsonl"
@@ -73,9 +69,7 @@ def test_a_session_of_a_tenant_exports_its_own(
     assert keys(output) == ["acme"]
 
 
-def test_runs_that_were_removed_before_an_export_had_them_are_counted(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+def test_runs_that_were_removed_before_an_export_had_them_are_counted(dsn, conn, tmp_path):
     words = ("export", "--since-last", str(tmp_path / "c"), "--output", str(tmp_path / "runs"))
     begun = one(conn, "select pgflow.now_()")
 
@@ -103,9 +97,7 @@ def test_runs_that_were_removed_before_an_export_had_them_are_counted(
     assert keys(tmp_path / "runs") == ["had"]
 
 
-def test_what_is_listed_is_not_removed_before_it_is_written(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_what_is_listed_is_not_removed_before_it_is_written(dsn, conn):
     finish(conn, begin(conn))
     conn.execute("select pgflow.set_retention('all', 0)")
     with psycopg.connect(dsn) as exporting:

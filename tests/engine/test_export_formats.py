@@ -29,9 +29,6 @@ Conn = psycopg.Connection[Any]
 SIZES = (0, 1, CHUNK_BYTES, 2 * CHUNK_BYTES + 5)
 
 
-# ---------------------------------------------------------------- contents of large values
-
-
 def content_of(size: int) -> bytes:
     return bytes(range(251)) * (size // 251) + bytes(size % 251)
 
@@ -61,7 +58,7 @@ def moved(conn: Conn, dsn: str, path: Path) -> None:
     assert said.code == 0, said.err
 
 
-def test_contents_go_with_the_runs_that_name_them(dsn: str, conn: Conn, tmp_path: Path) -> None:
+def test_contents_go_with_the_runs_that_name_them(dsn, conn, tmp_path):
     path = tmp_path / "runs.jsonl"
     operator = f"{dsn}?options=-crole%3Dpgflow_operator"
     kept = run_with_blobs(conn, "a")
@@ -81,7 +78,7 @@ def test_contents_go_with_the_runs_that_name_them(dsn: str, conn: Conn, tmp_path
     assert "chunk" not in said.err
 
 
-def test_an_export_of_ended_runs_brings_contents_too(dsn: str, conn: Conn, tmp_path: Path) -> None:
+def test_an_export_of_ended_runs_brings_contents_too(dsn, conn, tmp_path):
     path, cursor = tmp_path / "runs.jsonl", str(tmp_path / "cursor")
     words = ("export", "--since-last", cursor, "--output", str(path), "--blobs")
     for key in ("a", "b"):  # contents are there each time that a run names them
@@ -100,7 +97,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("refusal", DAMAGES)
-def test_a_damaged_content_is_refused_with_all_else(conn: Conn, refusal: str) -> None:
+def test_a_damaged_content_is_refused_with_all_else(conn, refusal):
     run_with_blobs(conn, "a")
     out = io.StringIO()
     [chain] = rows(conn, "select chain_id from pgflow.run")
@@ -111,9 +108,6 @@ def test_a_damaged_content_is_refused_with_all_else(conn: Conn, refusal: str) ->
         import_lines(conn, ((f"line {n}", line) for n, line in enumerate(lines, 1)))
     assert one(conn, "select count(*) from pgflow.blob") == 0
     assert one(conn, "select count(*) from pgflow.run") == 0
-
-
-# ---------------------------------------------------------------- Parquet
 
 
 @step
@@ -141,7 +135,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return pq.read_table(path).to_pylist()
 
 
-def test_a_row_has_a_run_with_its_journal(dsn: str, conn: Conn, tmp_path: Path) -> None:
+def test_a_row_has_a_run_with_its_journal(dsn, conn, tmp_path):
     pytest.importorskip("pyarrow", reason="needs pyarrow")
     path = tmp_path / "runs.parquet"
     with App(dsn, include=[greets]) as app, app.worker():
@@ -163,9 +157,7 @@ def test_a_row_has_a_run_with_its_journal(dsn: str, conn: Conn, tmp_path: Path) 
     assert {entry.name for entry in tmp_path.iterdir()} == {"runs.parquet"}
 
 
-def test_a_large_export_is_written_in_groups(
-    dsn: str, conn: Conn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_export_is_written_in_groups(dsn, conn, tmp_path, monkeypatch):
     pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
     monkeypatch.setattr("pgflow_cli.ops.parquet.GROUP_BYTES", 2000)
     path = tmp_path / "runs.parquet"
@@ -177,9 +169,7 @@ def test_a_large_export_is_written_in_groups(
     assert [row["key"] for row in read(path)] == [f"r{number:02}" for number in range(20)]
 
 
-def test_a_folder_gets_a_file_with_each_export_of_ended_runs(
-    dsn: str, conn: Conn, tmp_path: Path
-) -> None:
+def test_a_folder_gets_a_file_with_each_export_of_ended_runs(dsn, conn, tmp_path):
     pytest.importorskip("pyarrow", reason="needs pyarrow")
     folder, cursor = tmp_path / "runs", tmp_path / "cursor"
     words = ("export", "--since-last", str(cursor), "--output", str(folder), "--format", "parquet")
@@ -199,7 +189,7 @@ def test_a_folder_gets_a_file_with_each_export_of_ended_runs(
     )  # fmt: skip
 
 
-def test_what_a_codec_has_encoded_stays_encoded(dsn: str, tmp_path: Path) -> None:
+def test_what_a_codec_has_encoded_stays_encoded(dsn, tmp_path):
     pytest.importorskip("pyarrow", reason="needs pyarrow")
     ring = Keyring({"k": os.urandom(32)}, "k", hash_key=os.urandom(16))
     with App(dsn, include=[keeps], codec=ring) as app, app.worker():
@@ -215,9 +205,7 @@ def test_what_a_codec_has_encoded_stays_encoded(dsn: str, tmp_path: Path) -> Non
         assert "canary-4711" not in text
 
 
-def test_one_line_says_what_is_missing(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_line_says_what_is_missing(dsn, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "pgflow_cli.ops.parquet", raising=False)
     path = tmp_path / "runs.parquet"
@@ -231,7 +219,7 @@ def test_one_line_says_what_is_missing(
     "words",
     [("--all",), ("--all", "--decisions", "--output", "x"), ("--all", "--blobs", "--output", "x")],
 )
-def test_parquet_is_a_file_of_runs(dsn: str, words: tuple[str, ...]) -> None:
+def test_parquet_is_a_file_of_runs(dsn, words):
     said = pgflow(dsn, "export", "--format", "parquet", *words)
     assert said.code == 2
     assert "--format parquet takes --output, and neither --decisions nor --blobs" in said.err

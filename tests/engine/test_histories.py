@@ -19,15 +19,14 @@ import psycopg
 import pytest
 import servers
 from clikit import pgflow, prepare, statuses
-from exampleflows import EXAMPLES, Example, charged_child, each_example
+from exampleflows import EXAMPLES, charged_child, each_example
 from ledgerflows import LEDGERS
-from records import SOON
+from records import launch, result_of, settle
 
 from pgflow import InvalidArgument, step, workflow
 from pgflow.errors import NonDeterminismError
 from pgflow.replay.check import find_divergence
 from pgflow.replay.histories import read_database, read_history
-from pgflow.testing import AsyncHarness, ReplayHistories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,15 +61,9 @@ def import_text(dsn: str, text: str, tmp_path: Path) -> Any:
     return pgflow(dsn, "import", str(file))
 
 
-# ---------------------------------------------------------------- histories that are checked in
-
-
-def test_there_is_a_history_of_every_example_and_of_every_kind_of_unit(
-    db: psycopg.Connection,
-) -> None:
-    assert {path.stem for path in GOLDENS.glob("*.jsonl")} == {
-        example.name for example in [*EXAMPLES, *LEDGERS]
-    }
+def test_there_is_a_history_of_every_example_and_of_every_kind_of_unit(db):
+    found = {path.stem for path in GOLDENS.glob("*.jsonl")}
+    assert found == {example.name for example in [*EXAMPLES, *LEDGERS]}
     kinds = {
         unit[2]
         for path in GOLDENS.glob("*.jsonl")
@@ -83,16 +76,14 @@ def test_there_is_a_history_of_every_example_and_of_every_kind_of_unit(
     assert kinds >= {kind for (kind,) in rows} - {"s", "R"}
 
 
-def test_the_code_repeats_every_history_that_is_checked_in(
-    replay_histories: ReplayHistories,
-) -> None:
+def test_the_code_repeats_every_history_that_is_checked_in(replay_histories):
     assert replay_histories(
         GOLDENS, exampleflows, ledgerflows, errors=[exampleflows.Declined]
     ) >= len(EXAMPLES) + len(LEDGERS)
 
 
 @pytest.mark.parametrize("name", [example.name for example in [*EXAMPLES, *LEDGERS]])
-def test_other_code_does_not(name: str, replay_histories: ReplayHistories) -> None:
+def test_other_code_does_not(name, replay_histories):
     @workflow(name=name)
     async def other(n: int, total: int = 0) -> None:
         await exampleflows.clean_up("something else")
@@ -104,9 +95,7 @@ def test_other_code_does_not(name: str, replay_histories: ReplayHistories) -> No
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # changed code leaves coroutines unawaited
 @pytest.mark.parametrize("one_of", [4, pytest.param(1, marks=pytest.mark.full)])
 @each_example()
-def test_nor_does_a_changed_copy_of_the_code(
-    example: Example, replay_histories: ReplayHistories, one_of: int
-) -> None:
+def test_nor_does_a_changed_copy_of_the_code(example, replay_histories, one_of):
     diverged, found = [], changedcode.changes(example.workflow.fn.__name__)
     kinds = dict.fromkeys(change.kind for change in found)
     for change in chain(*([c for c in found if c.kind == kind][::one_of] for kind in kinds)):
@@ -123,11 +112,8 @@ def test_nor_does_a_changed_copy_of_the_code(
     assert {change.kind for change in diverged} >= {"insert"}
 
 
-# ---------------------------------------------------------------- export and import
-
-
 @pytest.mark.full
-def test_a_line_holds_one_run_with_its_exact_text(full: str, exported: str) -> None:
+def test_a_line_holds_one_run_with_its_exact_text(full, exported):
     histories = {(line["key"], line["generation"]): line for line in lines(exported)}
     with psycopg.connect(full) as conn:
         rows = conn.execute(
@@ -150,14 +136,11 @@ def test_a_line_holds_one_run_with_its_exact_text(full: str, exported: str) -> N
     } == {(key, generation): count for key, generation, count in units}
 
 
-def test_runs_are_chosen_by_key_or_option_and_children_go_along(full: str) -> None:
-    assert [h["key"] for h in lines(pgflow(full, "export", "hello-1", "order-1").out)] == [
-        "hello-1",
-        "order-1",
-    ]
-    assert {h["workflow"] for h in lines(pgflow(full, "export", "--workflow", "greet").out)} == {
-        "greet"
-    }
+def test_runs_are_chosen_by_key_or_option_and_children_go_along(full):
+    found = [h["key"] for h in lines(pgflow(full, "export", "hello-1", "order-1").out)]
+    assert found == ["hello-1", "order-1"]
+    found = {h["workflow"] for h in lines(pgflow(full, "export", "--workflow", "greet").out)}
+    assert found == {"greet"}
     alone, kin = (
         lines(pgflow(full, "export", "family-1", *more).out) for more in ([], ["--children"])
     )
@@ -167,9 +150,7 @@ def test_runs_are_chosen_by_key_or_option_and_children_go_along(full: str) -> No
 
 
 @pytest.mark.full
-def test_an_import_is_the_same_history_which_nothing_can_run(
-    exported: str, dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+def test_an_import_is_the_same_history_which_nothing_can_run(exported, dsn, conn, tmp_path):
     answer = import_text(dsn, exported, tmp_path)
     assert answer.code == 0, answer.err
     assert answer.data == {"imported": len(lines(exported))}
@@ -199,9 +180,7 @@ def test_an_import_is_the_same_history_which_nothing_can_run(
 
 
 @pytest.mark.full
-def test_a_long_journal_goes_in_pages_and_comes_back_whole(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_journal_goes_in_pages_and_comes_back_whole(dsn, conn, tmp_path, monkeypatch):
     golden = json.loads((GOLDENS / "in_sequence.jsonl").read_text().splitlines()[0])
     unit = golden["units"][0]
     golden["units"] = [
@@ -215,12 +194,12 @@ def test_a_long_journal_goes_in_pages_and_comes_back_whole(
 
 @pytest.mark.full
 async def test_an_open_effect_of_an_imported_run_is_history_and_owed_by_nobody_here(
-    aflow: AsyncHarness, conn: psycopg.Connection, empty_dsn: str, tmp_path: Path
-) -> None:
-    aflow.include(ledgerflows.asking_a_person, ledgerflows.ordering)
-    await aflow.start(ledgerflows.asking_a_person.options(key="open"), 1)
-    await aflow.start(ledgerflows.ordering.options(key="accepted"), 500)
-    await aflow.until_idle()
+    aflow, conn, empty_dsn, tmp_path
+):
+    await launch(
+        aflow, ledgerflows.asking_a_person.options(key="open"), 1, beside=[ledgerflows.ordering]
+    )
+    await settle(aflow, ledgerflows.ordering.options(key="accepted"), 500)
     for _ in range(5):
         await aflow.skip(timedelta(minutes=5))
     assert conn.execute("select count(*) from pgflow.obligations").fetchone() == (2,)
@@ -232,9 +211,8 @@ async def test_an_open_effect_of_an_imported_run_is_history_and_owed_by_nobody_h
         assert there.execute("select count(*) from pgflow.obligations").fetchone() == (0,)
         query = "select r.key, name, effect, status, attempts from pgflow.effects r order by 1, 3"
         assert there.execute(query).fetchall() == conn.execute(query).fetchall()
-    assert [line["units"] for line in lines(pgflow(empty_dsn, "export", "--all").out)] == [
-        line["units"] for line in lines(text)
-    ]
+    found = [line["units"] for line in lines(pgflow(empty_dsn, "export", "--all").out)]
+    assert found == [line["units"] for line in lines(text)]
     key = conn.execute("select effect from pgflow.obligations where state = 'unknown'").fetchone()
     conn.execute("select pgflow.settle_effect(%s, 'confirmed', '\"seen\"')", key)
     conn.execute("select pgflow.confirm_effect('number of later')")
@@ -242,8 +220,8 @@ async def test_an_open_effect_of_an_imported_run_is_history_and_owed_by_nobody_h
 
 
 def test_a_run_or_key_that_is_there_refuses_the_file_in_one_line_and_leaves_nothing(
-    exported: str, dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+    exported, dsn, conn, tmp_path
+):
     conn.execute("select pgflow.start_run('greet', '{}', 'hello-1')")
     answer = import_text(dsn, exported, tmp_path)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
@@ -252,9 +230,7 @@ def test_a_run_or_key_that_is_there_refuses_the_file_in_one_line_and_leaves_noth
 
 
 @pytest.mark.parametrize("depth", [2_000, 200_000])
-def test_a_history_that_is_nested_deeply_is_refused_in_one_line(
-    exported: str, dsn: str, tmp_path: Path, depth: int
-) -> None:
+def test_a_history_that_is_nested_deeply_is_refused_in_one_line(exported, dsn, tmp_path, depth):
     nested = "[" * depth + "]" * depth
     for name, value in (("labels", nested), ("input", json.dumps(nested))):
         file = tmp_path / f"{name}.jsonl"
@@ -265,7 +241,7 @@ def test_a_history_that_is_nested_deeply_is_refused_in_one_line(
         assert f"{name}.jsonl, line 1" in answer.err
 
 
-def test_what_was_imported_is_not_imported_again(exported: str, dsn: str, tmp_path: Path) -> None:
+def test_what_was_imported_is_not_imported_again(exported, dsn, tmp_path):
     assert import_text(dsn, exported, tmp_path).code == 0
     answer = import_text(dsn, exported, tmp_path)
     assert answer.code == 2
@@ -295,16 +271,14 @@ def golden_with(**changes: Any) -> str:
     (golden_with(generation=2), "comes without the one before it"),
     (golden_with(status="continued"), "goes on as generation 2, which is missing"),
 ])  # fmt: skip
-def test_what_is_no_history_is_refused_in_one_line(
-    line: str, said: str, dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+def test_what_is_no_history_is_refused_in_one_line(line, said, dsn, conn, tmp_path):
     answer = import_text(dsn, line, tmp_path)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert said.replace("\\", "") in answer.err
     assert statuses(conn) == {}
 
 
-def test_only_an_operator_imports(exported: str, conn: psycopg.Connection) -> None:
+def test_only_an_operator_imports(exported, conn):
     line = exported.splitlines()[0]
     for role in ("pgflow_client", "pgflow_worker", "pgflow_auditor"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege), conn.transaction():
@@ -315,9 +289,7 @@ def test_only_an_operator_imports(exported: str, conn: psycopg.Connection) -> No
         conn.execute("select pgflow.import_run(%s::json)", (line,))
 
 
-def test_old_imports_are_removed_with_the_rest_of_the_history(
-    exported: str, dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+def test_old_imports_are_removed_with_the_rest_of_the_history(exported, dsn, conn, tmp_path):
     import_text(dsn, exported, tmp_path)
     assert pgflow(dsn, "prune", "--older-than", "0s", "--yes").code == 0
     assert conn.execute("select count(*) from pgflow.imported").fetchone() == (0,)
@@ -333,29 +305,25 @@ def test_old_imports_are_removed_with_the_rest_of_the_history(
     (["replay", "cli_jobs", "-f", str(GOLDENS), "--sample", "2"], "leave out options that choose"),
     (["replay", "cli_jobs", "-f", str(GOLDENS / "in_sequence.jsonl")], "none of a workflow of cli_jobs"),
 ])  # fmt: skip
-def test_a_mistake_is_one_line(arguments: list[str], said: str, dsn: str) -> None:
+def test_a_mistake_is_one_line(arguments, said, dsn):
     answer = pgflow(dsn, *arguments)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert said in answer.err
 
 
-def test_a_terminal_is_not_filled(dsn: str) -> None:
+def test_a_terminal_is_not_filled(dsn):
     assert "pass --output" in pgflow(dsn, "export", "--all", tty=True).err
 
 
-# ---------------------------------------------------------------- replay
-
-
-def test_the_runs_of_a_database_are_replayed_and_not_changed(full: str, exported: str) -> None:
+def test_the_runs_of_a_database_are_replayed_and_not_changed(full, exported):
     answer = pgflow(full, "replay", "cli_jobs", tty=True)
     assert answer.code == 0, answer.err
     assert "repeated" in answer.err
-    assert [line["units"] for line in lines(pgflow(full, "export", "--all").out)] == [
-        line["units"] for line in lines(exported)
-    ]
+    found = [line["units"] for line in lines(pgflow(full, "export", "--all").out)]
+    assert found == [line["units"] for line in lines(exported)]
 
 
-def test_a_sample_takes_open_runs_first(full: str) -> None:
+def test_a_sample_takes_open_runs_first(full):
     answer = pgflow(full, "replay", "cli_jobs", "--sample", "1", "--json")
     verdicts = {line["workflow"]: line for line in lines(answer.out)}
     assert verdicts["checkout"]["key"] == "order-2"
@@ -381,9 +349,7 @@ async def checkout(order: Order) -> str:
 """
 
 
-def test_a_divergence_shows_both_sides_and_the_source_line_and_fails(
-    full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_divergence_shows_both_sides_and_the_source_line_and_fails(full, tmp_path, monkeypatch):
     source = tmp_path / "changed_jobs.py"
     source.write_text(textwrap.dedent(CHANGED))
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -401,19 +367,15 @@ def test_a_divergence_shows_both_sides_and_the_source_line_and_fails(
             assert found["where"] == [f"{source}:{line} in checkout"]
             assert [row[0] for row in found["diff"][-2:]] == ["-", "+"]
             assert "weigh" in found["diff"][-1]
-        assert (
-            f"::error file={source},line={line},title=run order-1 of checkout diverges::"
-            in answer.err
-        )
+        got = answer.err
+        assert f"::error file={source},line={line},title=run order-1 of checkout diverges::" in got
     sys.modules.pop("changed_jobs", None)
     shown = pgflow(None, "replay", str(source), "-f", str(file), tty=True)
     assert "diverges run 'order-1' (checkout)" in shown.out
     assert "2 diverged" in shown.err
 
 
-async def test_both_sides_of_a_divergence_are_told_apart_whatever_a_key_says(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_both_sides_of_a_divergence_are_told_apart_whatever_a_key_says(aflow, conn):
     """The key holds what stands between the sides in the message."""
 
     @workflow(name="two_sided")
@@ -432,8 +394,7 @@ async def test_both_sides_of_a_divergence_are_told_apart_whatever_a_key_says(
     async def changed() -> None:
         await accepted("a: b, the code c")
 
-    aflow.include(recorded)
-    await (await aflow.start(recorded.options(key="k: l, the code m"))).result(SOON)
+    await result_of(aflow, recorded.options(key="k: l, the code m"))
     ((chain,),) = conn.execute("select chain_id from pgflow.run_key").fetchall()
     found = find_divergence(next(read_database(conn, [chain])), changed)
     assert found is not None
@@ -445,13 +406,11 @@ async def test_both_sides_of_a_divergence_are_told_apart_whatever_a_key_says(
     assert "accepted" in code
 
 
-def test_an_unknown_format_is_refused_by_the_reader_too() -> None:
+def test_an_unknown_format_is_refused_by_the_reader_too():
     with pytest.raises(InvalidArgument, match="is of format 9"):
         read_history(golden_with(pgflow_history=9))
 
 
-def test_a_history_of_another_workflow_is_not_passed_over_in_silence(
-    replay_histories: ReplayHistories,
-) -> None:
+def test_a_history_of_another_workflow_is_not_passed_over_in_silence(replay_histories):
     with pytest.raises(InvalidArgument, match="holds runs of in_sequence"):
         replay_histories(GOLDENS / "in_sequence.jsonl", charged_child)

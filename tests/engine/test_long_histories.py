@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,9 +13,6 @@ from records import SOON
 from pgflow import App, read, workflow
 from pgflow.replay import histories
 from pgflow.replay.check import find_divergence
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 
 @read
@@ -56,9 +53,7 @@ def replayed(conn: psycopg.Connection[Any], key: str, monkeypatch: Any) -> tuple
 
 
 @pytest.mark.full
-def test_a_journal_of_a_hundred_thousand_units_replays(
-    dsn: str, conn: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_of_a_hundred_thousand_units_replays(dsn, conn, monkeypatch):
     found = {}
     with App(dsn, include=[walks]) as app, app.worker():
         for steps in (10_000, 100_000):
@@ -70,9 +65,7 @@ def test_a_journal_of_a_hundred_thousand_units_replays(
         assert peak_bytes < 200 * units
 
 
-async def test_a_worker_warns_of_a_long_journal_in_time(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_worker_warns_of_a_long_journal_in_time(aflow, monkeypatch, caplog):
     monkeypatch.setattr("pgflow._worker.executor.LONG_UNITS", 100)
     aflow.include(walks)
     with caplog.at_level(logging.WARNING, logger="pgflow"):

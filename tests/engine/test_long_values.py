@@ -6,20 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 import sqlkit
+from records import launch
 from sqlkit import begin, commit, flush, one, unit
 
 import pgflow
 from pgflow import RunFailed, read, step, transaction, workflow
 from pgflow._engine.flush import APART_CHARS
 from pgflow._model.codecs import MAX_BYTES
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 Connection = psycopg.Connection[Any]
 AsyncConnection = psycopg.AsyncConnection[Any]
@@ -82,11 +80,8 @@ def _pages(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.full
-async def test_values_of_every_length_are_recorded_as_they_were_encoded(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(book)
-    run = await aflow.start(book, LENGTHS)
+async def test_values_of_every_length_are_recorded_as_they_were_encoded(aflow, conn):
+    run = await launch(aflow, book, LENGTHS)
     assert await run.result() == prose(LENGTHS[-1])
     texts = [json.dumps(prose(length), ensure_ascii=False) for length in LENGTHS]
     recorded = "select payload::text from pgflow.unit where kind = 'c' and name = %s order by seq"
@@ -97,22 +92,18 @@ async def test_values_of_every_length_are_recorded_as_they_were_encoded(
 
 
 @pytest.mark.full
-async def test_many_runs_with_long_and_short_values_share_their_commits(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_many_runs_with_long_and_short_values_share_their_commits(aflow, conn):
     aflow.include(book)
     orders = [LENGTHS[n % 4 :] + LENGTHS[: n % 4] for n in range(8)]
     runs = [await aflow.start(book, order) for order in orders]
-    assert await asyncio.gather(*(run.result() for run in runs)) == [
-        prose(order[-1]) for order in orders
-    ]
+    found = await asyncio.gather(*(run.result() for run in runs))
+    assert found == [prose(order[-1]) for order in orders]
     assert one(conn, "select count(*) from page") == len(orders) * len(LENGTHS)
 
 
 @pytest.mark.full
-def test_steps_in_threads_have_long_values_too(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(book_sync)
-    assert flow.start(book_sync, LENGTHS).result() == prose(LENGTHS[-1])
+def test_steps_in_threads_have_long_values_too(flow, conn):
+    assert launch(flow, book_sync, LENGTHS).result() == prose(LENGTHS[-1])
     assert (
         one(
             conn,
@@ -124,7 +115,7 @@ def test_steps_in_threads_have_long_values_too(flow: Harness, conn: psycopg.Conn
     )
 
 
-async def test_a_value_above_the_limit_fails_its_step_and_nothing_else(aflow: AsyncHarness) -> None:
+async def test_a_value_above_the_limit_fails_its_step_and_nothing_else(aflow):
     @step(retries=1)
     async def huge(length: int) -> str:
         return "x" * length
@@ -134,26 +125,22 @@ async def test_a_value_above_the_limit_fails_its_step_and_nothing_else(aflow: As
         assert len(await huge(MAX_BYTES - 2)) == MAX_BYTES - 2
         return len(await huge(MAX_BYTES - 1))
 
-    aflow.include(at_the_limit)
     with pytest.raises(RunFailed, match="is 1,048,577 bytes of JSON; the limit is 1 MiB"):
-        await (await aflow.start(at_the_limit)).result()
+        await (await launch(aflow, at_the_limit)).result()
 
 
-async def test_the_state_of_a_run_may_be_long(aflow: AsyncHarness) -> None:
+async def test_the_state_of_a_run_may_be_long(aflow):
     @workflow
     async def stately() -> str:
         pgflow.set_state(page=prose(50_000))
         return await told(10)
 
-    aflow.include(stately)
-    run = await aflow.start(stately)
+    run = await launch(aflow, stately)
     await run.result()
     assert await run.state() == {"page": prose(50_000)}
 
 
-def test_long_values_find_their_rows_where_a_run_of_the_batch_is_lost(
-    db: psycopg.Connection,
-) -> None:
+def test_long_values_find_their_rows_where_a_run_of_the_batch_is_lost(db):
     lost, a, b = begin(db), begin(db), begin(db)
     batch = json.loads(
         sqlkit.document(flush(lost, unit(), token=1), flush(a, unit()), flush(b, unit()))
@@ -171,6 +158,6 @@ def test_long_values_find_their_rows_where_a_run_of_the_batch_is_lost(
     assert [one(db, recorded, run.run_id) for run in (a, b)] == payloads[1:]
 
 
-def test_a_batch_without_long_values_needs_nothing_beside_it(db: psycopg.Connection) -> None:
+def test_a_batch_without_long_values_needs_nothing_beside_it(db):
     run = begin(db)
     assert commit(db, flush(run, unit())).raw is None

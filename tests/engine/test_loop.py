@@ -30,8 +30,6 @@ from pgflow._engine.drivers import Race, ThreadDriver, ThreadWaiter
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind, WorkflowLoop
 from pgflow.errors import NotInWorkflowError
 
-# ---------------------------------------------------------------- a loop without an execution
-
 
 class Timers:
     """The execution's part: timers that fire when a test says so."""
@@ -101,9 +99,6 @@ def bench() -> Iterator[Callable[..., Bench]]:
     yield make
     for one in made:
         one.loop.close()
-
-
-# ---------------------------------------------------------------- order
 
 
 def test_gather_starts_in_order_and_returns_in_the_order_of_its_arguments(bench):
@@ -267,9 +262,6 @@ def test_our_as_completed_gives_coroutines_as_they_finish():
     assert run.result() == ["c", "a", "b"]
 
 
-# ---------------------------------------------------------------- time
-
-
 def test_time_stands_still_until_an_outcome_brings_it(bench):
     async def main(b: Bench) -> list[float]:
         times = [b.loop.time()]
@@ -378,9 +370,6 @@ def test_timers_that_are_due_together_fire_in_the_order_of_their_start(bench):
     assert b.log == [0, 1, 2, 3]
 
 
-# ---------------------------------------------------------------- cancelling
-
-
 def test_a_cancel_is_raised_once(bench):
     async def main(b: Bench) -> str:
         try:
@@ -460,9 +449,6 @@ def test_a_cancel_that_is_taken_back_is_forgotten(bench):
     assert b.main.result() == "b"
 
 
-# -------------------------------------------------------------- what tasks wait for each other with
-
-
 def test_a_queue_is_first_in_first_out(bench):
     async def main(b: Bench) -> list[int]:
         queue: asyncio.Queue[int] = asyncio.Queue(maxsize=1)
@@ -537,9 +523,6 @@ def test_a_barrier_lets_all_through_together(bench):
     assert bench(main).main.result() == [0, 1, 2]
 
 
-# ---------------------------------------------------------------- the world is shut out
-
-
 async def _open_socket() -> Any:
     return await asyncio.open_connection("127.0.0.1", 1)
 
@@ -604,25 +587,11 @@ async def _stop() -> Any:
     return asyncio.get_running_loop().stop()
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
-        _open_socket,
-        _serve,
-        _use_raw_socket,
-        _look_up_name,
-        _use_thread,
-        _use_executor,
-        _start_program,
-        _start_shell,
-        _call_from_thread,
-        _run_from_thread,
-        _watch_descriptor,
-        _handle_signal,
-        _change_task_factory,
-        _stop,
-    ],
-)
+@pytest.mark.parametrize("act", [
+    _open_socket, _serve, _use_raw_socket, _look_up_name, _use_thread, _use_executor,
+    _start_program, _start_shell, _call_from_thread, _run_from_thread, _watch_descriptor,
+    _handle_signal, _change_task_factory, _stop,
+])  # fmt: skip
 def test_what_a_replay_would_do_again_is_refused_and_the_decorator_named(bench, act):
     b = bench(lambda _b: act())
     with pytest.raises(
@@ -641,9 +610,6 @@ def test_code_cannot_close_the_loop_that_runs_it(bench):
     b = bench(main)
     b.open("a")
     assert b.main.result() == "a"
-
-
-# ---------------------------------------------------------------- contexts
 
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="untouched")
@@ -671,13 +637,9 @@ def test_context_variables_do_not_leak_between_executions():
     variable.set("the worker's")
     worker.play("claim 1", "claim 2", "body look_up 1", "body look_up 1")
     worker.finish()
-    assert [run.result() for run in runs] == [
-        ["untouched", f"{n} inside", n] for n in ("one", "two")
-    ]
+    found = [run.result() for run in runs]
+    assert found == [["untouched", f"{n} inside", n] for n in ("one", "two")]
     assert variable.get() == "the worker's"
-
-
-# ---------------------------------------------------------------- taking it apart
 
 
 def test_closing_ends_every_coroutine_in_the_order_of_creation(bench):
@@ -900,9 +862,6 @@ def test_tasks_made_during_the_unwinding_are_unwound_too(caplog, capsys):
         del b
 
 
-# ---------------------------------------------------------------- asynchronous generators
-
-
 async def _numbers(b: Bench, name: str) -> AsyncIterator[int]:
     try:
         for i in range(9):
@@ -1032,9 +991,6 @@ def test_a_run_that_leaves_its_worker_is_taken_apart_there_and_then_in_its_own_c
     assert seen == ["the run's"]
 
 
-# ---------------------------------------------------------------- inside another loop
-
-
 def test_it_works_inside_a_running_loop_and_leaves_that_as_it_was():
     seen: list[Any] = []
 
@@ -1148,9 +1104,6 @@ async def leaving() -> None:
 def test_a_workflow_that_exits_fails_and_takes_nobody_with_it():
     _, run = run_to_end(leaving)
     assert run.status == "failed"
-
-
-# ---------------------------------------------------------------- code in a thread
 
 
 def test_a_thread_that_comes_to_its_wait_while_it_is_closed_is_not_left_behind():

@@ -10,9 +10,20 @@ import textwrap
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
-from records import HOUR, SOON, count, events, run_row, steps, wait_until
+from records import (
+    HOUR,
+    SOON,
+    calling,
+    count,
+    events,
+    launch,
+    recover,
+    run_row,
+    settle,
+    steps,
+    wait_until,
+)
 
 import pgflow
 from pgflow import App, RunStuck, Signal, step, workflow
@@ -21,7 +32,7 @@ from pgflow.errors import WrongState
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgflow.testing import AsyncHarness, Harness
+    from pgflow.testing import AsyncHarness
 
 go = Signal("go", int)
 
@@ -34,9 +45,6 @@ async def old(n: int) -> str:
 @step
 async def new(n: int) -> str:
     return f"new {n}"
-
-
-# ---------------------------------------------------------------- patched
 
 
 class Code:
@@ -65,14 +73,11 @@ async def changing(loops: int = 1) -> list[str]:
 
 
 async def test_a_run_that_passed_before_the_change_keeps_the_old_side_and_a_new_one_takes_the_new(
-    aflow: AsyncHarness,
-) -> None:
-    aflow.include(changing)
-    before = await aflow.start(changing)
-    await aflow.until_idle()
+    aflow,
+):
+    before = await settle(aflow, changing)
     Code.version = 2
-    after = await aflow.start(changing)
-    await aflow.until_idle()
+    after = await settle(aflow, changing)
     for run in (before, after):
         await run.send(go, 1)
     assert await before.result(SOON) == ["old 0"]
@@ -80,27 +85,19 @@ async def test_a_run_that_passed_before_the_change_keeps_the_old_side_and_a_new_
 
 
 @pytest.mark.full
-async def test_what_comes_after_the_change_in_an_old_run_takes_the_new_side_for_good(
-    aflow: AsyncHarness,
-) -> None:
-    aflow.include(changing)
-    run = await aflow.start(changing, 3)
-    await aflow.until_idle()
+async def test_what_comes_after_the_change_in_an_old_run_takes_the_new_side_for_good(aflow):
+    run = await settle(aflow, changing, 3)
     Code.version = 2
     for _ in range(3):
         await run.send(go, 1)
         await aflow.until_idle()
-        await aflow.crash()
-        await aflow.until_idle()
+        await recover(aflow)
     assert await run.result(SOON) == ["old 0", "new 1", "new 2"]
 
 
-async def test_a_marker_is_recorded_once_a_place_and_replayed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_marker_is_recorded_once_a_place_and_replayed(aflow, conn):
     Code.version = 2
-    aflow.include(changing)
-    run = await aflow.start(changing, 2)
+    run = await launch(aflow, changing, 2)
     for _ in range(2):
         await run.send(go, 1)
         await aflow.until_idle()
@@ -108,7 +105,7 @@ async def test_a_marker_is_recorded_once_a_place_and_replayed(
     assert [name for event, name in events(conn, run.key) if event == "patched"] == ["use-new"] * 2
 
 
-def test_a_marker_works_in_a_sync_workflow(flow: Harness) -> None:
+def test_a_marker_works_in_a_sync_workflow(flow):
     version = [1]
 
     @workflow
@@ -117,17 +114,12 @@ def test_a_marker_works_in_a_sync_workflow(flow: Harness) -> None:
         go.sync.wait()
         return said
 
-    flow.include(changing_sync)
-    before = flow.start(changing_sync)
-    flow.until_idle()
+    before = settle(flow, changing_sync)
     version[0] = 2
     after = flow.start(changing_sync)
     for run in (before, after):
         run.send(go, 1)
     assert (before.result(SOON), after.result(SOON)) == ("old 1", "new 1")
-
-
-# ---------------------------------------------------------------- nondeterminism
 
 
 @workflow
@@ -155,12 +147,9 @@ async def unsteady() -> str:
 
 
 SAYS = {
-    2: ("'old'", "step 'new'"),
-    4: ("ends where the journal goes on", "'old'"),
-    5: ("'old'", "timer started"),
-    6: ("'old'", "state set"),
-    7: ("'old'", "child 'changing'"),
-}
+    2: ("'old'", "step 'new'"), 4: ("ends where the journal goes on", "'old'"),
+    5: ("'old'", "timer started"), 6: ("'old'", "state set"), 7: ("'old'", "child 'changing'"),
+}  # fmt: skip
 
 
 async def deploy(aflow: AsyncHarness, version: int) -> None:
@@ -172,11 +161,9 @@ async def deploy(aflow: AsyncHarness, version: int) -> None:
 
 @pytest.mark.parametrize("version", SAYS)
 async def test_code_that_does_not_repeat_its_journal_is_stuck_and_says_what_differs(
-    aflow: AsyncHarness, conn: psycopg.Connection, version: int
-) -> None:
-    aflow.include(unsteady, changing)
-    run = await aflow.start(unsteady)
-    await aflow.until_idle()
+    aflow, conn, version
+):
+    run = await settle(aflow, unsteady, beside=[changing])
     recorded = events(conn, run.key)
     await deploy(aflow, version)
     await run.send(go, 1)
@@ -190,11 +177,9 @@ async def test_code_that_does_not_repeat_its_journal_is_stuck_and_says_what_diff
 
 @pytest.mark.parametrize("version", [2, 7])
 async def test_a_divergence_names_the_line_that_asks_or_waits_for_something_else(
-    aflow: AsyncHarness, conn: psycopg.Connection, version: int
-) -> None:
-    aflow.include(unsteady, changing)
-    run = await aflow.start(unsteady)
-    await aflow.until_idle()
+    aflow, conn, version
+):
+    run = await settle(aflow, unsteady, beside=[changing])
     await deploy(aflow, version)
     await run.send(go, 1)
     await aflow.until_idle()
@@ -204,12 +189,8 @@ async def test_a_divergence_names_the_line_that_asks_or_waits_for_something_else
     )
 
 
-async def test_a_stuck_run_keeps_its_mail_and_goes_on_once_the_code_is_right_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(unsteady)
-    run = await aflow.start(unsteady)
-    await aflow.until_idle()
+async def test_a_stuck_run_keeps_its_mail_and_goes_on_once_the_code_is_right_again(aflow, conn):
+    run = await settle(aflow, unsteady)
     await deploy(aflow, 2)
     await run.send(go, 1)
     await aflow.until_idle()
@@ -223,12 +204,8 @@ async def test_a_stuck_run_keeps_its_mail_and_goes_on_once_the_code_is_right_aga
     assert steps(conn, run.key) == [("old", "completed", 1)]
 
 
-async def test_a_change_beyond_what_is_recorded_is_no_divergence(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(unsteady)
-    run = await aflow.start(unsteady)
-    await aflow.until_idle()
+async def test_a_change_beyond_what_is_recorded_is_no_divergence(aflow, conn):
+    run = await settle(aflow, unsteady)
     await deploy(aflow, 3)
     await run.send(go, 1)
     assert await run.result(SOON) == "version 3"
@@ -237,8 +214,8 @@ async def test_a_change_beyond_what_is_recorded_is_no_divergence(
 
 @pytest.mark.parametrize("change", ["arguments", "name", "order"])
 async def test_a_started_step_that_is_asked_for_in_another_way_after_a_crash_is_not_run(
-    aflow: AsyncHarness, conn: psycopg.Connection, change: str
-) -> None:
+    aflow, conn, change
+):
     bodies = []
     hanging = asyncio.Event()
 
@@ -260,8 +237,7 @@ async def test_a_started_step_that_is_asked_for_in_another_way_after_a_crash_is_
         else:
             await asyncio.gather(second(1), first(1))
 
-    aflow.include(pays)
-    run = await aflow.start(pays)
+    run = await launch(aflow, pays)
     await hanging.wait()
     await aflow.crash()
     Code.version = 2
@@ -298,8 +274,8 @@ def load(folder: Path, version: int, body: str) -> Any:
 
 @pytest.mark.full
 def test_a_worker_with_other_code_tries_what_was_stuck_and_one_with_the_same_code_does_not(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+    dsn, conn, tmp_path
+):
     original = load(tmp_path, 1, "n = await first()\nreturn n + await go.wait()")
     broken = load(tmp_path, 2, "n = await second()\nreturn n + await go.wait()")
     fixed = load(tmp_path, 3, "n = await first()\nreturn 10 * n + await go.wait()")
@@ -320,9 +296,7 @@ def test_a_worker_with_other_code_tries_what_was_stuck_and_one_with_the_same_cod
             assert app.get("k", fixed.deployed).result(SOON) == 15
 
 
-def test_a_workflow_that_no_worker_knows_stays_queued_and_blocks_nobody(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_workflow_that_no_worker_knows_stays_queued_and_blocks_nobody(dsn, conn):
     @workflow
     async def known() -> int:
         return 1
@@ -334,9 +308,6 @@ def test_a_workflow_that_no_worker_knows_stays_queued_and_blocks_nobody(
     assert count(conn, "pgflow.runs", "status = 'queued'") == 5
 
 
-# ---------------------------------------------------------------- deadlock
-
-
 DEADLOCKS: dict[str, Any] = {
     "an event that nobody sets": lambda: asyncio.Event().wait(),
     "an empty queue": lambda: asyncio.Queue().get(),
@@ -346,8 +317,8 @@ DEADLOCKS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", DEADLOCKS)
 async def test_a_run_that_waits_for_what_nothing_can_bring_is_stuck_and_says_where(
-    aflow: AsyncHarness, conn: psycopg.Connection, kind: str
-) -> None:
+    aflow, conn, kind
+):
     @workflow
     async def dead_end() -> None:
         await old(1)
@@ -358,8 +329,7 @@ async def test_a_run_that_waits_for_what_nothing_can_bring_is_stuck_and_says_whe
         else:
             await DEADLOCKS[kind]()
 
-    aflow.include(dead_end)
-    run = await aflow.start(dead_end)
+    run = await launch(aflow, dead_end)
     with pytest.raises(RunStuck, match=r"deadlock.*nothing can bring"):
         await run.result(SOON)
     (status, reason, detail) = run_row(conn, run.key, "status, reason, error")
@@ -367,21 +337,19 @@ async def test_a_run_that_waits_for_what_nothing_can_bring_is_stuck_and_says_whe
     assert any("in dead_end" in line for line in detail["where"])
 
 
-async def test_a_wait_for_time_or_mail_is_no_deadlock(aflow: AsyncHarness) -> None:
+async def test_a_wait_for_time_or_mail_is_no_deadlock(aflow):
     @workflow
     async def patient() -> None:
         async with asyncio.timeout(3600):
             await asyncio.Event().wait()
 
-    aflow.include(patient)
-    run = await aflow.start(patient)
-    await aflow.until_idle()
+    run = await settle(aflow, patient)
     assert await run.status() == "waiting"
     await aflow.skip(HOUR)
     assert await run.status() == "failed"
 
 
-async def test_a_stuck_run_can_be_cancelled(aflow: AsyncHarness) -> None:
+async def test_a_stuck_run_can_be_cancelled(aflow):
     cleaned = []
 
     @workflow
@@ -392,9 +360,7 @@ async def test_a_stuck_run_can_be_cancelled(aflow: AsyncHarness) -> None:
         finally:
             cleaned.append(await new(1))
 
-    aflow.include(dead_end)
-    run = await aflow.start(dead_end)
-    await aflow.until_idle()
+    run = await settle(aflow, dead_end)
     assert await run.status() == "stuck"
     await run.cancel()
     with pytest.raises(pgflow.RunCancelled):
@@ -402,13 +368,10 @@ async def test_a_stuck_run_can_be_cancelled(aflow: AsyncHarness) -> None:
     assert cleaned == ["new 1"]
 
 
-# ---------------------------------------------------------------- runs that kill
-
-
 @pytest.mark.full
 async def test_a_run_on_which_too_many_workers_died_is_stuck_and_a_retry_gives_it_a_fresh_budget(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     deaths = []
     hanging = asyncio.Event()
 
@@ -420,16 +383,11 @@ async def test_a_run_on_which_too_many_workers_died_is_stuck_and_a_retry_gives_i
         return len(deaths)
 
     @workflow
-    async def killer() -> int:
-        return await poison()
-
-    @workflow
     async def harmless() -> int:
         return 1
 
     conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 2))")
-    aflow.include(killer, harmless)
-    run = await aflow.start(killer)
+    run = await launch(aflow, calling(poison), beside=[harmless])
     for _ in range(2):
         # It ends before the worker does: with another suspect beside it, the run would not be stuck.
         await (await aflow.start(harmless)).result(SOON)
@@ -452,13 +410,9 @@ async def test_a_run_on_which_too_many_workers_died_is_stuck_and_a_retry_gives_i
 
 
 @pytest.mark.full
-async def test_a_worker_that_dies_while_a_run_waits_is_no_death_of_the_run(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_worker_that_dies_while_a_run_waits_is_no_death_of_the_run(aflow, conn):
     conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1))")
-    aflow.include(changing)
-    run = await aflow.start(changing)
-    await aflow.until_idle()
+    run = await settle(aflow, changing)
     for _ in range(3):
         await aflow.crash()
         await aflow.skip(timedelta(seconds=1))

@@ -6,19 +6,16 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 import sqlkit
-from records import SOON, count, events, eventually, in_a_loop
+from records import SOON, count, events, eventually, in_a_loop, launch, result_of, settle
 
 import pgflow
 from pgflow import App, AsyncApp, InvalidArgument, Signal, workflow
 from pgflow.errors import DefinitionError, NotStorable, VersionConflict, WrongColourError
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", str)
 
@@ -64,18 +61,12 @@ def updates(conn: psycopg.Connection[Any], key: str = "a") -> list[tuple[Any, ..
 
 
 @pytest.mark.full
-async def test_an_update_in_a_run_is_one_commit_with_its_verdict_and_its_history(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(act)
-    run = await aflow.start(act.options(key="first"), "a", "ann")
-    assert await run.result(SOON) == [True, 1, "ann"]
+async def test_an_update_in_a_run_is_one_commit_with_its_verdict_and_its_history(aflow, conn):
+    assert await result_of(aflow, act.options(key="first"), "a", "ann") == [True, 1, "ann"]
     late = await aflow.start(act.options(key="second"), "a", "bob")
     assert await late.result(SOON) == [False, 1, "ann"]
-    assert updates(conn) == [
-        ("claim", 1, "first", "true", True),
-        ("claim", 1, "second", "false", False),
-    ]
+    found = updates(conn)
+    assert found == [("claim", 1, "first", "true", True), ("claim", 1, "second", "false", False)]
     assert events(conn, "first") == [
         ("entity_updated", "test incident.claim"),
         ("step_completed", "test incident.query"),
@@ -88,9 +79,7 @@ async def test_an_update_in_a_run_is_one_commit_with_its_verdict_and_its_history
     assert conn.execute(same).fetchall() == [(True,)]
 
 
-async def test_an_update_that_raises_changes_nothing_and_raises_in_the_run(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_that_raises_changes_nothing_and_raises_in_the_run(aflow, conn):
     @workflow
     async def refused() -> str:
         await Incident.claim("a", "ann")
@@ -100,16 +89,12 @@ async def test_an_update_that_raises_changes_nothing_and_raises_in_the_run(
             return str(error)
         return "done"
 
-    aflow.include(refused)
-    run = await aflow.start(refused)
-    assert await run.result(SOON) == "bob does not hold it"
+    assert await result_of(aflow, refused) == "bob does not hold it"
     assert [row[0] for row in updates(conn)] == ["claim"]
 
 
 @pytest.mark.full
-async def test_runs_update_one_entity_one_after_the_other(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_runs_update_one_entity_one_after_the_other(aflow, conn):
     @workflow
     async def work(agent: str) -> int:
         return await Incident.record("a", agent, "acted")
@@ -122,18 +107,14 @@ async def test_runs_update_one_entity_one_after_the_other(
 
 
 @pytest.mark.full
-async def test_the_verdict_is_repeated_and_not_the_update_after_a_crash(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_verdict_is_repeated_and_not_the_update_after_a_crash(aflow, conn):
     @workflow
     async def claims_and_waits(agent: str) -> bool:
         won = await Incident.claim("a", agent)
         await go.wait()
         return won
 
-    aflow.include(claims_and_waits)
-    run = await aflow.start(claims_and_waits, "ann")
-    await aflow.until_idle()
+    run = await settle(aflow, claims_and_waits, "ann")
     await aflow.crash()
     await run.send(go, "on")
     await aflow.until_idle()
@@ -141,7 +122,7 @@ async def test_the_verdict_is_repeated_and_not_the_update_after_a_crash(
     assert len(updates(conn)) == 1
 
 
-async def test_an_expected_version_is_compared_before_the_change(aflow: AsyncHarness) -> None:
+async def test_an_expected_version_is_compared_before_the_change(aflow):
     @workflow
     async def careful() -> str:
         seen = await pgflow.entities.query(Incident, "a")
@@ -152,12 +133,10 @@ async def test_an_expected_version_is_compared_before_the_change(aflow: AsyncHar
             return str(error)
         return "done"
 
-    aflow.include(careful)
-    run = await aflow.start(careful)
-    assert "'a' has version 1, not 0" in await run.result(SOON)
+    assert "'a' has version 1, not 0" in await result_of(aflow, careful)
 
 
-async def test_updates_from_plain_code(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_updates_from_plain_code(aflow, conn):
     app = aflow.app
     assert await app.update(Incident.claim, "a", "ann", minutes=5) is True
     with pytest.raises(PermissionError):
@@ -173,21 +152,18 @@ async def test_updates_from_plain_code(aflow: AsyncHarness, conn: psycopg.Connec
     assert len(updates(conn)) == 2
 
 
-def test_updates_from_sync_code_and_sync_workflows(flow: Harness, conn: psycopg.Connection) -> None:
+def test_updates_from_sync_code_and_sync_workflows(flow, conn):
     @workflow
     def acts(agent: str) -> list[Any]:
         won = Incident.claim.sync("a", agent)
         return [won, pgflow.sync.query(Incident, "a").state.holder]
 
-    flow.include(acts)
-    assert flow.start(acts, "ann").result(SOON) == [True, "ann"]
+    assert result_of(flow, acts, "ann") == [True, "ann"]
     assert flow.app.update(Incident.record, "a", "ann", "acted") == 1
     assert flow.app.query(Incident, "a").version == 2
 
 
-async def test_an_update_in_somebodys_transaction_goes_with_it(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+async def test_an_update_in_somebodys_transaction_goes_with_it(aflow, conn, pgflow_dsn):
     async with await psycopg.AsyncConnection.connect(pgflow_dsn) as own:
         assert await aflow.app.using(own).update(Incident.claim, "a", "ann") is True
         assert (await aflow.app.query(Incident, "a")).version == 0
@@ -198,9 +174,7 @@ async def test_an_update_in_somebodys_transaction_goes_with_it(
     assert len(updates(conn)) == 1
 
 
-async def test_two_callers_at_once_are_one_after_the_other(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_two_callers_at_once_are_one_after_the_other(aflow, conn):
     verdicts = await asyncio.gather(
         *(aflow.app.update(Incident.claim, "a", f"agent-{i}") for i in range(10))
     )
@@ -210,9 +184,7 @@ async def test_two_callers_at_once_are_one_after_the_other(
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 @in_a_loop
-async def test_callers_who_meet_in_one_snapshot_for_all_are_tried_again(
-    dsn: str, conn: psycopg.Connection, level: str
-) -> None:
+async def test_callers_who_meet_in_one_snapshot_for_all_are_tried_again(dsn, conn, level):
     name = conn.info.dbname
     conn.execute(f"alter database {name} set default_transaction_isolation = '{level}'")
     async with AsyncApp(dsn) as app:
@@ -224,9 +196,7 @@ async def test_callers_who_meet_in_one_snapshot_for_all_are_tried_again(
 
 
 @pytest.mark.full
-async def test_an_update_from_sql_is_made_by_a_worker_in_its_order(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_from_sql_is_made_by_a_worker_in_its_order(aflow, conn):
     aflow.include(act)
     ask = "select pgflow.post_update('test incident', 'a', %s, %s::json, sent_by => 'ops')"
     numbers = [
@@ -241,8 +211,7 @@ async def test_an_update_from_sql_is_made_by_a_worker_in_its_order(
     ]
     verdict = "select state, verdict::text, error->>'type' from pgflow.update_verdict(%s)"
     assert sqlkit.one(conn, verdict, numbers[0]) == ("waiting", None, None)
-    await aflow.start(act, "b", "ann")
-    await aflow.until_idle()
+    await settle(aflow, act, "b", "ann")
     async with aflow.app.worker(poll_seconds=0.1):
         await eventually(lambda: count(conn, "pgflow.entity_mail") == 0, "all are made")
     assert [sqlkit.one(conn, verdict, number) for number in numbers] == [
@@ -275,9 +244,7 @@ class Broken:
         raise OWN_ERRORS[how]
 
 
-async def test_whatever_an_update_from_sql_raises_refuses_it_and_the_worker_goes_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_whatever_an_update_from_sql_raises_refuses_it_and_the_worker_goes_on(aflow, conn):
     ask = "select pgflow.post_update('test broken', 'a', 'fail', %s::json)"
     numbers = [sqlkit.one(conn, ask, json.dumps({"how": how})) for how in OWN_ERRORS]
     good = "select pgflow.post_update('test incident', 'a', 'claim', '{\"agent\": \"ann\"}')"
@@ -293,9 +260,7 @@ async def test_whatever_an_update_from_sql_raises_refuses_it_and_the_worker_goes
     assert [row[:2] for row in updates(conn)][-1] == ("claim", 1)
 
 
-async def test_an_update_from_sql_is_made_once_under_its_key(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_from_sql_is_made_once_under_its_key(aflow, conn):
     await aflow.app.update(Incident.claim, "a", "ann")
     ask = "select pgflow.post_update('test incident', 'a', %s, %s::json, idempotency_key => 'mail')"
     acted = json.dumps({"agent": "ann", "action": "acted"})
@@ -304,18 +269,14 @@ async def test_an_update_from_sql_is_made_once_under_its_key(
     async with aflow.app.worker(poll_seconds=0.1):
         await eventually(lambda: count(conn, "pgflow.entity_mail") == 0, "all are made")
     verdict = "select state, verdict::text, error->>'type' from pgflow.update_verdict(%s)"
-    assert [sqlkit.one(conn, verdict, number) for number in numbers] == [
-        *[("done", "1", None)] * 3,
-        ("refused", None, "pgflow.errors.InvalidArgument"),
-    ]
+    found = [sqlkit.one(conn, verdict, number) for number in numbers]
+    assert found == [*[("done", "1", None)] * 3, ("refused", None, "pgflow.errors.InvalidArgument")]
     assert (await aflow.app.query(Incident, "a")).state.log == ["ann acted"]
     assert [row[4] for row in updates(conn)] == [True, True, False, False, False]
 
 
 @pytest.mark.full
-async def test_mail_that_cannot_be_made_now_stops_no_other_entity(
-    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
-) -> None:
+async def test_mail_that_cannot_be_made_now_stops_no_other_entity(aflow, conn, dsn):
     await aflow.app.update(Incident.claim, "a", "ann")
     ask = "select pgflow.post_update('test incident', %s, 'claim', '{\"agent\": \"bob\"}')"
     with sqlkit.connect(dsn) as other, other.transaction():
@@ -329,9 +290,7 @@ async def test_mail_that_cannot_be_made_now_stops_no_other_entity(
         await eventually(lambda: len(updates(conn)) == 2, "it is made later")
 
 
-async def test_an_idempotency_key_holds_over_runs_and_plain_code(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_idempotency_key_holds_over_runs_and_plain_code(aflow, conn):
     once = Incident.record.options(idempotency_key="order-7")
 
     @workflow
@@ -349,12 +308,8 @@ async def test_an_idempotency_key_holds_over_runs_and_plain_code(
         await aflow.app.update(Incident.claim.options(idempotency_key="order-7"), "a", "ann")
 
 
-async def test_the_history_of_an_entity_outlives_its_runs(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(act)
-    run = await aflow.start(act, "a", "ann")
-    await run.result(SOON)
+async def test_the_history_of_an_entity_outlives_its_runs(aflow, conn):
+    await result_of(aflow, act, "a", "ann")
     await aflow.until_idle()
     conn.execute("select from pgflow.drop_history(pgflow.now_())")
     assert count(conn, "pgflow.unit") == 0
@@ -363,12 +318,8 @@ async def test_the_history_of_an_entity_outlives_its_runs(
 
 
 @pytest.mark.full
-async def test_a_rewind_past_an_update_is_refused_until_it_is_said_what_becomes_of_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(act)
-    run = await aflow.start(act.options(key="first"), "a", "ann")
-    await run.result(SOON)
+async def test_a_rewind_past_an_update_is_refused_until_it_is_said_what_becomes_of_it(aflow, conn):
+    await result_of(aflow, act.options(key="first"), "a", "ann")
     with pytest.raises(pgflow.errors.HasActed, match=r"test incident\.claim"):
         await aflow.app.rewind("first", 0)
     await aflow.app.rewind("first", 0, effects="reuse")
@@ -379,18 +330,15 @@ async def test_a_rewind_past_an_update_is_refused_until_it_is_said_what_becomes_
     assert len(updates(conn)) == 2
 
 
-async def test_the_steps_of_a_run_have_its_updates(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(act)
-    run = await aflow.start(act, "a", "ann")
+async def test_the_steps_of_a_run_have_its_updates(aflow, conn):
+    run = await launch(aflow, act, "a", "ann")
     await run.result(SOON)
     shown = "select step, status, output::text from pgflow.steps where key = %s order by call"
     first, _ = conn.execute(shown, (run.key,)).fetchall()
     assert first == ("test incident.claim", "completed", "true")
 
 
-def test_state_is_sealed_where_the_app_has_a_codec(dsn: str, conn: psycopg.Connection) -> None:
+def test_state_is_sealed_where_the_app_has_a_codec(dsn, conn):
     class Rot:
         key_id = "rot"
         hash_key = b"sixteen bytes or more"
@@ -412,7 +360,7 @@ def test_state_is_sealed_where_the_app_has_a_codec(dsn: str, conn: psycopg.Conne
     assert "secret" not in stored[0]
 
 
-async def test_mistakes_are_told_where_they_are_made(aflow: AsyncHarness) -> None:
+async def test_mistakes_are_told_where_they_are_made(aflow):
     with pytest.raises(InvalidArgument, match="key of an entity"):
         await aflow.app.update(Incident.claim, "", "ann")
     with pytest.raises(TypeError):
@@ -458,12 +406,10 @@ async def test_mistakes_are_told_where_they_are_made(aflow: AsyncHarness) -> Non
             return str(error)
         return ""
 
-    aflow.include(wrong_colour)
-    run = await aflow.start(wrong_colour)
-    assert "aio()" in await run.result(SOON)
+    assert "aio()" in await result_of(aflow, wrong_colour)
 
 
-def test_a_version_that_is_older_is_refused_by_the_database(conn: psycopg.Connection) -> None:
+def test_a_version_that_is_older_is_refused_by_the_database(conn):
     sqlkit.one(conn, "select version from pgflow.open_entity('e', 'a')")
     write = "select pgflow.update_entity('e', 'a', %s, 'set', '{}', 'null', '1')"
     assert sqlkit.one(conn, write, 0) == 1

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from records import SOON, steps
+from records import SOON, launch, result_of, settle, steps
 
 import pgflow
 from pgflow import KeyConflict, RunFailed, RunNotFound, Signal, workflow
 from pgflow.errors import UpdateFailed, UpdateRefused, UpdateRejected
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
 
 go = Signal("go", int)
 
@@ -65,21 +60,14 @@ def customer_sync(key: str, coin: int) -> int:
     return pgflow.sync.execute_update(key, put, coin)
 
 
-@pytest.mark.parametrize(
-    ("made", "codec"),
-    [
-        (customer, None),
-        (customer_sync, None),
-        pytest.param(customer, Salted(), marks=pytest.mark.full),
-    ],
-)
-async def test_a_run_asks_another_once_and_is_parked_until_the_answer(
-    aflow: AsyncHarness, conn: psycopg.Connection, made: Any, codec: Any
-) -> None:
+@pytest.mark.parametrize(("made", "codec"), [
+    (customer, None), (customer_sync, None),
+    pytest.param(customer, Salted(), marks=pytest.mark.full),
+])  # fmt: skip
+async def test_a_run_asks_another_once_and_is_parked_until_the_answer(aflow, conn, made, codec):
     aflow(codec=codec).include(till, made)
     asked = await aflow.start(till.options(key="till"), 1)
-    run = await aflow.start(made.options(key="ann"), "till", 5)
-    await aflow.until_idle()
+    run = await settle(aflow, made.options(key="ann"), "till", 5)
     assert await run.status() == "waiting"
     await aflow.crash()
     await asked.send(go, 1)
@@ -92,13 +80,9 @@ async def test_a_run_asks_another_once_and_is_parked_until_the_answer(
 @pytest.mark.parametrize(
     ("coin", "error"), [(13, UpdateFailed), (-1, UpdateRejected), (5, UpdateRefused)]
 )
-async def test_an_error_of_the_handler_and_a_refusal_reach_the_code(
-    aflow: AsyncHarness, coin: int, error: type[Exception]
-) -> None:
-    aflow.include(till, customer)
-    asked = await aflow.start(till.options(key="till"), 0 if coin == 5 else 1)
-    run = await aflow.start(customer, "till", coin)
-    await aflow.until_idle()
+async def test_an_error_of_the_handler_and_a_refusal_reach_the_code(aflow, coin, error):
+    asked = await launch(aflow, till.options(key="till"), 0 if coin == 5 else 1, beside=[customer])
+    run = await settle(aflow, customer, "till", coin)
     await asked.send(go, 1)
     with pytest.raises(RunFailed) as failure:
         await run.result(SOON)
@@ -110,13 +94,9 @@ async def test_an_error_of_the_handler_and_a_refusal_reach_the_code(
 
 @pytest.mark.full
 @pytest.mark.parametrize("force", [False, True])
-async def test_who_asks_a_run_that_is_ended_by_others_is_refused(
-    aflow: AsyncHarness, conn: psycopg.Connection, *, force: bool
-) -> None:
-    aflow.include(till, customer)
-    await aflow.start(till.options(key="till"), 1)
-    run = await aflow.start(customer, "till", 5)
-    await aflow.until_idle()
+async def test_who_asks_a_run_that_is_ended_by_others_is_refused(aflow, conn, *, force):
+    await launch(aflow, till.options(key="till"), 1, beside=[customer])
+    run = await settle(aflow, customer, "till", 5)
     cancel = "select pgflow.wake(array[pgflow.cancel_run('till', 'enough', force => %s)])"
     conn.execute(cancel, (force,))
     await aflow.until_idle()
@@ -143,19 +123,15 @@ async def customers() -> list[Any]:
     return told
 
 
-async def test_a_parent_asks_its_child_and_hears_what_cannot_be_asked(aflow: AsyncHarness) -> None:
-    aflow.include(till, customers)
-    told = await (await aflow.start(customers)).result(SOON)
+async def test_a_parent_asks_its_child_and_hears_what_cannot_be_asked(aflow):
+    told = await result_of(aflow, customers, beside=[till])
     assert told == [1, 3, 3, "RunNotFound", "KeyConflict"]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("effects", "total"), [("reuse", 5), ("repeat", 10)])
-async def test_a_rewound_run_keeps_its_answer_or_asks_again(
-    aflow: AsyncHarness, effects: Any, total: int
-) -> None:
-    aflow.include(till, customer)
-    asked = await aflow.start(till.options(key="till"), 2)
+async def test_a_rewound_run_keeps_its_answer_or_asks_again(aflow, effects, total):
+    asked = await launch(aflow, till.options(key="till"), 2, beside=[customer])
     await asked.send(go, 1)
     run = await aflow.start(customer.options(key="ann"), "till", 5)
     assert await run.result(SOON) == 5

@@ -143,9 +143,7 @@ async def play(dsn: str, conn: psycopg.Connection[Any], spans: Spans) -> str:
     return "".join(pages)
 
 
-def test_a_password_that_an_error_quotes_is_nowhere(
-    dsn: str, conn: psycopg.Connection[Any], logged: io.StringIO
-) -> None:
+def test_a_password_that_an_error_quotes_is_nowhere(dsn, conn, logged):
     spans = Spans()
     pages = asyncio.run(play(dsn, conn, spans))
     texts = {
@@ -164,8 +162,6 @@ def test_a_password_that_an_error_quotes_is_nowhere(
     for where in ("tables and views", "logs", "spans", "pages", "commands"):
         assert "app:***@db/x" in texts[where], where
 
-
-# ---------------------------------------------------------------- what a secret holds
 
 told = Signal("told", SecretStr)
 
@@ -237,11 +233,8 @@ async def play_secrets(dsn: str, spans: Spans, secret: str) -> str:
         run = await app.start(keeps.options(key="kept"), SecretStr(secret))
         await run.send(told, SecretStr(secret))
         kept = await run.result(SOON)
-        assert {name: one.get_secret_value() for name, one in kept.items()} == {
-            "password": secret,
-            "session": f"{secret}-session",
-            "told": secret,
-        }
+        found = {name: one.get_secret_value() for name, one in kept.items()}
+        assert found == {"password": secret, "session": f"{secret}-session", "told": secret}
         with pytest.raises(RunFailed) as failed:
             await (await app.start(loses.options(key="lost"), SecretStr(secret))).result(SOON)
         assert secret not in str(failed.value)
@@ -272,26 +265,17 @@ def real_dump(dsn: str) -> str:
     return done.stdout
 
 
-def test_what_a_secret_holds_is_nowhere(
-    dsn: str, conn: psycopg.Connection[Any], logged: io.StringIO
-) -> None:
+def test_what_a_secret_holds_is_nowhere(dsn, conn, logged):
     secret, spans = f"canary{secrets.token_hex(8)}", Spans()
     pages = asyncio.run(play_secrets(dsn, spans, secret))
     words = [
-        ("show", "kept"),
-        ("show", "lost"),
-        ("logs", "kept", "--json"),
-        ("logs", "lost"),
-        ("result", "kept"),
-        ("result", "lost"),
-        ("list", "--json"),
-        ("timeline", "kept"),
+        ("show", "kept"), ("show", "lost"), ("logs", "kept", "--json"), ("logs", "lost"),
+        ("result", "kept"), ("result", "lost"), ("list", "--json"), ("timeline", "kept"),
         ("export", "kept"),
         *((verb, key) for verb in ("show", "logs", "audit", "export") for key in ("paid", "hung")),
-        ("owed", "--json"),
-        ("--dsn", f"postgresql://app:{secret}@127.0.0.1:1/x", "list"),
+        ("owed", "--json"), ("--dsn", f"postgresql://app:{secret}@127.0.0.1:1/x", "list"),
         ("--dsn", f"host=127.0.0.1 port=1 password={secret}", "doctor"),
-    ]
+    ]  # fmt: skip
     texts = {
         "tables and views": dump(conn),
         "the dump": real_dump(dsn),
@@ -319,7 +303,7 @@ def test_what_a_secret_holds_is_nowhere(
         assert json.loads(request)["$codec"] == "wrapped"
 
 
-def test_a_secret_is_refused_where_nothing_encrypts_it(dsn: str, logged: io.StringIO) -> None:
+def test_a_secret_is_refused_where_nothing_encrypts_it(dsn, logged):
     secret = f"canary{secrets.token_hex(8)}"
 
     @workflow

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, events, eventually, run_row
+from records import (
+    HOUR,
+    SOON,
+    calling,
+    count,
+    events,
+    eventually,
+    launch,
+    recover,
+    result_of,
+    run_row,
+    settle,
+)
 
 import pgflow
 from pgflow import App, KeyConflict, RunCancelled, RunFailed, Signal, StepFailed, step, workflow
@@ -19,8 +31,6 @@ from pgflow.errors import DefinitionError, NotStorable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgflow import Workflow
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 
@@ -53,11 +63,8 @@ def statuses(conn: psycopg.Connection) -> dict[str, str]:
     return dict(conn.execute("select key, status from pgflow.runs").fetchall())
 
 
-# ---------------------------------------------------------------- results and failures
-
-
 @pytest.mark.full
-def test_the_end_of_a_child_wakes_its_parent_without_a_poll(dsn: str) -> None:
+def test_the_end_of_a_child_wakes_its_parent_without_a_poll(dsn):
     """A poll an hour after the first, so that nothing but the wake that follows the commit brings
     the parent on.
     """
@@ -72,9 +79,7 @@ def test_the_end_of_a_child_wakes_its_parent_without_a_poll(dsn: str) -> None:
 
 
 @pytest.mark.full
-def test_a_parent_gets_the_results_of_its_children_in_both_colours(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_parent_gets_the_results_of_its_children_in_both_colours(flow, conn):
     @workflow
     async def parent(n: int) -> list[int]:
         return [
@@ -86,21 +91,18 @@ def test_a_parent_gets_the_results_of_its_children_in_both_colours(
     def parent_sync(n: int) -> list[int]:
         return [pgflow.sync.run_child(double, n), pgflow.sync.run_child(double, n=n + 1)]
 
-    flow.include(parent, parent_sync, double)
-    assert flow.start(parent, 1).result(SOON) == [2, 4, 6]
+    assert result_of(flow, parent, 1, beside=[parent_sync, double]) == [2, 4, 6]
     assert flow.start(parent_sync, 5).result(SOON) == [10, 12]
     assert count(conn, "pgflow.run", "parent_run_id is not null") == 5
 
 
 @pytest.mark.full
-def test_children_of_children_reach_the_root(flow: Harness, conn: psycopg.Connection) -> None:
+def test_children_of_children_reach_the_root(flow, conn):
     @workflow
     async def tower(height: int) -> int:
         return 1 + (await pgflow.run_child(tower, height - 1) if height > 1 else 0)
 
-    flow.include(tower)
-    run = flow.start(tower, 5)
-    assert run.result(SOON) == 5
+    assert result_of(flow, tower, 5) == 5
     assert conn.execute(
         "select count(*), count(distinct root_run_id), count(distinct parent_run_id) from "
         "pgflow.run"
@@ -109,17 +111,14 @@ def test_children_of_children_reach_the_root(flow: Harness, conn: psycopg.Connec
 
 @pytest.mark.full
 async def test_the_result_of_a_child_is_recorded_by_its_parent_whose_replay_needs_no_child(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     @workflow
     async def parent() -> int:
         return await pgflow.run_child(double.options(key="child"), 4) + await go.wait()
 
-    aflow.include(parent, double)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[double])
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == 9
     assert events(conn, run.key) == [
@@ -161,16 +160,13 @@ def tour_in_sync() -> int:
 
 @pytest.mark.parametrize("whole", [tour, tour_in_sync], ids=["async", "sync"])
 async def test_steps_with_one_result_are_not_run_again_after_a_crash_nor_by_a_fork(
-    aflow: AsyncHarness, conn: psycopg.Connection, whole: Workflow[[], int]
-) -> None:
+    aflow, conn, whole
+):
     bodies.clear()
-    aflow.include(whole, visit_both)
-    run = await aflow.start(whole)
-    await aflow.until_idle()
+    run = await settle(aflow, whole, beside=[visit_both])
     inside = ["inside", "Lima", "Quito"]
     assert bodies == inside
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == 13
     assert bodies == [*inside, "Rio"]
@@ -187,8 +183,8 @@ async def test_steps_with_one_result_are_not_run_again_after_a_crash_nor_by_a_fo
 
 @pytest.mark.full
 async def test_the_failure_of_a_child_is_run_failed_with_its_error_as_the_cause_on_replay_too(
-    aflow: AsyncHarness,
-) -> None:
+    aflow,
+):
     caught = []
 
     @workflow
@@ -200,51 +196,24 @@ async def test_the_failure_of_a_child_is_run_failed_with_its_error_as_the_cause_
         await go.wait()
         return "coped"
 
-    aflow.include(parent, sell)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[sell])
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == "coped"
     assert set(caught) == {("child sell failed: sku-7", "SoldOutError('sku-7')")}
     assert len(caught) > 1
 
 
-async def test_an_uncaught_failure_of_a_child_fails_its_parent_with_a_text_that_says_so(
-    aflow: AsyncHarness,
-) -> None:
-    @workflow
-    async def parent() -> None:
-        await pgflow.run_child(sell, "sku-7")
-
-    aflow.include(parent, sell)
-    run = await aflow.start(parent)
+async def test_the_cause_of_a_childs_failure_reaches_the_client_of_the_root(aflow):
     with pytest.raises(RunFailed) as failed:
-        await run.result(SOON)
+        await result_of(aflow, calling(pgflow.run_child, sell, "sku-7"), beside=[sell])
     assert isinstance(failed.value.__cause__, RunFailed)
     assert "child sell failed: sku-7" in str(failed.value.__cause__)
-
-
-async def test_the_cause_of_a_childs_failure_reaches_the_client_of_the_root(
-    aflow: AsyncHarness,
-) -> None:
-    @workflow
-    async def parent() -> None:
-        await pgflow.run_child(sell, "sku-7")
-
-    aflow.include(parent, sell)
-    run = await aflow.start(parent)
-    with pytest.raises(RunFailed) as failed:
-        await run.result(SOON)
-    assert failed.value.__cause__ is not None
     assert isinstance(failed.value.__cause__.__cause__, (SoldOutError, StepFailed))
 
 
 @pytest.mark.full
-async def test_a_child_that_was_cancelled_is_run_cancelled_to_its_parent(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_child_that_was_cancelled_is_run_cancelled_to_its_parent(aflow):
     @workflow
     async def parent() -> str:
         try:
@@ -253,17 +222,13 @@ async def test_a_child_that_was_cancelled_is_run_cancelled_to_its_parent(
             return str(error)
         return ""
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[wait_for_go])
     await aflow.app.cancel("child", why="no longer wanted")
     assert await run.result(SOON) == "child wait_for_go was cancelled: no longer wanted"
 
 
 @pytest.mark.full
-async def test_a_child_that_is_stuck_keeps_its_parent_waiting_until_it_goes_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_is_stuck_keeps_its_parent_waiting_until_it_goes_on(aflow, conn):
     helped = []
 
     @workflow
@@ -276,18 +241,14 @@ async def test_a_child_that_is_stuck_keeps_its_parent_waiting_until_it_goes_on(
     async def parent() -> int:
         return await pgflow.run_child(dead_end.options(key="child"))
 
-    aflow.include(parent, dead_end)
-    run = await aflow.start(parent.options(key="parent"))
-    await aflow.until_idle()
+    run = await settle(aflow, parent.options(key="parent"), beside=[dead_end])
     assert statuses(conn) == {"parent": "waiting", "child": "stuck"}
     helped.append(True)
     await aflow.app.retry("child")
     assert await run.result(SOON) == 1
 
 
-async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed_error(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed_error(aflow):
     @workflow(name="price")
     async def price_as_deployed() -> str:
         return "ten"
@@ -304,19 +265,12 @@ async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed
             return str(error)
         return ""
 
-    aflow.include(parent, price_as_deployed)
-    assert "the result of child price does not fit its annotation int" in await (
-        await aflow.start(parent)
-    ).result(SOON)
-
-
-# ---------------------------------------------------------------- options of a child
+    found = await result_of(aflow, parent, beside=[price_as_deployed])
+    assert "the result of child price does not fit its annotation int" in found
 
 
 @pytest.mark.full
-async def test_a_child_may_have_a_key_labels_a_queue_and_a_time_of_its_own(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_may_have_a_key_labels_a_queue_and_a_time_of_its_own(aflow, conn):
     @workflow(queue="slow")
     async def slowly() -> str:
         return "done"
@@ -329,22 +283,15 @@ async def test_a_child_may_have_a_key_labels_a_queue_and_a_time_of_its_own(
 
     aflow.include(parent, slowly)
     at = datetime.now(UTC) + HOUR
-    run = await aflow.start(parent, at)
-    await aflow.until_idle()
+    run = await settle(aflow, parent, at)
     assert run_row(conn, "child", "status, queue, labels, run_at, priority") == (
-        "waiting",
-        "slow",
-        {"a": "b"},
-        at,
-        -3,
-    )
+        "waiting", "slow", {"a": "b"}, at, -3,
+    )  # fmt: skip
     await aflow.skip(HOUR)
     assert await run.result(SOON) == "done"
 
 
-async def test_a_child_under_a_key_that_another_run_has_is_a_conflict_and_harms_nobody(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_under_a_key_that_another_run_has_is_a_conflict_and_harms_nobody(aflow, conn):
     @workflow
     async def parent() -> list[str]:
         said = []
@@ -360,8 +307,7 @@ async def test_a_child_under_a_key_that_another_run_has_is_a_conflict_and_harms_
                 said.append(str(error))
         return said
 
-    aflow.include(parent, double, wait_for_go)
-    first = await aflow.start(wait_for_go.options(key="taken"), 1)
+    first = await launch(aflow, wait_for_go.options(key="taken"), 1, beside=[parent, double])
     run = await aflow.start(parent)
     said = await run.result(SOON)
     assert "'taken'" in said[0]
@@ -372,9 +318,7 @@ async def test_a_child_under_a_key_that_another_run_has_is_a_conflict_and_harms_
     assert await first.result(SOON) == 2
 
 
-def test_an_input_that_does_not_fit_the_child_is_refused_at_the_call(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_an_input_that_does_not_fit_the_child_is_refused_at_the_call(flow, conn):
     @workflow
     async def parent() -> list[str]:
         said = []
@@ -385,14 +329,10 @@ def test_an_input_that_does_not_fit_the_child_is_refused_at_the_call(
                 said.append(str(error))
         return said
 
-    flow.include(parent, double)
-    not_storable, missing = flow.start(parent).result(SOON)
+    not_storable, missing = result_of(flow, parent, beside=[double])
     assert "the input of workflow double" in not_storable
     assert "'n'" in missing
     assert count(conn, "pgflow.run") == 1
-
-
-# ---------------------------------------------------------------- the end of a parent
 
 
 @workflow
@@ -445,11 +385,8 @@ async def asking_async(how: str) -> str:
 
 @pytest.mark.parametrize("how", ASKS)
 @pytest.mark.parametrize("parent", [asking, asking_async])
-def test_a_plain_function_is_no_child(
-    flow: Harness, parent: Workflow[[str], str], how: str
-) -> None:
-    flow.include(parent)
-    said = flow.start(parent, how).result(SOON)
+def test_a_plain_function_is_no_child(flow, parent, how):
+    said = result_of(flow, parent, how)
     assert said.startswith(f"{how}() takes a ")
     assert "<function plain at " in said
     assert "is it decorated with @pgflow." in said
@@ -457,33 +394,22 @@ def test_a_plain_function_is_no_child(
 
 @pytest.mark.full
 @pytest.mark.parametrize("ends", ["returns", "raises", "is cancelled"])
-async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(
-    aflow: AsyncHarness, conn: psycopg.Connection, ends: str
-) -> None:
-    aflow.include(family)
-    run = await aflow.start(family.options(key="level 3"), 3, "cancel", ends)
-    await aflow.until_idle()
+async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(aflow, conn, ends):
+    run = await settle(aflow, family.options(key="level 3"), 3, "cancel", ends)
     assert set(statuses(conn).values()) == {"waiting"}
     await (run.cancel() if ends == "is cancelled" else run.send(go, 1))
     await aflow.until_idle()
     root = {"returns": "completed", "raises": "failed", "is cancelled": "cancelled"}[ends]
     assert statuses(conn) == {
-        "level 3": root,
-        "level 2": "cancelled",
-        "level 1": "cancelled",
-        "level 0": "cancelled",
-    }
-    assert run_row(conn, "level 0", "reason, reason_code") == (
-        "the parent run ended",
-        "parent_ended",
-    )
+        "level 3": root, "level 2": "cancelled", "level 1": "cancelled", "level 0": "cancelled",
+    }  # fmt: skip
+    found = run_row(conn, "level 0", "reason, reason_code")
+    assert found == ("the parent run ended", "parent_ended")
 
 
 @pytest.mark.full
-async def test_an_abandoned_child_lives_on(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    aflow.include(family)
-    run = await aflow.start(family.options(key="level 1"), 1, "abandon", "returns")
-    await aflow.until_idle()
+async def test_an_abandoned_child_lives_on(aflow, conn):
+    run = await settle(aflow, family.options(key="level 1"), 1, "abandon", "returns")
     await run.send(go, 1)
     await aflow.until_idle()
     assert statuses(conn) == {"level 1": "completed", "level 0": "waiting"}
@@ -494,9 +420,7 @@ async def test_an_abandoned_child_lives_on(aflow: AsyncHarness, conn: psycopg.Co
 
 
 @pytest.mark.full
-async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(aflow):
     cleaned = []
 
     @step
@@ -510,26 +434,15 @@ async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(
         finally:
             await clean()
 
-    @workflow
-    async def parent() -> None:
-        await pgflow.run_child(child)
-
-    aflow.include(parent, child)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await settle(aflow, calling(pgflow.run_child, child), beside=[child])
     await run.cancel()
     await aflow.until_idle()
     assert await run.status() == "cancelled"
     assert cleaned == [1]
 
 
-# ---------------------------------------------------------------- giving a child up
-
-
 @pytest.mark.full
-async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goes_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goes_on(aflow, conn):
     @workflow
     async def parent() -> str:
         try:
@@ -539,9 +452,7 @@ async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goe
             return f"too long {await go.wait()}"
         return ""
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[wait_for_go])
     await aflow.skip(HOUR)
     assert await run.status() == "waiting"
     await run.send(go, 2)
@@ -550,9 +461,7 @@ async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goe
 
 
 @pytest.mark.full
-async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result_is_nobodys(
-    aflow: AsyncHarness,
-) -> None:
+async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result_is_nobodys(aflow):
     @workflow
     async def parent() -> int:
         try:
@@ -562,9 +471,7 @@ async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result
             return await go.wait()
         return 0
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[wait_for_go])
     await aflow.skip(HOUR)
     await aflow.app.send("child", go, 1)
     assert await aflow.app.get("child", wait_for_go).result(SOON) == 1
@@ -573,9 +480,7 @@ async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result
 
 
 @pytest.mark.full
-async def test_a_child_that_was_given_up_is_cancelled_at_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_was_given_up_is_cancelled_at_once(aflow, conn):
     @workflow
     async def parent() -> None:
         try:
@@ -584,17 +489,13 @@ async def test_a_child_that_was_given_up_is_cancelled_at_once(
         except TimeoutError:
             await go.wait()
 
-    aflow.include(parent, wait_for_go)
-    await aflow.start(parent)
-    await aflow.until_idle()
+    await settle(aflow, parent, beside=[wait_for_go])
     await aflow.skip(HOUR)
     assert run_row(conn, "child", "status") == ("cancelled",)
 
 
 @pytest.mark.full
-async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_parent_awake(
-    aflow: AsyncHarness,
-) -> None:
+async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_parent_awake(aflow):
     @workflow
     async def parent() -> int:
         try:
@@ -604,8 +505,7 @@ async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_pa
             return await pgflow.run_child(wait_for_go.options(key="second"))
         return 0
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[wait_for_go])
     second = aflow.app.get("second", wait_for_go)
     await eventually(lambda: is_waiting(second), "the second child waits")
     try:
@@ -623,7 +523,7 @@ async def is_waiting(run: pgflow.AsyncRun[Any]) -> bool:
 
 
 @pytest.mark.full
-async def test_the_faster_of_two_children_wins(aflow: AsyncHarness) -> None:
+async def test_the_faster_of_two_children_wins(aflow):
     @workflow
     async def parent() -> Any:
         racers = [
@@ -635,19 +535,12 @@ async def test_the_faster_of_two_children_wins(aflow: AsyncHarness) -> None:
             task.cancel()
         return [racers.index(task) for task in done]
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[wait_for_go])
     await aflow.app.send("fast", go, 1)
     assert await run.result(SOON) == [1]
 
 
-# ---------------------------------------------------------------- handles
-
-
-async def test_a_child_that_was_started_has_a_key_and_is_waited_for_later(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_was_started_has_a_key_and_is_waited_for_later(aflow, conn):
     @workflow
     async def parent(n: int) -> list[Any]:
         child = await pgflow.start_child(double, n)
@@ -663,27 +556,23 @@ async def test_a_child_that_was_started_has_a_key_and_is_waited_for_later(
             await child.result(),
         ]
 
-    aflow.include(parent, double)
-    run = await aflow.start(parent, 4)
-    assert await run.result(SOON) == [True, "named", "double", 4, 10, 8, 8]
+    found = await result_of(aflow, parent, 4, beside=[double])
+    assert found == [True, "named", "double", 4, 10, 8, 8]
     assert run_row(conn, "named", "status, output") == ("completed", 10)
 
 
-def test_a_sync_workflow_starts_children_and_waits_for_them_later(flow: Harness) -> None:
+def test_a_sync_workflow_starts_children_and_waits_for_them_later(flow):
     @workflow
     def parent(n: int) -> list[Any]:
         first = pgflow.sync.start_child(double, n)
         second = pgflow.sync.start_child(double.options(key="second"), n + 1)
         return [second.key, second.workflow, second.result(), first.result(), first.result()]
 
-    flow.include(parent, double)
-    assert flow.start(parent, 4).result(SOON) == ["second", "double", 10, 8, 8]
+    assert result_of(flow, parent, 4, beside=[double]) == ["second", "double", 10, 8, 8]
 
 
 @pytest.mark.full
-async def test_a_start_that_was_waited_for_is_replayed_in_its_place(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_start_that_was_waited_for_is_replayed_in_its_place(aflow, conn):
     """Notes of the code between a start and the outcome come after the start in the journal, on
     first runs and replays alike.
     """
@@ -711,12 +600,10 @@ async def test_a_start_that_was_waited_for_is_replayed_in_its_place(
             group.create_task(one("b"))
         return said
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[wait_for_go])
     for key, n in [("b", 1), ("a", 2)]:
         await aflow.until_idle()
-        await aflow.crash()
-        await aflow.until_idle()
+        await recover(aflow)
         await aflow.app.send(key, go, n)
     await aflow.until_idle()
     said = await run.result(SOON)
@@ -726,37 +613,30 @@ async def test_a_start_that_was_waited_for_is_replayed_in_its_place(
     assert all(said[: len(part)] == part for part in seen)
 
 
-async def test_a_child_that_outlives_its_parent_has_started_when_that_ends(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_outlives_its_parent_has_started_when_that_ends(aflow, conn):
     @workflow
     async def parent() -> str:
         return (
             await pgflow.start_child(wait_for_go.options(key="orphan", when_parent_ends="abandon"))
         ).key
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
-    assert await run.result(SOON) == "orphan"
+    assert await result_of(aflow, parent, beside=[wait_for_go]) == "orphan"
     await aflow.until_idle()
     assert run_row(conn, "orphan", "status") == ("waiting",)
 
 
 @pytest.mark.full
-async def test_a_child_that_nobody_waits_for_ends_with_its_parent(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_nobody_waits_for_ends_with_its_parent(aflow, conn):
     @workflow
     async def parent() -> None:
         await pgflow.start_child(wait_for_go.options(key="child"))
 
-    aflow.include(parent, wait_for_go)
-    await (await aflow.start(parent)).result(SOON)
+    await result_of(aflow, parent, beside=[wait_for_go])
     await aflow.until_idle()
     assert run_row(conn, "child", "status") == ("cancelled",)
 
 
-async def test_a_start_under_a_taken_key_raises_and_brings_no_child(aflow: AsyncHarness) -> None:
+async def test_a_start_under_a_taken_key_raises_and_brings_no_child(aflow):
     @workflow
     async def parent() -> str:
         try:
@@ -773,16 +653,13 @@ async def test_a_start_under_a_taken_key_raises_and_brings_no_child(aflow: Async
             return str(error)
         return "started"
 
-    aflow.include(parent, parent_sync, double)
-    await (await aflow.start(double.options(key="taken"), 7)).result(SOON)
+    await result_of(aflow, double.options(key="taken"), 7, beside=[parent, parent_sync])
     for flow in (parent, parent_sync):
         assert "taken" in await (await aflow.start(flow)).result(SOON)
 
 
 @pytest.mark.full
-async def test_a_child_is_cancelled_by_its_handle_and_its_result_says_so(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_is_cancelled_by_its_handle_and_its_result_says_so(aflow, conn):
     @workflow
     async def parent() -> str:
         child = await pgflow.start_child(wait_for_go.options(key="child"))
@@ -795,9 +672,7 @@ async def test_a_child_is_cancelled_by_its_handle_and_its_result_says_so(
             return "cancelled"
         return "completed"
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[wait_for_go])
     assert run_row(conn, "child", "status") == ("cancelled",)
     await aflow.crash()
     await run.send(go, 1)
@@ -805,7 +680,7 @@ async def test_a_child_is_cancelled_by_its_handle_and_its_result_says_so(
     assert await run.result(SOON) == "cancelled"
 
 
-def test_a_child_is_cancelled_by_its_handle_in_a_sync_workflow(flow: Harness) -> None:
+def test_a_child_is_cancelled_by_its_handle_in_a_sync_workflow(flow):
     @workflow
     def parent() -> str:
         child = pgflow.sync.start_child(wait_for_go)
@@ -816,13 +691,10 @@ def test_a_child_is_cancelled_by_its_handle_in_a_sync_workflow(flow: Harness) ->
             return "cancelled"
         return "completed"
 
-    flow.include(parent, wait_for_go)
-    assert flow.start(parent).result(SOON) == "cancelled"
+    assert result_of(flow, parent, beside=[wait_for_go]) == "cancelled"
 
 
-async def test_a_child_that_outlives_its_parent_is_not_its_parents_to_cancel(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_child_that_outlives_its_parent_is_not_its_parents_to_cancel(aflow):
     @workflow
     async def parent() -> str:
         child = await pgflow.start_child(double.options(when_parent_ends="abandon"), 1)
@@ -832,14 +704,11 @@ async def test_a_child_that_outlives_its_parent_is_not_its_parents_to_cancel(
             return str(error).partition(" ")[2]
         return ""
 
-    aflow.include(parent, double)
-    assert "app.cancel(" in await (await aflow.start(parent)).result(SOON)
+    assert "app.cancel(" in await result_of(aflow, parent, beside=[double])
 
 
 @pytest.mark.full
-async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(
-    aflow: AsyncHarness,
-) -> None:
+async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(aflow):
     @workflow
     async def parent() -> int:
         child = await pgflow.start_child(wait_for_go.options(key="child"))
@@ -850,9 +719,7 @@ async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(
             return await child.result()
         return 0
 
-    aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[wait_for_go])
     await aflow.skip(timedelta(minutes=2))
     await aflow.app.send("child", go, 5)
     await aflow.until_idle()
@@ -860,26 +727,20 @@ async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(
 
 
 @pytest.mark.full
-async def test_the_failure_of_a_child_that_nobody_asks_for_is_no_noise(
-    aflow: AsyncHarness, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_failure_of_a_child_that_nobody_asks_for_is_no_noise(aflow, caplog):
     @workflow
     async def parent() -> str:
         await pgflow.start_child(sell, "sku-7")
         await go.wait()
         return "coped"
 
-    aflow.include(parent, sell)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await settle(aflow, parent, beside=[sell])
     await run.send(go, 1)
     assert await run.result(SOON) == "coped"
     assert "never retrieved" not in caplog.text
 
 
-async def test_a_start_that_is_given_up_before_it_has_happened_starts_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_start_that_is_given_up_before_it_has_happened_starts_nothing(aflow, conn):
     @workflow
     async def parent() -> str:
         task = asyncio.create_task(pgflow.start_child(double, 1))
@@ -891,6 +752,5 @@ async def test_a_start_that_is_given_up_before_it_has_happened_starts_nothing(
             return "given up"
         return "started"
 
-    aflow.include(parent, double)
-    assert await (await aflow.start(parent)).result(SOON) == "given up"
+    assert await result_of(aflow, parent, beside=[double]) == "given up"
     assert count(conn, "pgflow.run") == 1

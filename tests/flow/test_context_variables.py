@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON
+from records import SOON, result_of, settle
 
 import pgflow
 from pgflow import AsyncApp, Signal, read, step, transaction, workflow
@@ -22,7 +22,6 @@ from pgflow.extensions import Interceptor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgflow.testing import AsyncHarness, Harness
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
 process: contextvars.ContextVar[str] = contextvars.ContextVar("process", default="none")
@@ -64,7 +63,7 @@ async def of_decision() -> Choice[str]:
     return Choice(tenant.get(), why="it is set")
 
 
-async def test_bodies_of_every_kind_see_what_the_workflow_has_set(aflow: AsyncHarness) -> None:
+async def test_bodies_of_every_kind_see_what_the_workflow_has_set(aflow):
     @workflow
     async def flow() -> list[str]:
         tenant.set("ada")
@@ -79,12 +78,11 @@ async def test_bodies_of_every_kind_see_what_the_workflow_has_set(aflow: AsyncHa
             await pgflow.call("closure", tenant.get),
         ]
 
-    aflow.include(flow)
-    assert await (await aflow.start(flow)).result(SOON) == ["ada"] * 8
+    assert await result_of(aflow, flow) == ["ada"] * 8
 
 
 @pytest.mark.full
-def test_bodies_that_a_sync_workflow_calls_see_what_it_has_set(flow: Harness) -> None:
+def test_bodies_that_a_sync_workflow_calls_see_what_it_has_set(flow):
     @workflow
     def code() -> list[str]:
         tenant.set("ada")
@@ -96,11 +94,10 @@ def test_bodies_that_a_sync_workflow_calls_see_what_it_has_set(flow: Harness) ->
             pgflow.sync.call("closure", tenant.get),
         ]
 
-    flow.include(code)
-    assert flow.start(code).result(SOON) == ["ada"] * 5
+    assert result_of(flow, code) == ["ada"] * 5
 
 
-async def test_each_task_of_a_workflow_hands_on_its_own(aflow: AsyncHarness) -> None:
+async def test_each_task_of_a_workflow_hands_on_its_own(aflow):
     @workflow
     async def flow() -> list[str]:
         async def of(name: str) -> str:
@@ -109,13 +106,10 @@ async def test_each_task_of_a_workflow_hands_on_its_own(aflow: AsyncHarness) -> 
 
         return (await pgflow.map(of_step, [])).values + [await of("a"), await of("b")]  # type: ignore[arg-type]
 
-    aflow.include(flow)
-    assert await (await aflow.start(flow)).result(SOON) == ["a", "b"]
+    assert await result_of(aflow, flow) == ["a", "b"]
 
 
-async def test_what_a_body_sets_stays_there_and_its_next_try_begins_afresh(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_a_body_sets_stays_there_and_its_next_try_begins_afresh(aflow):
     seen = []
 
     @step(retries=pgflow.Retries(2, first_delay=0.001))
@@ -131,22 +125,19 @@ async def test_what_a_body_sets_stays_there_and_its_next_try_begins_afresh(
         await sets()
         return [tenant.get(), await of_step()]
 
-    aflow.include(flow)
-    assert await (await aflow.start(flow)).result(SOON) == ["ada", "ada"]
+    assert await result_of(aflow, flow) == ["ada", "ada"]
     assert seen == ["ada", "ada"]
 
 
 @pytest.mark.full
-async def test_a_body_that_starts_after_a_crash_sees_them_too(aflow: AsyncHarness) -> None:
+async def test_a_body_that_starts_after_a_crash_sees_them_too(aflow):
     @workflow
     async def flow() -> list[str]:
         tenant.set("ada")
         await go.wait()
         return [await of_step()]
 
-    aflow.include(flow)
-    run = await aflow.start(flow)
-    await aflow.until_idle()
+    run = await settle(aflow, flow)
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()
@@ -154,7 +145,7 @@ async def test_a_body_that_starts_after_a_crash_sees_them_too(aflow: AsyncHarnes
 
 
 @pytest.mark.full
-async def test_runs_do_not_see_those_of_each_other(aflow: AsyncHarness) -> None:
+async def test_runs_do_not_see_those_of_each_other(aflow):
     @workflow
     async def flow(name: str) -> list[str]:
         before = tenant.get()
@@ -177,9 +168,7 @@ async def of_timed_step() -> str:
     return tenant.get()
 
 
-async def test_a_body_that_begins_when_another_ends_does_not_see_what_that_has_set(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_body_that_begins_when_another_ends_does_not_see_what_that_has_set(aflow):
     @workflow
     async def flow() -> list[str]:
         seen = []
@@ -188,8 +177,7 @@ async def test_a_body_that_begins_when_another_ends_does_not_see_what_that_has_s
             seen.append(await body())
         return seen
 
-    aflow.include(flow)
-    assert await (await aflow.start(flow)).result(SOON) == ["nobody"] * 5
+    assert await result_of(aflow, flow) == ["nobody"] * 5
 
 
 class Sets(Interceptor):
@@ -210,8 +198,8 @@ async def asks_for_both() -> list[str]:
 
 
 def test_bodies_see_what_an_interceptor_sets_around_the_workflow_and_what_the_process_has_set_before_its_worker(
-    dsn: str,
-) -> None:
+    dsn,
+):
     async def main() -> list[str]:
         process.set("set before")
         async with (

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
-from records import HOUR, SOON, count, events, eventually, run_row
+from records import (
+    HOUR,
+    SOON,
+    count,
+    events,
+    eventually,
+    launch,
+    recover,
+    result_of,
+    run_row,
+    settle,
+)
 
 import pgflow
 from pgflow import KeyConflict, RunCancelled, RunFailed, Signal, step, workflow
 from pgflow.errors import NotStorable
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 word = Signal("word", str)
 
@@ -51,12 +57,8 @@ async def collect(want: int, got: list[str]) -> list[str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("made", [sum_down, sum_down_sync])
-def test_the_result_follows_the_chain_to_its_last_generation(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
-    flow.include(made)
-    run = flow.start(made.options(key="k"), 4)
-    assert run.result(SOON) == 10
+def test_the_result_follows_the_chain_to_its_last_generation(flow, conn, made):
+    assert result_of(flow, made.options(key="k"), 4) == 10
     assert flow.app.get("k", made).result(SOON) == 10
     assert run_row(conn, "k", "generation, status") == (5, "completed")
     assert conn.execute(
@@ -64,9 +66,8 @@ def test_the_result_follows_the_chain_to_its_last_generation(
     ).fetchall() == [("completed", 1), ("continued", 4)]
 
 
-def test_each_generation_has_a_journal_of_its_own(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(sum_down)
-    flow.start(sum_down.options(key="k"), 2).result(SOON)
+def test_each_generation_has_a_journal_of_its_own(flow, conn):
+    result_of(flow, sum_down.options(key="k"), 2)
     journal = "select generation, array_agg(event order by seq) from pgflow.timeline group by 1 order by 1"
     assert conn.execute(journal).fetchall() == [
         (1, ["step_started", "step_completed", "continued"]),
@@ -76,69 +77,57 @@ def test_each_generation_has_a_journal_of_its_own(flow: Harness, conn: psycopg.C
 
 
 @pytest.mark.full
-def test_the_key_goes_on_to_name_the_run_that_was_first_started(flow: Harness) -> None:
-    flow.include(sum_down)
-    flow.start(sum_down.options(key="k"), 2).result(SOON)
+def test_the_key_goes_on_to_name_the_run_that_was_first_started(flow):
+    result_of(flow, sum_down.options(key="k"), 2)
     assert flow.start(sum_down.options(key="k"), 2).result(SOON) == 3
     with pytest.raises(KeyConflict):
         flow.start(sum_down.options(key="k"), 1)
 
 
 @pytest.mark.full
-async def test_messages_that_were_not_taken_wait_for_the_next_generation(
-    aflow: AsyncHarness,
-) -> None:
-    aflow.include(collect)
-    run = await aflow.start(collect, 3, [])
+async def test_messages_that_were_not_taken_wait_for_the_next_generation(aflow):
+    run = await launch(aflow, collect, 3, [])
     for text in ("a", "b"):
         await run.send(word, text)
     await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.status() == "waiting"
     await run.send(word, "c")
     assert await run.result(SOON) == ["a", "b", "c"]
 
 
 @pytest.mark.full
-async def test_a_parent_hears_of_the_last_generation_only(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_parent_hears_of_the_last_generation_only(aflow, conn):
     @workflow
     async def parent() -> int:
         return await pgflow.run_child(sum_down.options(key="child"), 3)
 
-    aflow.include(parent, sum_down)
-    run = await aflow.start(parent)
+    run = await launch(aflow, parent, beside=[sum_down])
     assert await run.result(SOON) == 6
     assert [event for event, _ in events(conn, run.key)] == ["child_started", "child_finished"]
     assert run_row(conn, "child", "generation") == (4,)
 
 
 @pytest.mark.full
-async def test_labels_metadata_priority_and_deadline_go_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_labels_metadata_priority_and_deadline_go_on(aflow, conn):
     aflow.include(collect)
     options = collect.options(
         key="k", labels={"a": "b"}, metadata={"m": 1}, priority=4, timeout=HOUR
     )
-    run = await aflow.start(options, 2, [])
-    await aflow.until_idle()
+    run = await settle(aflow, options, 2, [])
     before = run_row(conn, "k", "labels, priority, deadline_at")
     await run.send(word, "a")
     await aflow.until_idle()
     assert run_row(conn, "k", "generation") == (2,)
     assert run_row(conn, "k", "labels, priority, deadline_at") == before
-    assert conn.execute("select metadata from pgflow.run where generation = 2").fetchone() == (
-        {"m": 1},
-    )
+    found = conn.execute("select metadata from pgflow.run where generation = 2").fetchone()
+    assert found == ({"m": 1},)
     await aflow.skip(HOUR)
     with pytest.raises(RunCancelled, match="deadline"):
         await run.result(SOON)
 
 
-async def test_a_run_knows_its_generation(aflow: AsyncHarness) -> None:
+async def test_a_run_knows_its_generation(aflow):
     @workflow
     async def generations(seen: list[int]) -> list[int]:
         seen = [*seen, pgflow.run_info().generation]
@@ -146,16 +135,12 @@ async def test_a_run_knows_its_generation(aflow: AsyncHarness) -> None:
             pgflow.continue_as_new(seen)
         return seen
 
-    aflow.include(generations)
-    assert await (await aflow.start(generations, [])).result(SOON) == [1, 2, 3]
+    assert await result_of(aflow, generations, []) == [1, 2, 3]
 
 
 @pytest.mark.full
-async def test_a_chain_is_cancelled_and_paused_at_its_newest_generation(
-    aflow: AsyncHarness,
-) -> None:
-    aflow.include(collect)
-    run = await aflow.start(collect, 3, [])
+async def test_a_chain_is_cancelled_and_paused_at_its_newest_generation(aflow):
+    run = await launch(aflow, collect, 3, [])
     await run.send(word, "a")
     await aflow.until_idle()
     await aflow.app.pause(run.key)
@@ -171,9 +156,7 @@ async def test_a_chain_is_cancelled_and_paused_at_its_newest_generation(
 
 
 @pytest.mark.full
-async def test_children_of_an_old_generation_end_with_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_children_of_an_old_generation_end_with_it(aflow, conn):
     @workflow
     async def forever() -> None:
         await word.wait()
@@ -187,9 +170,7 @@ async def test_children_of_an_old_generation_end_with_it(
             pgflow.continue_as_new(2)
         await word.wait()
 
-    aflow.include(parent, forever)
-    run = await aflow.start(parent, 1)
-    await aflow.until_idle()
+    run = await settle(aflow, parent, 1, beside=[forever])
     await run.send(word, "go on")
     await aflow.until_idle()
     assert run_row(conn, "child", "status") == ("cancelled",)
@@ -197,7 +178,7 @@ async def test_children_of_an_old_generation_end_with_it(
 
 
 @pytest.mark.full
-async def test_a_crash_between_two_generations_loses_neither(aflow: AsyncHarness) -> None:
+async def test_a_crash_between_two_generations_loses_neither(aflow):
     bodies = []
     hanging = asyncio.Event()
 
@@ -215,18 +196,14 @@ async def test_a_crash_between_two_generations_loses_neither(aflow: AsyncHarness
             pgflow.continue_as_new(n + 1)
         return n
 
-    aflow.include(loop)
-    run = await aflow.start(loop, 1)
+    run = await launch(aflow, loop, 1)
     await hanging.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.result(SOON) == 3
     assert bodies == [1, 2, 2, 3]
 
 
-async def test_an_input_that_does_not_fit_the_next_generation_is_a_typed_error_in_this_one(
-    aflow: AsyncHarness,
-) -> None:
+async def test_an_input_that_does_not_fit_the_next_generation_is_a_typed_error_in_this_one(aflow):
     @workflow
     async def loop(n: int) -> list[str]:
         said = []
@@ -237,18 +214,12 @@ async def test_an_input_that_does_not_fit_the_next_generation_is_a_typed_error_i
                 said.append(type(error).__name__)
         return said
 
-    aflow.include(loop)
-    assert await (await aflow.start(loop, 1)).result(SOON) == [
-        "NotStorable",
-        "TypeError",
-        "TypeError",
-    ]
+    found = await result_of(aflow, loop, 1)
+    assert found == ["NotStorable", "TypeError", "TypeError"]
 
 
 @pytest.mark.full
-async def test_it_leaves_time_outs_and_handlers_alone(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_it_leaves_time_outs_and_handlers_alone(aflow, conn):
     @workflow
     async def loop(n: int) -> str:
         try:
@@ -259,16 +230,13 @@ async def test_it_leaves_time_outs_and_handlers_alone(
             return "caught"
         return "done"
 
-    aflow.include(loop)
-    run = await aflow.start(loop, 2)
-    assert await run.result(SOON) == "done"
+    assert await result_of(aflow, loop, 2) == "done"
     assert await aflow.until_idle() is None
     assert count(conn, "pgflow.timer") == 0
 
 
-async def test_a_handle_waits_across_generations(aflow: AsyncHarness) -> None:
-    aflow.include(collect)
-    run = await aflow.start(collect, 2, [])
+async def test_a_handle_waits_across_generations(aflow):
+    run = await launch(aflow, collect, 2, [])
     waiting = asyncio.create_task(run.result(SOON))
     await aflow.until_idle()
     await run.send(word, "a")
@@ -278,23 +246,19 @@ async def test_a_handle_waits_across_generations(aflow: AsyncHarness) -> None:
     assert await waiting == ["a", "b"]
 
 
-async def test_an_error_in_a_later_generation_fails_the_run(aflow: AsyncHarness) -> None:
+async def test_an_error_in_a_later_generation_fails_the_run(aflow):
     @workflow
     async def loop(n: int) -> None:
         if n == 0:
             raise ValueError("the end")
         pgflow.continue_as_new(n - 1)
 
-    aflow.include(loop)
-    run = await aflow.start(loop, 3)
     with pytest.raises(RunFailed) as failed:
-        await run.result(SOON)
+        await result_of(aflow, loop, 3)
     assert str(failed.value.__cause__) == "the end"
 
 
-async def test_a_step_that_still_runs_when_its_generation_ends_is_stopped(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_step_that_still_runs_when_its_generation_ends_is_stopped(aflow):
     stopped = []
     started = asyncio.Event()
 
@@ -314,8 +278,7 @@ async def test_a_step_that_still_runs_when_its_generation_ends_is_stopped(
         await word.wait()
         pgflow.continue_as_new(n - 1)
 
-    aflow.include(loop)
-    run = await aflow.start(loop, 1)
+    run = await launch(aflow, loop, 1)
     await started.wait()
     await run.send(word, "go on")
     assert await run.result(SOON) == 0

@@ -6,18 +6,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pydantic
 import pytest
-from records import SOON
+from records import SOON, result_of, settle
 
 import pgflow
 from pgflow import KeyConflict, Signal, step, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 go = Signal("go", int)
 ACTS: list[int] = []
@@ -82,22 +79,18 @@ async def child(seen: list[int] = []) -> int:  # noqa: B006
 
 
 @pytest.mark.parametrize("kind", [by_list, by_model, by_dataclass, by_position])
-async def test_no_run_and_no_replay_sees_what_another_left_in_a_default(
-    aflow: AsyncHarness, kind: Any
-) -> None:
+async def test_no_run_and_no_replay_sees_what_another_left_in_a_default(aflow, kind):
     ACTS.clear()
     aflow.include(kind)
     for _ in range(2):
-        run = await aflow.start(kind)
-        await aflow.until_idle()
+        run = await settle(aflow, kind)
         await run.send(go, 1)
         assert await run.result(SOON) == 1
     assert ACTS == [1, 1]
 
 
-async def test_children_have_defaults_of_their_own(aflow: AsyncHarness) -> None:
-    aflow.include(with_children, child)
-    assert await (await aflow.start(with_children)).result(SOON) == [1, 1]
+async def test_children_have_defaults_of_their_own(aflow):
+    assert await result_of(aflow, with_children, beside=[child]) == [1, 1]
 
 
 def paying(fee: int) -> Any:
@@ -118,13 +111,9 @@ async def input_of(conn: psycopg.Connection[Any], key: str) -> Any:
     return json.loads(found[0])
 
 
-async def test_a_deploy_changes_no_default_of_a_run_that_has_begun(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_a_deploy_changes_no_default_of_a_run_that_has_begun(aflow, conn):
     old, new = paying(10), paying(30)
-    aflow.include(old)
-    run = await aflow.start(old.options(key="k"), 5)
-    await aflow.until_idle()
+    run = await settle(aflow, old.options(key="k"), 5)
     assert await input_of(conn, "k") == {"amount": 5, "fee": 10, "rate": 1.0}
     aflow.app.definitions.workflows["paying"] = new
     await run.send(go, 1)
@@ -136,9 +125,7 @@ async def test_a_deploy_changes_no_default_of_a_run_that_has_begun(
 @pytest.mark.parametrize(
     "given", ['{"amount": 1}', '{"amount": 1, "fee": 7}', ' { "amount": 1, "rate" : -0.0 } ']
 )
-async def test_a_start_from_sql_records_the_defaults_that_workers_have_declared(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any], given: str
-) -> None:
+async def test_a_start_from_sql_records_the_defaults_that_workers_have_declared(aflow, conn, given):
     aflow.include(paying(10))
     await aflow.until_idle()
     conn.execute("select pgflow.start_run('paying', %s::json, key => 'one')", (given,))
@@ -155,15 +142,14 @@ async def test_a_start_from_sql_records_the_defaults_that_workers_have_declared(
     assert await input_of(conn, "other") == json.loads(given)
 
 
-async def test_a_default_that_cannot_be_stored_is_the_object_itself(aflow: AsyncHarness) -> None:
+async def test_a_default_that_cannot_be_stored_is_the_object_itself(aflow):
     marker = object()
 
     @workflow
     async def code(client: Any = marker) -> bool:
         return client is marker
 
-    aflow.include(code)
-    assert await (await aflow.start(code)).result(SOON)
+    assert await result_of(aflow, code)
 
 
 class Cart:
@@ -187,10 +173,8 @@ async def add(cart: Cart, items: list[str] = []) -> int:  # noqa: B006
     return len(items)
 
 
-async def test_updates_have_defaults_of_their_own(aflow: AsyncHarness) -> None:
-    aflow.include(shop)
-    run = await aflow.start(shop)
-    await aflow.until_idle()
+async def test_updates_have_defaults_of_their_own(aflow):
+    run = await settle(aflow, shop)
     assert await run.execute_update(add) == 1
     assert await run.execute_update(add) == 1
     assert await run.result(SOON) == [1, 1]

@@ -10,20 +10,15 @@ import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import servers
-from records import SOON, events, eventually, steps
+from records import SOON, calling, events, eventually, launch, result_of, settle, steps
 
 import pgflow
 from pgflow import App, InvalidArgument, Retries, RunFailed, Signal, step, workflow
 from pgflow.errors import NotStorable, WrongColourError
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness, Harness
 
 AT_ONCE = timedelta(milliseconds=1)
 go = Signal("go", int)
@@ -54,9 +49,7 @@ class Model:
 
 
 @pytest.mark.full
-async def test_a_closure_is_recorded_under_its_name_and_not_run_again_by_a_replay(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_closure_is_recorded_under_its_name_and_not_run_again_by_a_replay(aflow, conn):
     model = Model()
 
     @workflow
@@ -68,9 +61,7 @@ async def test_a_closure_is_recorded_under_its_name_and_not_run_again_by_a_repla
         await go.wait()
         return [reply.text, reply.tokens]
 
-    aflow.include(agent)
-    run = await aflow.start(agent, "hello")
-    await aflow.until_idle()
+    run = await settle(aflow, agent, "hello")
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()
@@ -80,9 +71,7 @@ async def test_a_closure_is_recorded_under_its_name_and_not_run_again_by_a_repla
 
 
 @pytest.mark.full
-def test_a_sync_workflow_calls_closures_of_either_colour(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_sync_workflow_calls_closures_of_either_colour(flow, conn):
     model = Model()
 
     @workflow
@@ -92,9 +81,7 @@ def test_a_sync_workflow_calls_closures_of_either_colour(
         go.sync.wait()
         return [first.text, second.text]
 
-    flow.include(agent)
-    run = flow.start(agent, "hello")
-    flow.until_idle()
+    run = settle(flow, agent, "hello")
     flow.crash()
     run.send(go, 1)
     flow.until_idle()
@@ -103,7 +90,7 @@ def test_a_sync_workflow_calls_closures_of_either_colour(
     assert steps(conn, run.key) == [("model", "completed", 1), ("model", "completed", 1)]
 
 
-async def test_whatever_can_be_called_is_a_body(aflow: AsyncHarness) -> None:
+async def test_whatever_can_be_called_is_a_body(aflow):
     model = Model()
 
     @workflow
@@ -118,13 +105,10 @@ async def test_whatever_can_be_called_is_a_body(aflow: AsyncHarness) -> None:
         ]
         return [f"{reply.text}" if isinstance(reply, Reply) else repr(reply) for reply in replies]
 
-    aflow.include(agent)
-    assert await (await aflow.start(agent)).result(SOON) == ["A", "B", "C", "D", "E", "3"]
+    assert await result_of(aflow, agent) == ["A", "B", "C", "D", "E", "3"]
 
 
-async def test_the_result_is_read_back_as_returns_says_or_as_the_closure_is_annotated(
-    aflow: AsyncHarness,
-) -> None:
+async def test_the_result_is_read_back_as_returns_says_or_as_the_closure_is_annotated(aflow):
     @workflow
     async def agent() -> list[str]:
         async def unannotated():  # type: ignore[no-untyped-def]
@@ -139,13 +123,10 @@ async def test_the_result_is_read_back_as_returns_says_or_as_the_closure_is_anno
         by_itself = await pgflow.call("c", annotated)
         return [type(value).__name__ for value in (typed, by_itself)]
 
-    aflow.include(agent)
-    assert await (await aflow.start(agent)).result(SOON) == ["Reply", "Reply"]
+    assert await result_of(aflow, agent) == ["Reply", "Reply"]
 
 
-async def test_retries_time_out_and_final_errors_are_those_of_a_step(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_retries_time_out_and_final_errors_are_those_of_a_step(aflow, conn):
     tries: list[str] = []
 
     class Refused(Exception): ...
@@ -177,18 +158,14 @@ async def test_retries_time_out_and_final_errors_are_those_of_a_step(
             said.append("late")
         return said
 
-    aflow.include(agent)
-    run = await aflow.start(agent)
+    run = await launch(aflow, agent)
     assert await run.result(SOON) == ["1", "refused: no", "late"]
     assert tries == ["shaky"] * 3 + ["refuses"]
-    assert steps(conn, run.key) == [
-        ("shaky", "completed", 3),
-        ("refuses", "failed", 1),
-        ("hangs", "failed", 1),
-    ]
+    found = steps(conn, run.key)
+    assert found == [("shaky", "completed", 3), ("refuses", "failed", 1), ("hangs", "failed", 1)]
 
 
-async def test_a_lambda_that_makes_a_coroutine_keeps_to_its_time_out(aflow: AsyncHarness) -> None:
+async def test_a_lambda_that_makes_a_coroutine_keeps_to_its_time_out(aflow):
     async def hangs() -> int:
         await asyncio.Event().wait()
         return 1
@@ -200,13 +177,10 @@ async def test_a_lambda_that_makes_a_coroutine_keeps_to_its_time_out(aflow: Asyn
         except TimeoutError:
             return "late"
 
-    aflow.include(agent)
-    assert await (await aflow.start(agent)).result(SOON) == "late"
+    assert await result_of(aflow, agent) == "late"
 
 
-async def test_every_try_has_the_same_key_and_every_call_of_a_name_another(
-    aflow: AsyncHarness,
-) -> None:
+async def test_every_try_has_the_same_key_and_every_call_of_a_name_another(aflow):
     keys: list[str] = []
 
     async def shaky() -> None:
@@ -219,14 +193,11 @@ async def test_every_try_has_the_same_key_and_every_call_of_a_name_another(
         await pgflow.call("model", shaky, retries=Retries(2, first_delay=AT_ONCE))
         await pgflow.call("model", shaky)
 
-    aflow.include(agent)
-    await (await aflow.start(agent)).result(SOON)
+    await result_of(aflow, agent)
     assert [key.partition("/")[2] for key in keys] == ["model/1", "model/1", "model/2"]
 
 
-async def test_arguments_that_are_passed_are_compared_when_a_body_may_have_begun(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_arguments_that_are_passed_are_compared_when_a_body_may_have_begun(aflow, conn):
     """A closure's values cannot be compared; passed arguments can."""
     began = asyncio.Event()
     given = ["first"]
@@ -239,8 +210,7 @@ async def test_arguments_that_are_passed_are_compared_when_a_body_may_have_begun
     async def agent() -> None:
         await pgflow.call("model", hangs, given[0])
 
-    aflow.include(agent)
-    run = await aflow.start(agent)
+    run = await launch(aflow, agent)
     await began.wait()
     await aflow.crash()
     given[0] = "second"
@@ -252,9 +222,7 @@ async def test_arguments_that_are_passed_are_compared_when_a_body_may_have_begun
     assert "other arguments" in why
 
 
-async def test_a_call_that_is_cancelled_is_given_up_as_a_step_is(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_call_that_is_cancelled_is_given_up_as_a_step_is(aflow, conn):
     async def hangs() -> None:
         await asyncio.Event().wait()
 
@@ -267,13 +235,12 @@ async def test_a_call_that_is_cancelled_is_given_up_as_a_step_is(
             return "given up"
         return ""
 
-    aflow.include(agent)
-    run = await aflow.start(agent)
+    run = await launch(aflow, agent)
     assert await run.result(SOON) == "given up"
     assert ("step_abandoned", "model") in events(conn, run.key)
 
 
-def test_outside_a_workflow_the_closure_is_simply_called() -> None:
+def test_outside_a_workflow_the_closure_is_simply_called():
     model = Model()
 
     async def code() -> str:
@@ -288,16 +255,14 @@ def test_outside_a_workflow_the_closure_is_simply_called() -> None:
     assert asyncio.run(code()) == "ABCD"
 
 
-def test_outside_a_workflow_sync_code_calls_closures_of_either_colour() -> None:
+def test_outside_a_workflow_sync_code_calls_closures_of_either_colour():
     model = Model()
     assert pgflow.sync.call("model", model.ask_sync, "a").text == "A"
     assert pgflow.sync.call("model", model.ask, "b").text == "B"
     assert pgflow.sync.call("model", lambda: model.ask("c")).text == "C"
 
 
-async def test_in_the_body_of_a_step_the_closure_is_part_of_that_step(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_in_the_body_of_a_step_the_closure_is_part_of_that_step(aflow, conn):
     @step
     async def outer() -> str:
         async def inner() -> str:
@@ -305,17 +270,12 @@ async def test_in_the_body_of_a_step_the_closure_is_part_of_that_step(
 
         return await pgflow.call("inner", inner)
 
-    @workflow
-    async def agent() -> str:
-        return await outer()
-
-    aflow.include(agent)
-    run = await aflow.start(agent)
+    run = await launch(aflow, calling(outer))
     assert await run.result(SOON) == "outer"
     assert steps(conn, run.key) == [("outer", "completed", 1)]
 
 
-async def test_the_wrong_colour_is_told_its_twin(aflow: AsyncHarness) -> None:
+async def test_the_wrong_colour_is_told_its_twin(aflow):
     @workflow
     def agent() -> str:
         try:
@@ -332,31 +292,26 @@ async def test_the_wrong_colour_is_told_its_twin(aflow: AsyncHarness) -> None:
             return str(error)
         return ""
 
-    aflow.include(agent, async_agent)
-    assert "pgflow.sync.call()" in await (await aflow.start(agent)).result(SOON)
+    assert "pgflow.sync.call()" in await result_of(aflow, agent, beside=[async_agent])
     assert "await pgflow.call()" in await (await aflow.start(async_agent)).result(SOON)
 
 
 @pytest.mark.parametrize(("name", "says"), [("", "name"), (7, "name"), ("x", "can be called")])
-def test_what_cannot_be_a_step_is_refused_at_the_call(name: Any, says: str) -> None:
+def test_what_cannot_be_a_step_is_refused_at_the_call(name, says):
     with pytest.raises(InvalidArgument, match=says):
         pgflow.call(name, "not a function" if name == "x" else len, [])
 
 
-async def test_what_the_result_cannot_be_stored_as_fails_the_step(aflow: AsyncHarness) -> None:
+async def test_what_the_result_cannot_be_stored_as_fails_the_step(aflow):
     @workflow
     async def agent() -> None:
         await pgflow.call("lock", threading.Lock, retries=1)
 
-    aflow.include(agent)
     with pytest.raises(RunFailed, match="the result of step lock cannot be stored as JSON"):
-        await (await aflow.start(agent)).result(SOON)
+        await result_of(aflow, agent)
 
 
-# ---------------------------------------------------------------- where am I
-
-
-async def test_in_workflow_tells_workflow_code_from_everything_else(aflow: AsyncHarness) -> None:
+async def test_in_workflow_tells_workflow_code_from_everything_else(aflow):
     seen: dict[str, bool] = {}
 
     @step
@@ -376,25 +331,19 @@ async def test_in_workflow_tells_workflow_code_from_everything_else(aflow: Async
     def asks_sync() -> bool:
         return pgflow.in_workflow()
 
-    aflow.include(asks, asks_sync)
-    assert await (await aflow.start(asks)).result(SOON) == [True, True]
+    assert await result_of(aflow, asks, beside=[asks_sync]) == [True, True]
     assert await (await aflow.start(asks_sync)).result(SOON) is True
     assert seen == {"step": False, "thread of a step": False}
     assert not pgflow.in_workflow()
 
 
-def test_in_workflow_is_false_where_there_is_an_app_and_no_run(dsn: str) -> None:
+def test_in_workflow_is_false_where_there_is_an_app_and_no_run(dsn):
     with App(dsn):
         assert not pgflow.in_workflow()
 
 
-# ------------------------------------------------------- helpers that a framework hands to a thread
-
-
 @pytest.mark.full
-async def test_inside_inline_what_is_handed_to_a_thread_is_code_of_the_workflow(
-    aflow: AsyncHarness,
-) -> None:
+async def test_inside_inline_what_is_handed_to_a_thread_is_code_of_the_workflow(aflow):
     seen: list[bool] = []
 
     def helper(n: int) -> int:
@@ -422,9 +371,7 @@ async def test_inside_inline_what_is_handed_to_a_thread_is_code_of_the_workflow(
         await go.wait()
         return said
 
-    aflow.include(agent)
-    run = await aflow.start(agent)
-    await aflow.until_idle()
+    run = await settle(aflow, agent)
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()
@@ -433,7 +380,7 @@ async def test_inside_inline_what_is_handed_to_a_thread_is_code_of_the_workflow(
     assert all(seen)
 
 
-def test_outside_of_workflows_inline_changes_nothing() -> None:
+def test_outside_of_workflows_inline_changes_nothing():
     async def main() -> bool:
         with pgflow.inline():
             return await asyncio.to_thread(threading.get_ident) != threading.get_ident()
@@ -441,7 +388,7 @@ def test_outside_of_workflows_inline_changes_nothing() -> None:
     assert asyncio.run(main())
 
 
-async def test_bodies_of_steps_have_threads_inside_inline_too(aflow: AsyncHarness) -> None:
+async def test_bodies_of_steps_have_threads_inside_inline_too(aflow):
     @step
     async def body() -> bool:
         return await asyncio.to_thread(threading.get_ident) != threading.get_ident()
@@ -451,11 +398,10 @@ async def test_bodies_of_steps_have_threads_inside_inline_too(aflow: AsyncHarnes
         with pgflow.inline():
             return await body()
 
-    aflow.include(agent)
-    assert await (await aflow.start(agent)).result(SOON) is True
+    assert await result_of(aflow, agent) is True
 
 
-async def test_a_coroutine_that_comes_after_the_time_out_is_closed(aflow: AsyncHarness) -> None:
+async def test_a_coroutine_that_comes_after_the_time_out_is_closed(aflow):
     given_up, made = threading.Event(), []
 
     async def body() -> int:
@@ -473,8 +419,7 @@ async def test_a_coroutine_that_comes_after_the_time_out_is_closed(aflow: AsyncH
         except TimeoutError:
             return "late"
 
-    aflow.include(agent)
-    assert await (await aflow.start(agent)).result(SOON) == "late"
+    assert await result_of(aflow, agent) == "late"
     given_up.set()
     await eventually(
         lambda: made and inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED, "it is closed"

@@ -90,9 +90,7 @@ class Recorder(Interceptor):
 
 @pytest.mark.full
 @pytest.mark.parametrize("made", [work, work_sync])
-def test_they_are_entered_around_every_activation_and_every_try_of_a_body(
-    dsn: str, conn: psycopg.Connection, made: Any
-) -> None:
+def test_they_are_entered_around_every_activation_and_every_try_of_a_body(dsn, conn, made):
     log: list[str] = []
     with (
         App(dsn, include=[made], interceptors=[Recorder("a", log)]) as app,
@@ -105,21 +103,14 @@ def test_they_are_entered_around_every_activation_and_every_try_of_a_body(
         assert run.result(SOON) == 7
     assert run_row(conn, "k", "labels") == ({"own": "label", "a": made.name},)
     assert first == [
-        f"a: start {made.name}",
-        f"a: enter {made.name} of a",
-        "a: enter shaky 1",
-        "a: OSError leaves shaky 1",
-        "a: enter shaky 2",
-        "a: leave shaky 2",
-        "a: enter steady 1",
-        "a: leave steady 1",
-        "a: enter write 1",
-        "a: leave write 1",
-    ]
+        f"a: start {made.name}", f"a: enter {made.name} of a", "a: enter shaky 1",
+        "a: OSError leaves shaky 1", "a: enter shaky 2", "a: leave shaky 2", "a: enter steady 1",
+        "a: leave steady 1", "a: enter write 1", "a: leave write 1",
+    ]  # fmt: skip
     assert log[-2:] == [f"a: enter {made.name} of a", f"a: leave {made.name} of a"]
 
 
-def test_the_first_is_the_outermost(dsn: str) -> None:
+def test_the_first_is_the_outermost(dsn):
     log: list[str] = []
 
     @workflow
@@ -131,28 +122,20 @@ def test_the_first_is_the_outermost(dsn: str) -> None:
     ) as app:
         app.run(one_step)
     assert [line for line in log if "steady" in line] == [
-        "out: enter steady 1",
-        "in: enter steady 1",
-        "in: leave steady 1",
-        "out: leave steady 1",
-    ]
-    assert [line for line in log if "start" in line] == [
-        f"out: start {one_step.name}",
-        f"in: start {one_step.name}",
-    ]
+        "out: enter steady 1", "in: enter steady 1", "in: leave steady 1", "out: leave steady 1",
+    ]  # fmt: skip
+    found = [line for line in log if "start" in line]
+    assert found == [f"out: start {one_step.name}", f"in: start {one_step.name}"]
 
 
-def test_starts_in_joined_transactions_and_in_batches_pass_through_them_too(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_starts_in_joined_transactions_and_in_batches_pass_through_them_too(dsn, conn):
     log: list[str] = []
     with App(dsn, include=[work], interceptors=[Recorder("a", log)]) as app:
         with psycopg.connect(dsn) as caller:
             app.using(caller).start(work.options(key="joined"))
         app.start_many(work, [(), ()])
-    assert conn.execute("select labels, count(*) from pgflow.runs group by 1").fetchall() == [
-        ({"a": "work"}, 3)
-    ]
+    found = conn.execute("select labels, count(*) from pgflow.runs group by 1").fetchall()
+    assert found == [({"a": "work"}, 3)]
 
 
 class Guard(Interceptor):
@@ -170,9 +153,7 @@ class Guard(Interceptor):
         yield
 
 
-def test_one_that_raises_refuses_the_start_or_fails_the_step(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_one_that_raises_refuses_the_start_or_fails_the_step(dsn, conn):
     @workflow
     async def one_step() -> int:
         return await steady.options(retries=1).aio()
@@ -228,9 +209,7 @@ def ancestor_sync() -> int:
 
 
 @pytest.mark.parametrize("made", [ancestor, ancestor_sync])
-def test_they_may_change_how_children_start_and_see_how_an_activation_ends(
-    dsn: str, conn: psycopg.Connection, made: Any
-) -> None:
+def test_they_may_change_how_children_start_and_see_how_an_activation_ends(dsn, conn, made):
     kin = Kin()
     with (
         App(dsn, include=[made, offspring], interceptors=[kin]) as app,
@@ -243,16 +222,15 @@ def test_they_may_change_how_children_start_and_see_how_an_activation_ends(
         noted = list(kin.noted)
         replay_all(app)
     sql = "select labels, metadata from pgflow.run where parent_run_id is not null"
-    assert conn.execute(sql).fetchall() == [
-        ({"own": "label", "parent": "k"}, {"of": "k", "for": "offspring"})
-    ]
+    found = conn.execute(sql).fetchall()
+    assert found == [({"own": "label", "parent": "k"}, {"of": "k", "for": "offspring"})]
     assert ("completed", False) in noted
     assert [replayed for _, replayed in kin.noted[len(noted) :]] == [True, True], (
         "a replay that only checks does nothing new"
     )
 
 
-def test_a_step_knows_its_call_its_effect_and_its_key(dsn: str) -> None:
+def test_a_step_knows_its_call_its_effect_and_its_key(dsn):
     @step
     async def asks() -> list[Any]:
         info = pgflow.run_info()
@@ -277,7 +255,7 @@ def test_a_step_knows_its_call_its_effect_and_its_key(dsn: str) -> None:
     assert key == same_key == f"{root}/asks/1"
 
 
-def test_one_that_does_nothing_changes_nothing(dsn: str) -> None:
+def test_one_that_does_nothing_changes_nothing(dsn):
     @workflow
     async def one_step() -> int:
         return await steady.aio()

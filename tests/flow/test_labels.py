@@ -4,18 +4,15 @@ were.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, events
+from records import SOON, events, launch, result_of, settle
 
 import pgflow
 from pgflow import InvalidArgument, Signal, step, transaction, workflow
 from pgflow.errors import NotInRunError
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
 
 go = Signal("go", int)
 
@@ -55,12 +52,8 @@ def found(conn: psycopg.Connection[Any], **wanted: str) -> list[str]:
 
 
 @pytest.mark.full
-def test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_then(
-    flow: Harness, conn: psycopg.Connection[Any]
-):
-    flow.include(order)
-    run = flow.start(order.options(key="o", labels={"shop": "1", "stage": "asked"}))
-    flow.until_idle()
+def test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_then(flow, conn):
+    run = settle(flow, order.options(key="o", labels={"shop": "1", "stage": "asked"}))
     assert labels(conn, "o") == {"shop": "1", "stage": "new", "hold": "yes"}
     assert (found(conn, stage="new"), found(conn, stage="asked")) == (["o"], [])
     run.send(go, 1)
@@ -68,19 +61,14 @@ def test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_
     assert labels(conn, "o") == {"shop": "1", "stage": "paid"}
     run.send(go, 2)
     first = {"shop": "1", "stage": "asked"}
-    assert run.result(SOON) == [
-        first,
-        {**first, "stage": "new", "hold": "yes"},
-        {"shop": "1", "stage": "paid"},
-    ]
+    got = run.result(SOON)
+    assert got == [first, {**first, "stage": "new", "hold": "yes"}, {"shop": "1", "stage": "paid"}]
     assert found(conn, stage="paid", shop="1") == ["o"]
     assert [kind for kind, _ in events(conn, "o")].count("labels_set") == 2
 
 
 @pytest.mark.full
-def test_a_run_without_labels_may_set_and_take_away_its_first(
-    flow: Harness, conn: psycopg.Connection[Any]
-):
+def test_a_run_without_labels_may_set_and_take_away_its_first(flow, conn):
     @workflow
     async def shy() -> dict[str, str]:
         before = pgflow.run_info().labels
@@ -90,18 +78,14 @@ def test_a_run_without_labels_may_set_and_take_away_its_first(
         await go.wait()
         return before
 
-    flow.include(shy)
-    run = flow.start(shy.options(key="s"))
-    flow.until_idle()
+    run = settle(flow, shy.options(key="s"))
     assert labels(conn, "s") == {}
     run.send(go, 1)
     assert run.result(SOON) == {}
 
 
 @pytest.mark.full
-def test_the_next_generation_begins_with_the_labels_of_the_one_before(
-    flow: Harness, conn: psycopg.Connection[Any]
-):
+def test_the_next_generation_begins_with_the_labels_of_the_one_before(flow, conn):
     @workflow
     async def rounds(n: int = 0) -> dict[str, str]:
         if n == 2:
@@ -109,15 +93,15 @@ def test_the_next_generation_begins_with_the_labels_of_the_one_before(
         pgflow.set_labels(**{f"round {n}": "done"})
         pgflow.continue_as_new(n + 1)
 
-    flow.include(rounds)
-    run = flow.start(rounds.options(key="r", labels={"shop": "1"}))
-    assert run.result(SOON) == {"shop": "1", "round 0": "done", "round 1": "done"}
+    assert result_of(flow, rounds.options(key="r", labels={"shop": "1"})) == {
+        "shop": "1",
+        "round 0": "done",
+        "round 1": "done",
+    }
 
 
 @pytest.mark.full
-def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(
-    flow: Harness, conn: psycopg.Connection[Any]
-):
+def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(flow, conn):
     @workflow
     async def stages() -> dict[str, str]:
         for n in range(4):
@@ -126,9 +110,7 @@ def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(
         await go.wait()
         return pgflow.run_info().labels
 
-    flow.include(stages)
-    run = flow.start(stages.options(key="k", labels={"shop": "1"}))
-    flow.until_idle()
+    run = settle(flow, stages.options(key="k", labels={"shop": "1"}))
     assert labels(conn, "k") == {"shop": "1", "stage": "3"} | {f"was {n}": "yes" for n in range(4)}
     ends = [
         seq
@@ -152,16 +134,12 @@ def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(
     run.send(go, 1)
     assert run.result(SOON) == {"shop": "1", "stage": "3"} | {f"was {n}": "yes" for n in range(4)}
     flow.app.send("forked", go, 1)
-    assert flow.app.get("forked", stages).result(SOON) == {"test": "1", "stage": "3"} | {
-        f"was {n}": "yes" for n in range(4)
-    }
+    found = flow.app.get("forked", stages).result(SOON)
+    assert found == {"test": "1", "stage": "3"} | {f"was {n}": "yes" for n in range(4)}
 
 
-def test_an_export_tells_the_labels_of_the_start_and_an_import_has_those_of_the_end(
-    flow: Harness, conn: psycopg.Connection[Any]
-):
-    flow.include(order)
-    run = flow.start(order.options(key="o", labels={"shop": "1"}))
+def test_an_export_tells_the_labels_of_the_start_and_an_import_has_those_of_the_end(flow, conn):
+    run = launch(flow, order.options(key="o", labels={"shop": "1"}))
     run.send(go, 1)
     run.send(go, 2)
     run.result(SOON)
@@ -179,9 +157,7 @@ def test_an_export_tells_the_labels_of_the_start_and_an_import_has_those_of_the_
 
 
 @pytest.mark.full
-def test_labels_that_are_set_before_a_transaction_are_durable_with_it(
-    flow: Harness, conn: psycopg.Connection[Any]
-):
+def test_labels_that_are_set_before_a_transaction_are_durable_with_it(flow, conn):
     @transaction
     async def look(conn: psycopg.AsyncConnection[Any], n: int) -> int:
         await conn.execute("select 1")
@@ -195,9 +171,7 @@ def test_labels_that_are_set_before_a_transaction_are_durable_with_it(
             seen.append(await look(n))
         return seen
 
-    flow.include(staged)
-    run = flow.start(staged.options(key="staged"))
-    assert run.result(SOON) == [0, 1, 2]
+    assert result_of(flow, staged.options(key="staged")) == [0, 1, 2]
     assert conn.execute("select labels->>'stage' from pgflow.runs").fetchone() == ("2",)
 
 
@@ -209,9 +183,7 @@ def test_labels_that_are_set_before_a_transaction_are_durable_with_it(
     ],
     ids=["a number", "too long"],
 )
-def test_what_no_label_can_be_is_refused_where_it_is_set(
-    flow: Harness, given: dict[str, Any], said: str
-):
+def test_what_no_label_can_be_is_refused_where_it_is_set(flow, given, said):
     @workflow
     async def wrong() -> str:
         try:
@@ -220,8 +192,7 @@ def test_what_no_label_can_be_is_refused_where_it_is_set(
             return str(error)
         return ""
 
-    flow.include(wrong)
-    assert said in flow.start(wrong).result(SOON)
+    assert said in result_of(flow, wrong)
 
 
 def test_labels_are_set_by_the_code_of_a_run_alone():

@@ -10,21 +10,18 @@ import logging
 import signal
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from processes import worker
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from records import SOON, wait_until
+from records import SOON, recover, result_of, settle, wait_until
 
 import pgflow
 from pgflow import App, Retries, RunFailed, RunStuck, Signal, logger, logs, step, workflow
 from pgflow.logs import FIELDS, JsonFormatter, TextFormatter
 from pgflow.texts import without_secrets
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 
@@ -74,31 +71,23 @@ def talks_sync() -> int:
 
 @pytest.mark.full
 @pytest.mark.parametrize("made", [talks, talks_sync])
-async def test_what_was_logged_is_not_logged_again_by_a_replay(
-    aflow: AsyncHarness, caplog: pytest.LogCaptureFixture, made: Any
-) -> None:
-    aflow.include(made)
-    run = await aflow.start(made)
-    await aflow.until_idle()
+async def test_what_was_logged_is_not_logged_again_by_a_replay(aflow, caplog, made):
+    run = await settle(aflow, made)
     before = said(caplog)
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == 2
     assert before == ["begins", "in step 1, try 1", "goes on"]
     assert said(caplog)[3:] == ["hears", "in sync step 2"]
 
 
-async def test_records_say_which_run_workflow_step_and_attempt_they_are_of(
-    aflow: AsyncHarness, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_records_say_which_run_workflow_step_and_attempt_they_are_of(aflow, caplog):
     @workflow
     async def retries() -> None:
         logger.info("begins", extra={"own": 7})
         await work(2)
 
-    aflow.include(retries)
-    await (await aflow.start(retries.options(key="k"))).result(SOON)
+    await result_of(aflow, retries.options(key="k"))
     records = [record for record in caplog.records if record.name == "pgflow.run"]
     fields = [tuple(getattr(record, name, None) for name in FIELDS) for record in records]
     name = retries.name
@@ -110,9 +99,7 @@ async def test_records_say_which_run_workflow_step_and_attempt_they_are_of(
     assert records[0].own == 7  # type: ignore[attr-defined]
 
 
-async def test_what_the_unwinding_of_a_parked_run_would_log_is_not_logged(
-    aflow: AsyncHarness, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_the_unwinding_of_a_parked_run_would_log_is_not_logged(aflow, caplog):
     @workflow
     async def tidy() -> None:
         try:
@@ -120,24 +107,20 @@ async def test_what_the_unwinding_of_a_parked_run_would_log_is_not_logged(
         finally:
             logger.info("cleans up")
 
-    aflow.include(tidy)
-    run = await aflow.start(tidy)
-    await aflow.until_idle()
+    run = await settle(aflow, tidy)
     assert said(caplog) == []
     await run.send(go, 1)
     await run.result(SOON)
     assert said(caplog) == ["cleans up"]
 
 
-def test_outside_a_run_it_is_an_ordinary_logger(caplog: pytest.LogCaptureFixture) -> None:
+def test_outside_a_run_it_is_an_ordinary_logger(caplog):
     logger.info("hello %s", "world")
     assert said(caplog) == ["hello world"]
     assert not hasattr(caplog.records[-1], "run")
 
 
-async def test_levels_are_those_of_the_logger_behind_it(
-    aflow: AsyncHarness, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_levels_are_those_of_the_logger_behind_it(aflow, caplog):
     @workflow
     async def quiet() -> None:
         logger.debug("too fine")
@@ -145,12 +128,11 @@ async def test_levels_are_those_of_the_logger_behind_it(
         await asyncio.sleep(0)
 
     caplog.set_level(logging.ERROR, logger="pgflow.run")
-    aflow.include(quiet)
-    await (await aflow.start(quiet)).result(SOON)
+    await result_of(aflow, quiet)
     assert said(caplog) == ["heard"]
 
 
-def test_a_record_can_carry_an_exception(flow: Harness, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_can_carry_an_exception(flow, caplog):
     @workflow
     def fails_softly() -> None:
         try:
@@ -158,13 +140,9 @@ def test_a_record_can_carry_an_exception(flow: Harness, caplog: pytest.LogCaptur
         except ZeroDivisionError:
             logger.exception("divided")
 
-    flow.include(fails_softly)
-    flow.start(fails_softly).result(SOON)
+    result_of(flow, fails_softly)
     (record,) = [record for record in caplog.records if record.name == "pgflow.run"]
     assert record.exc_info is not None
-
-
-# ---------------------------------------------------------------- what the worker logs
 
 
 @step(retries=Retries(max_attempts=2, first_delay=timedelta(milliseconds=1)))
@@ -191,9 +169,7 @@ class Cipher:
 
 
 @pytest.mark.parametrize("codec", [None, Cipher()], ids=["clear", "sealed"])
-def test_the_worker_says_of_which_run_and_step_it_speaks(
-    dsn: str, caplog: pytest.LogCaptureFixture, codec: Cipher | None
-) -> None:
+def test_the_worker_says_of_which_run_and_step_it_speaks(dsn, caplog, codec):
     caplog.set_level(logging.INFO, logger="pgflow")
     with App(dsn, include=[doomed], codec=codec) as app, app.worker(), pytest.raises(RunFailed):
         app.start(doomed.options(key="k"), "hunter2").result(SOON)
@@ -229,7 +205,7 @@ async def forgotten() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def test_a_run_that_needs_a_person_is_a_warning(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_that_needs_a_person_is_a_warning(dsn, caplog):
     with App(dsn, include=[forgotten]) as app, app.worker(), pytest.raises(RunStuck):
         app.start(forgotten.options(key="k")).result(SOON)
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -243,7 +219,7 @@ def record_of(message: str, *args: Any, **extra: Any) -> logging.LogRecord:
     )
 
 
-def test_an_object_a_line_has_the_fields_of_the_record() -> None:
+def test_an_object_a_line_has_the_fields_of_the_record():
     text = JsonFormatter().format(
         record_of(
             "said %s\nmore",
@@ -259,25 +235,19 @@ def test_an_object_a_line_has_the_fields_of_the_record() -> None:
     line = json.loads(text)
     assert line.pop("time").endswith("Z")
     assert line == {
-        "level": "info",
-        "logger": "pgflow.run",
-        "message": "said é\nmore",
-        "run": "k",
-        "run_id": 1,
-        "step": "s",
-        "own": {"a": [1, "0:00:00"]},
-        "other": "1 day, 0:00:00",
-    }
+        "level": "info", "logger": "pgflow.run", "message": "said é\nmore", "run": "k", "run_id": 1,
+        "step": "s", "own": {"a": [1, "0:00:00"]}, "other": "1 day, 0:00:00",
+    }  # fmt: skip
 
 
-def test_a_line_for_people_ends_with_what_it_is_about() -> None:
+def test_a_line_for_people_ends_with_what_it_is_about():
     assert TextFormatter().format(record_of("hello")).endswith(" INFO pgflow.run: hello")
     record = record_of("hello", run="a\nb] x", step="s", call=2, attempt=1, workflow="w")
     assert TextFormatter().format(record).endswith('hello [run="a\\nb] x" step=s call=2 attempt=1]')
 
 
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
-def test_no_password_of_a_connection_string_is_written(formatter: logging.Formatter) -> None:
+def test_no_password_of_a_connection_string_is_written(formatter):
     record = record_of(
         "no %s",
         "postgresql://app:hunter2@db/x?password=hunter2, or host=db password='hunter2 x'",
@@ -293,9 +263,7 @@ def test_no_password_of_a_connection_string_is_written(formatter: logging.Format
     assert "ConnectionError" in text
 
 
-def test_what_an_error_says_is_one_line_without_what_the_server_quotes(
-    db: psycopg.Connection,
-) -> None:
+def test_what_an_error_says_is_one_line_without_what_the_server_quotes(db):
     with pytest.raises(psycopg.errors.InvalidTextRepresentation) as refused:
         db.execute("select %s::json", ('{"password": hunter2}',))
     assert "hunter2" in str(refused.value)
@@ -306,9 +274,7 @@ def test_what_an_error_says_is_one_line_without_what_the_server_quotes(
 
 
 @pytest.mark.full
-def test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker(dsn, conn):
     secret = "hunter2-canary"
     if not conninfo_to_dict(dsn).get("password"):
         dsn = make_conninfo(dsn, password=secret)
@@ -327,9 +293,8 @@ def test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker(
         code, log = started.finish()
     lines = [json.loads(line) for line in log.splitlines()]
     assert code == 0
-    assert {"run k failed with ValueError", "run told completed"} <= {
-        line["message"] for line in lines
-    }
+    found = {line["message"] for line in lines}
+    assert {"run k failed with ValueError", "run told completed"} <= found
     assert [line["step"] for line in lines if line["logger"] == "pgflow.run"] == ["tell"]
     assert secret not in log
 
@@ -345,15 +310,10 @@ async def told(secret: str) -> str:
     return await tell(secret)
 
 
-# ---------------------------------------------------------------- what a record quotes
-
-
 HOSTILE = "order\x1b[2J\n2026-01-01 00:00:00,000 INFO pgflow: run paid \u202eevil\x9b1m"
 
 
-def test_a_key_with_a_newline_makes_no_second_line_whatever_the_formatter(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_key_with_a_newline_makes_no_second_line_whatever_the_formatter(caplog):
     with caplog.at_level(logging.INFO, logger="pgflow"):
         logging.getLogger("pgflow").info(
             "run %s of %d is over: %s", HOSTILE, 3, ValueError(HOSTILE)
@@ -364,7 +324,7 @@ def test_a_key_with_a_newline_makes_no_second_line_whatever_the_formatter(
     assert " of 3 is over" in message
 
 
-def test_further_lines_of_a_message_are_indented_and_nothing_in_them_is_obeyed() -> None:
+def test_further_lines_of_a_message_are_indented_and_nothing_in_them_is_obeyed():
     record = logging.makeLogRecord(
         {
             "msg": "first\n2026-01-01 INFO pgflow: forged\x1b[2J",

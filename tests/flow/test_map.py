@@ -7,9 +7,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
-from records import HOUR, SOON, eventually, steps
+from records import HOUR, SOON, eventually, launch, recover, result_of, settle, steps
 from servers import HANG_SECONDS
 
 import pgflow
@@ -17,7 +16,7 @@ from pgflow import InvalidArgument, RunFailed, Signal, step, workflow
 from pgflow.errors import TooManyFailures
 
 if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+    from pgflow.testing import Harness
 
 go = Signal("go", int)
 
@@ -72,41 +71,39 @@ def mapped(flow: Harness, colour: str, items: list[int], **options: int) -> Any:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_results_come_in_the_order_of_the_items(flow: Harness, colour: str) -> None:
+def test_results_come_in_the_order_of_the_items(flow, colour):
     assert mapped(flow, colour, list(range(0, 100, 2))) == Outcome(list(range(50)), [])
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_no_items_are_no_results(flow: Harness, colour: str) -> None:
+def test_no_items_are_no_results(flow, colour):
     assert mapped(flow, colour, []) == Outcome([], [])
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_failures_that_are_tolerated_come_back_with_their_items(flow: Harness, colour: str) -> None:
+def test_failures_that_are_tolerated_come_back_with_their_items(flow, colour):
     done = mapped(flow, colour, [4, 1, 6, 3], tolerated_failures=2)
     assert done == Outcome([2, 3], [(1, "OddError(1)"), (3, "OddError(3)")])
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_without_tolerance_the_error_of_the_item_itself_is_raised(
-    flow: Harness, colour: str
-) -> None:
+def test_without_tolerance_the_error_of_the_item_itself_is_raised(flow, colour):
     assert mapped(flow, colour, [4, 7, 6]) == "OddError: 7"
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_more_failures_than_tolerated_are_too_many(flow: Harness, colour: str) -> None:
+def test_more_failures_than_tolerated_are_too_many(flow, colour):
     said = mapped(flow, colour, [1, 3, 5, 6], tolerated_failures=2)
     assert said == "TooManyFailures: 3 of 4 items failed; 2 are tolerated"
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_fewer_successes_than_needed_are_too_many_failures(flow: Harness, colour: str) -> None:
+def test_fewer_successes_than_needed_are_too_many_failures(flow, colour):
     said = mapped(flow, colour, [1, 3, 6], tolerated_failures=3, min_successful=2)
     assert said == "TooManyFailures: 1 of 3 items succeeded, but min_successful=2"
 
 
-async def test_enough_successes_end_the_rest(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_enough_successes_end_the_rest(aflow, conn):
     started, stopped = [], []
     all_started = asyncio.Event()
 
@@ -128,17 +125,15 @@ async def test_enough_successes_end_the_rest(aflow: AsyncHarness, conn: psycopg.
     async def first_two() -> list[int]:
         return (await pgflow.map(race, range(5), min_successful=2)).values
 
-    aflow.include(first_two)
-    run = await aflow.start(first_two)
+    run = await launch(aflow, first_two)
     assert await run.result(SOON) == [1, 3]
     await eventually(lambda: sorted(stopped) == [0, 2, 4], "the others are cancelled")
-    assert [status for _, status, _ in steps(conn, run.key)] == ["abandoned", "completed"] * 2 + [
-        "abandoned"
-    ]
+    found = [status for _, status, _ in steps(conn, run.key)]
+    assert found == ["abandoned", "completed"] * 2 + ["abandoned"]
 
 
 @pytest.mark.full
-async def test_many_items_take_no_more_tasks_than_may_go_on_at_once(aflow: AsyncHarness) -> None:
+async def test_many_items_take_no_more_tasks_than_may_go_on_at_once(aflow):
     @workflow
     async def tasks_of_a_map() -> int:
         before = len(asyncio.all_tasks())
@@ -148,12 +143,11 @@ async def test_many_items_take_no_more_tasks_than_may_go_on_at_once(aflow: Async
         assert (await mapping).values == list(range(1000))
         return most
 
-    aflow.include(tasks_of_a_map)
-    assert await (await aflow.start(tasks_of_a_map)).result(SOON) == 3
+    assert await result_of(aflow, tasks_of_a_map) == 3
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_as_many_as_max_parallel_go_on_at_once_and_no_more(flow: Harness, colour: str) -> None:
+def test_as_many_as_max_parallel_go_on_at_once_and_no_more(flow, colour):
     together = threading.Barrier(3)
     at_work, most = [], []
 
@@ -175,17 +169,14 @@ def test_as_many_as_max_parallel_go_on_at_once_and_no_more(flow: Harness, colour
         return pgflow.sync.map(work, range(9), max_parallel=3).values
 
     flow.include(in_threes, in_threes_sync)
-    assert flow.start(in_threes if colour == "async" else in_threes_sync).result(SOON) == list(
-        range(9)
-    )
+    found = flow.start(in_threes if colour == "async" else in_threes_sync).result(SOON)
+    assert found == list(range(9))
     assert most == [3] * 9
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_workflow_is_run_as_a_child_for_every_item(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+def test_a_workflow_is_run_as_a_child_for_every_item(flow, conn, colour):
     @workflow
     async def children() -> Outcome:
         return outcome(
@@ -204,16 +195,11 @@ def test_a_workflow_is_run_as_a_child_for_every_item(
     assert conn.execute(
         "select status, count(*) from pgflow.runs where parent_run_id is not null "
         "group by 1 order by 1"
-    ).fetchall() == [
-        ("completed", 2),
-        ("failed", 1),
-    ]
+    ).fetchall() == [("completed", 2), ("failed", 1)]
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_items_that_are_done_are_not_done_again_after_a_crash(
-    aflow: AsyncHarness, colour: str
-) -> None:
+async def test_items_that_are_done_are_not_done_again_after_a_crash(aflow, colour):
     bodies = []
     hanging = asyncio.Event()
 
@@ -236,13 +222,12 @@ async def test_items_that_are_done_are_not_done_again_after_a_crash(
     aflow.include(all_items, all_items_sync)
     run = await aflow.start(all_items if colour == "async" else all_items_sync)
     await hanging.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.result(SOON) == [0, 1, 2, 3, 4]
     assert bodies == [0, 1, 2, 3, 3, 4]
 
 
-async def test_cancelling_the_run_cancels_every_item(aflow: AsyncHarness) -> None:
+async def test_cancelling_the_run_cancels_every_item(aflow):
     started, stopped = [], []
 
     @step
@@ -257,8 +242,7 @@ async def test_cancelling_the_run_cancels_every_item(aflow: AsyncHarness) -> Non
     async def all_items() -> None:
         await pgflow.map(endless, range(4))
 
-    aflow.include(all_items)
-    run = await aflow.start(all_items)
+    run = await launch(aflow, all_items)
     await eventually(lambda: len(started) == 4, "all bodies run")
     await run.cancel()
     with pytest.raises(pgflow.RunCancelled):
@@ -267,9 +251,7 @@ async def test_cancelling_the_run_cancels_every_item(aflow: AsyncHarness) -> Non
 
 
 @pytest.mark.full
-async def test_as_completed_yields_what_is_done_first_in_the_same_order_on_replay(
-    aflow: AsyncHarness,
-) -> None:
+async def test_as_completed_yields_what_is_done_first_in_the_same_order_on_replay(aflow):
     orders = []
 
     @workflow
@@ -286,18 +268,15 @@ async def test_as_completed_yields_what_is_done_first_in_the_same_order_on_repla
         await go.wait()
         return order
 
-    aflow.include(by_time)
-    run = await aflow.start(by_time)
-    await aflow.until_idle()
+    run = await settle(aflow, by_time)
     await aflow.skip(5 * HOUR)
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == [1, 2, 3]
     assert orders[-1] == [1, 2, 3]
 
 
-def test_asyncio_as_completed_over_coroutines_is_refused_by_name(flow: Harness) -> None:
+def test_asyncio_as_completed_over_coroutines_is_refused_by_name(flow):
     @workflow
     async def unordered() -> str:
         coroutines = [half(2), half(4)]
@@ -311,24 +290,18 @@ def test_asyncio_as_completed_over_coroutines_is_refused_by_name(flow: Harness) 
                 coroutine.close()
         return ""
 
-    flow.include(unordered)
-    assert "pgflow.as_completed()" in flow.start(unordered).result(SOON)
+    assert "pgflow.as_completed()" in result_of(flow, unordered)
 
 
 @pytest.mark.parametrize(
     "limits", [{"max_parallel": 0}, {"min_successful": -1}, {"tolerated_failures": -1}]
 )
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_map_that_may_do_nothing_at_once_is_refused(
-    flow: Harness, colour: str, limits: dict[str, int]
-) -> None:
+def test_a_map_that_may_do_nothing_at_once_is_refused(flow, colour, limits):
     flow.include(halves, halves_sync)
     with pytest.raises(RunFailed) as failed:
         flow.start(halves if colour == "async" else halves_sync, [2], limits).result(SOON)
     assert isinstance(failed.value.__cause__, InvalidArgument)
-
-
-# ---------------------------------------------------------------- branches
 
 
 @step(retries=1)
@@ -353,9 +326,8 @@ def by_percent_sync(bad: int, percent: float, failures: int) -> list[int]:
 
 
 @pytest.mark.parametrize("made", [by_percent, by_percent_sync])
-async def test_a_map_bears_failures_by_percentage(aflow: AsyncHarness, made: Any) -> None:
-    aflow.include(made)
-    assert await (await aflow.start(made, 3, 30, 0)).result(SOON) == [7, 3]
+async def test_a_map_bears_failures_by_percentage(aflow, made):
+    assert await result_of(aflow, made, 3, 30, 0) == [7, 3]
     assert await (await aflow.start(made, 2, 29.9, 0)).result(SOON) == [8, 2]
     for too_many in ((3, 29.9, 0), (3, 30, 2), (1, 0, 0)):
         with pytest.raises(RunFailed):
@@ -379,7 +351,7 @@ async def race_them(values: list[str]) -> str:
     return await pgflow.first_success([answers(value) for value in values])
 
 
-async def test_different_branches_are_awaited_under_one_rule(aflow: AsyncHarness) -> None:
+async def test_different_branches_are_awaited_under_one_rule(aflow):
     aflow.include(branches)
     some = {"a": "1", "b": "bad", "c": "3"}
     assert await (await aflow.start(branches, some, None, 1)).result(SOON) == {"a": "1", "c": "3"}
@@ -393,9 +365,8 @@ async def test_different_branches_are_awaited_under_one_rule(aflow: AsyncHarness
     assert "2 of 3 items succeeded" in str(failure.value.__cause__)
 
 
-async def test_the_first_success_is_the_result(aflow: AsyncHarness) -> None:
-    aflow.include(race_them)
-    assert await (await aflow.start(race_them, ["bad", "2"])).result(SOON) == "2"
+async def test_the_first_success_is_the_result(aflow):
+    assert await result_of(aflow, race_them, ["bad", "2"]) == "2"
     with pytest.raises(RunFailed) as failure:
         await (await aflow.start(race_them, ["bad", "bad"])).result(SOON)
     assert "0 of 2 items succeeded" in str(failure.value.__cause__)
@@ -414,10 +385,9 @@ def named_sync(items: list[int], as_child: bool) -> list[int]:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_items_have_names(flow: Harness, conn: psycopg.Connection, colour: str) -> None:
+def test_items_have_names(flow, conn, colour):
     which = named if colour == "async" else named_sync
-    flow.include(which, half_as_child)
-    run = flow.start(which, [2, 4], False)
+    run = launch(flow, which, [2, 4], False, beside=[half_as_child])
     assert run.result(SOON) == [1, 2]
     assert sorted(name for name, *_ in steps(conn, run.key)) == ["half: row 2", "half: row 4"]
     assert flow.start(which, [2, 4], True).result(SOON) == [1, 2]
@@ -425,7 +395,7 @@ def test_items_have_names(flow: Harness, conn: psycopg.Connection, colour: str) 
     assert [label for (label,) in conn.execute(query)] == ["row 2", "row 4"]
 
 
-async def test_a_run_that_has_mapped_without_names_goes_on_with_them(aflow: AsyncHarness) -> None:
+async def test_a_run_that_has_mapped_without_names_goes_on_with_them(aflow):
     has_names = []
 
     @workflow
@@ -434,9 +404,7 @@ async def test_a_run_that_has_mapped_without_names_goes_on_with_them(aflow: Asyn
         values = (await pgflow.map(half, items, item_name=name)).values
         return sum(values) + await go.wait()
 
-    aflow.include(changing)
-    run = await aflow.start(changing, [2, 4])
-    await aflow.until_idle()
+    run = await settle(aflow, changing, [2, 4])
     await aflow.crash()
     has_names.append(True)
     await run.send(go, 1)
@@ -459,8 +427,6 @@ async def effects_of_items() -> None:
     await pgflow.map(acts, [1], item_name=str)
 
 
-async def test_an_effect_keeps_its_name_whatever_the_item(aflow: AsyncHarness) -> None:
-    aflow.include(effects_of_items)
-    run = await aflow.start(effects_of_items)
+async def test_an_effect_keeps_its_name_whatever_the_item(aflow):
     with pytest.raises(RunFailed, match="acts"):
-        await run.result(SOON)
+        await result_of(aflow, effects_of_items)

@@ -8,11 +8,11 @@ import functools
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pytest
-from records import SOON, steps
+from records import SOON, launch, result_of, steps
 
 import pgflow
 from pgflow import read, step, transaction, workflow
@@ -20,11 +20,6 @@ from pgflow._flow.relays import Relay
 from pgflow.decisions import Choice, decision
 from pgflow.effects import effect
 from pgflow.errors import DefinitionError, InvalidArgument, StepFailed
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness, Harness
 
 
 class Base:
@@ -94,20 +89,18 @@ RIGHT = [
 ]  # fmt: skip
 
 
-async def test_steps_may_be_methods(aflow: AsyncHarness, conn: psycopg.Connection[Any]) -> None:
-    aflow.include(mailing)
-    run = await aflow.start(mailing)
+async def test_steps_may_be_methods(aflow, conn):
+    run = await launch(aflow, mailing)
     assert await run.result(SOON) == RIGHT
     assert len(steps(conn, run.key)) == len(RIGHT) - 1  # a decision is listed elsewhere
 
 
-async def test_a_method_is_replaced_for_all_instances_in_a_test(aflow: AsyncHarness) -> None:
+async def test_a_method_is_replaced_for_all_instances_in_a_test(aflow):
     async def fake(to: str, times: int = 1) -> str:
         return f"fake {to}"
 
     aflow.replace(Mailer.send, fake)
-    aflow.include(mailing)
-    assert (await (await aflow.start(mailing)).result(SOON))[:3] == ["fake x", "fake x", "fake y"]
+    assert (await result_of(aflow, mailing))[:3] == ["fake x", "fake x", "fake y"]
 
 
 class Counter:
@@ -121,9 +114,8 @@ def counting() -> int:
     return Counter().count(1)
 
 
-def test_so_they_may_in_sync_code_and_outside_of_workflows(flow: Harness) -> None:
-    flow.include(counting)
-    assert flow.start(counting).result(SOON) == 2
+def test_so_they_may_in_sync_code_and_outside_of_workflows(flow):
+    assert result_of(flow, counting) == 2
     assert Counter().count(1) == 2
     assert Mailer.known is outside
 
@@ -191,9 +183,7 @@ NOTHING.close()
         "mock",
     ],
 )
-def test_what_is_no_function_is_refused_where_it_is_declared(
-    kind: Any, thing: Any, says: str
-) -> None:
+def test_what_is_no_function_is_refused_where_it_is_declared(kind, thing, says):
     with pytest.raises(DefinitionError, match=says):
         kind(thing)
 
@@ -202,18 +192,18 @@ def test_what_is_no_function_is_refused_where_it_is_declared(
     "raises", [ValueError, ["ValueError"], [BaseException], [1], [ValueError()]]
 )
 @pytest.mark.parametrize("kind", [step, workflow, partial(effect, risk="reversible")])
-def test_what_is_no_class_of_errors_is_refused_where_it_is_declared(kind: Any, raises: Any) -> None:
+def test_what_is_no_class_of_errors_is_refused_where_it_is_declared(kind, raises):
     with pytest.raises(DefinitionError, match=r"raises of .* must be a sequence of classes of Exc"):
         kind(raises=raises)(nothing)
 
 
-def test_the_errors_of_an_app_are_classes_of_errors() -> None:
+def test_the_errors_of_an_app_are_classes_of_errors():
     with pytest.raises(DefinitionError, match="errors of an app must be a sequence of classes"):
         pgflow.App("host=nowhere", errors=ValueError)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("retries", ["3", True, 2.5, 0, None])
-def test_retries_are_a_number_or_retries(retries: Any) -> None:
+def test_retries_are_a_number_or_retries(retries):
     for declare in (
         lambda: step(retries=retries)(nothing),
         lambda: effect(risk="reversible", settle_retries=retries)(nothing),
@@ -223,7 +213,7 @@ def test_retries_are_a_number_or_retries(retries: Any) -> None:
             declare()
 
 
-def test_a_name_that_is_no_text_is_refused() -> None:
+def test_a_name_that_is_no_text_is_refused():
     with pytest.raises(DefinitionError, match="name of step 5 must be a text"):
         step(name=5)(nothing)  # type: ignore[call-overload]
 
@@ -256,24 +246,19 @@ async def failing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Odd", "Quoting"])
-async def test_an_error_with_odd_attributes_is_an_outcome_all_the_same(
-    aflow: AsyncHarness, name: str
-) -> None:
-    aflow.include(catching)
-    run = await aflow.start(catching, name)
-    assert await run.result(SOON) == f"test_methods.{name}"
+async def test_an_error_with_odd_attributes_is_an_outcome_all_the_same(aflow, name):
+    assert await result_of(aflow, catching, name) == f"test_methods.{name}"
 
 
 @pytest.mark.parametrize("kind", [transaction, workflow, effect(risk="reversible")])
-def test_a_method_is_refused_where_no_instance_may_be_there(kind: Any) -> None:
+def test_a_method_is_refused_where_no_instance_may_be_there(kind):
     with pytest.raises(DefinitionError, match=r"Till\.method is a method, and .* cannot be one"):
         kind(method)
 
 
-async def test_a_function_made_by_a_partial_is_called_by_name(aflow: AsyncHarness) -> None:
+async def test_a_function_made_by_a_partial_is_called_by_name(aflow):
     @workflow
     async def code() -> int:
         return await pgflow.call("add", functools.partial(add, 1), 2)
 
-    aflow.include(code)
-    assert await (await aflow.start(code)).result(SOON) == 3
+    assert await result_of(aflow, code) == 3

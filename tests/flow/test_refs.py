@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, count, eventually, run_row, steps, wait_until
+from records import SOON, count, eventually, run_row, settle, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
@@ -24,7 +24,7 @@ from pgflow.effects import Ref, effect
 from pgflow.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+    from pgflow.testing import AsyncHarness
 
 
 @dataclass
@@ -93,10 +93,7 @@ async def publish() -> str:
 
 async def parked(aflow: AsyncHarness, what: Any = publish) -> Any:
     """A run that waits for a signal, with its results recorded."""
-    aflow.include(what)
-    run = await aflow.start(what)
-    await aflow.until_idle()
-    return run
+    return await settle(aflow, what)
 
 
 async def retried(conn: psycopg.Connection[Any], run: Any) -> Any:
@@ -113,12 +110,7 @@ def kinds(conn: psycopg.Connection[Any]) -> str:
     )
 
 
-# ---------------------------------------------------------------- what is there
-
-
-async def test_what_exists_is_handed_back_and_asked_after_once(
-    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
-) -> None:
+async def test_what_exists_is_handed_back_and_asked_after_once(aflow, conn, store):
     aflow.app.ref_checker("store")(store.has)
     run = await parked(aflow)
     assert store.asked == [], "not during the first run"
@@ -129,7 +121,7 @@ async def test_what_exists_is_handed_back_and_asked_after_once(
     assert "r" not in kinds(conn)
 
 
-async def test_kinds_without_a_checker_are_believed(aflow: AsyncHarness, store: Store) -> None:
+async def test_kinds_without_a_checker_are_believed(aflow, store):
     aflow.app.ref_checker("elsewhere")(store.has)
     run = await parked(aflow)
     store.things.clear()
@@ -138,12 +130,7 @@ async def test_kinds_without_a_checker_are_believed(aflow: AsyncHarness, store: 
     assert store.asked == []
 
 
-# ---------------------------------------------------------------- what is made anew
-
-
-async def test_a_lost_ref_is_made_anew_and_not_handed_back(
-    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
-) -> None:
+async def test_a_lost_ref_is_made_anew_and_not_handed_back(aflow, conn, store):
     aflow.app.ref_checker("store")(store.has)
     store.names = "anew"
     run = await parked(aflow)
@@ -160,9 +147,7 @@ async def test_a_lost_ref_is_made_anew_and_not_handed_back(
     assert output == "a-3", "the newest"
 
 
-async def test_what_was_made_anew_counts_in_every_replay_from_then_on(
-    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
-) -> None:
+async def test_what_was_made_anew_counts_in_every_replay_from_then_on(aflow, conn, store):
     @workflow
     async def patient() -> list[str]:
         seen = [(await render("a")).pages[0].id]
@@ -185,9 +170,7 @@ async def test_what_was_made_anew_counts_in_every_replay_from_then_on(
 
 
 @pytest.mark.full
-async def test_a_rewind_hands_on_what_was_made_anew(
-    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
-) -> None:
+async def test_a_rewind_hands_on_what_was_made_anew(aflow, conn, store):
     aflow.app.ref_checker("store")(store.has)
     store.names = "anew"
     run = await parked(aflow)
@@ -199,9 +182,7 @@ async def test_a_rewind_hands_on_what_was_made_anew(
 
 
 @pytest.mark.full
-async def test_a_worker_lost_while_something_is_made_anew_loses_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
-) -> None:
+async def test_a_worker_lost_while_something_is_made_anew_loses_nothing(aflow, conn, store):
     aflow.app.ref_checker("store")(store.has)
     run = await parked(aflow)
     store.things.clear()
@@ -224,9 +205,7 @@ async def test_a_worker_lost_while_something_is_made_anew_loses_nothing(
     assert await run.result(SOON) == "a, b"
 
 
-def test_sync_workflows_and_checkers_do_alike(
-    flow: Harness, conn: psycopg.Connection, store: Store
-) -> None:
+def test_sync_workflows_and_checkers_do_alike(flow, conn, store):
     @step
     def draw(name: str) -> Ref:
         return STORES[-1].make(name, pgflow.idempotency_key())
@@ -243,9 +222,7 @@ def test_sync_workflows_and_checkers_do_alike(
         return ref.id in store.things
 
     store.names = "anew"
-    flow.include(draws)
-    run = flow.start(draws)
-    flow.until_idle()
+    run = settle(flow, draws)
     store.things.clear()
     run.send(go, 1)
     assert run.result(SOON) == "d-2"
@@ -253,9 +230,7 @@ def test_sync_workflows_and_checkers_do_alike(
     assert store.made[0] == store.made[1]
 
 
-async def test_a_body_that_fails_on_its_way_is_tried_again(
-    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
-) -> None:
+async def test_a_body_that_fails_on_its_way_is_tried_again(aflow, conn, store):
     tries: list[int] = []
 
     @step(retries=pgflow.Retries(max_attempts=3, first_delay=timedelta(milliseconds=1)))
@@ -278,9 +253,6 @@ async def test_a_body_that_fails_on_its_way_is_tried_again(
     assert await run.result(SOON) == "x"
     assert len(tries) == 2
     assert "a" not in kinds(conn), "the past has no attempts added to it"
-
-
-# ---------------------------------------------------------------- what is never made again
 
 
 @effect(risk="reversible")
@@ -322,8 +294,8 @@ async def putter() -> str:
 
 @pytest.mark.full
 async def test_an_act_is_not_repeated_for_a_lost_ref_and_the_run_goes_on_once_it_is_there_again(
-    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
-) -> None:
+    aflow, conn, store
+):
     aflow.app.ref_checker("store")(store.has)
     aflow.include(buyer, chooser, putter)
     runs = [await parked(aflow, what) for what in (buyer, chooser, putter)]
@@ -350,9 +322,7 @@ async def test_an_act_is_not_repeated_for_a_lost_ref_and_the_run_goes_on_once_it
 
 
 @pytest.mark.full
-async def test_a_body_that_cannot_make_it_again_leaves_the_run_stuck(
-    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
-) -> None:
+async def test_a_body_that_cannot_make_it_again_leaves_the_run_stuck(aflow, conn, store):
     @step(raises=[LookupError])
     async def once(name: str) -> Ref:
         if store.made:
@@ -370,17 +340,14 @@ async def test_a_body_that_cannot_make_it_again_leaves_the_run_stuck(
     store.things.clear()
     await run.send(go, 1)
     await eventually(lambda: run_row(conn, run.key, "status")[0] == "stuck", "it is stuck")
-    assert (
-        "running it again failed with LookupError" in run_row(conn, run.key, "error")[0]["message"]
-    )
+    found = run_row(conn, run.key, "error")[0]["message"]
+    assert "running it again failed with LookupError" in found
     store.things.add("m")
     assert await retried(conn, run) == "m"
 
 
 @pytest.mark.full
-async def test_a_step_is_not_made_again_with_other_arguments(
-    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
-) -> None:
+async def test_a_step_is_not_made_again_with_other_arguments(aflow, conn, store):
     @step
     async def copy(of: str) -> Ref:
         return store.make(f"copy of {of}", pgflow.idempotency_key())
@@ -403,13 +370,8 @@ async def test_a_step_is_not_made_again_with_other_arguments(
     assert await retried(conn, run) == "copy of a-1-2"
 
 
-# ---------------------------------------------------------------- checkers
-
-
 @pytest.mark.full
-async def test_a_checker_that_does_not_answer_is_asked_again(
-    aflow: AsyncHarness, store: Store
-) -> None:
+async def test_a_checker_that_does_not_answer_is_asked_again(aflow, store):
     @aflow.app.ref_checker("store", timeout=timedelta(milliseconds=50))
     async def exists(ref: Ref) -> Any:
         store.asked.append(ref.id)
@@ -429,9 +391,7 @@ async def test_a_checker_that_does_not_answer_is_asked_again(
 
 
 @pytest.mark.full
-async def test_a_checker_that_is_cancelled_has_not_answered(
-    aflow: AsyncHarness, store: Store
-) -> None:
+async def test_a_checker_that_is_cancelled_has_not_answered(aflow, store):
     @aflow.app.ref_checker("store")
     async def exists(ref: Ref) -> bool:
         store.asked.append(ref.id)
@@ -448,7 +408,7 @@ async def test_a_checker_that_is_cancelled_has_not_answered(
 
 
 @pytest.mark.full
-def test_a_sync_checker_that_is_cancelled_has_not_answered(flow: Harness, store: Store) -> None:
+def test_a_sync_checker_that_is_cancelled_has_not_answered(flow, store):
     @flow.app.ref_checker("store")
     def exists(ref: Ref) -> bool:
         store.asked.append(ref.id)
@@ -456,18 +416,14 @@ def test_a_sync_checker_that_is_cancelled_has_not_answered(flow: Harness, store:
             raise concurrent.futures.CancelledError
         return ref.id in store.things
 
-    flow.include(publish)
-    run = flow.start(publish)
-    flow.until_idle()
+    run = settle(flow, publish)
     run.send(go, 1)
     assert run.result(SOON) == "a, b"
     assert len(store.asked) == 3
 
 
 @pytest.mark.full
-def test_a_sync_checker_that_hangs_is_not_called_again_while_it_does(
-    flow: Harness, store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_sync_checker_that_hangs_is_not_called_again_while_it_does(flow, store, caplog):
     answer = threading.Event()
     names: set[str] = set()
 
@@ -478,9 +434,7 @@ def test_a_sync_checker_that_hangs_is_not_called_again_while_it_does(
         answer.wait(HANG_SECONDS)
         return ref.id in store.things
 
-    flow.include(publish)
-    run = flow.start(publish)
-    flow.until_idle()
+    run = settle(flow, publish)
     run.send(go, 1)
     wait_until(lambda: caplog.text.count("did not answer") >= 4, "each was asked for twice")
     assert sorted(store.asked) == ["a", "b"]
@@ -489,9 +443,7 @@ def test_a_sync_checker_that_hangs_is_not_called_again_while_it_does(
     assert run.result(SOON) == "a, b"
 
 
-async def test_a_run_whose_check_breaks_off_is_handed_back(
-    aflow: AsyncHarness, conn: psycopg.Connection, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_whose_check_breaks_off_is_handed_back(aflow, conn, store, monkeypatch):
     begun: list[int] = []
 
     async def breaks_off_once(*args: Any) -> Any:
@@ -509,9 +461,7 @@ async def test_a_run_whose_check_breaks_off_is_handed_back(
 
 
 @pytest.mark.full
-async def test_a_worker_that_stops_does_not_wait_for_checkers_that_fail(
-    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
-) -> None:
+async def test_a_worker_that_stops_does_not_wait_for_checkers_that_fail(aflow, conn, store):
     @aflow.app.ref_checker("store")
     async def exists(ref: Ref) -> bool:
         store.asked.append(ref.id)
@@ -525,7 +475,7 @@ async def test_a_worker_that_stops_does_not_wait_for_checkers_that_fail(
     assert run_row(conn, run.key, "status") == ("queued",)
 
 
-def test_a_checker_that_can_never_work_is_refused() -> None:
+def test_a_checker_that_can_never_work_is_refused():
     app = pgflow.App("")
     app.ref_checker("store")(lambda _: True)
     with pytest.raises(DefinitionError, match="each kind has one checker"):

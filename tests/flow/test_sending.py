@@ -5,18 +5,15 @@ another run.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, steps
+from records import SOON, launch, result_of, settle, steps
 
 import pgflow
 from pgflow import InvalidArgument, RunFailed, RunNotFound, Signal, transaction, workflow
 from pgflow.errors import NotInRunError, NotStorable, WrongColourError
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 go = Signal("go", int)
 done = Signal("done", str)
@@ -42,14 +39,9 @@ def sends_sync(key: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("made", [sends, sends_sync])
-async def test_a_message_is_sent_once_however_often_the_code_is_replayed(
-    aflow: AsyncHarness, conn: psycopg.Connection, made: Any
-) -> None:
-    aflow.include(receives, made)
-    receiver = await aflow.start(receives.options(key="receiver"))
-    await aflow.until_idle()
-    run = await aflow.start(made.options(key="sender"), "receiver")
-    await aflow.until_idle()
+async def test_a_message_is_sent_once_however_often_the_code_is_replayed(aflow, conn, made):
+    receiver = await settle(aflow, receives.options(key="receiver"), beside=[made])
+    run = await settle(aflow, made.options(key="sender"), "receiver")
     assert await receiver.result(SOON) == 5
     await aflow.crash()
     await run.send(done, "well")
@@ -82,11 +74,8 @@ def asks_twice_sync(key: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("made", [asks_twice, asks_twice_sync])
-async def test_a_run_that_is_not_there_or_has_ended_is_told_to_the_sender(
-    aflow: AsyncHarness, made: Any
-) -> None:
-    aflow.include(receives, made)
-    receiver = await aflow.start(receives.options(key="receiver"))
+async def test_a_run_that_is_not_there_or_has_ended_is_told_to_the_sender(aflow, made):
+    receiver = await launch(aflow, receives.options(key="receiver"), beside=[made])
     await receiver.send(go, 1)
     await receiver.result(SOON)
     assert await (await aflow.start(made, "receiver")).result(SOON) == [True, "completed"]
@@ -107,9 +96,8 @@ def parent_sync() -> int:
 
 
 @pytest.mark.parametrize("made", [parent, parent_sync])
-async def test_a_parent_sends_to_its_child(aflow: AsyncHarness, made: Any) -> None:
-    aflow.include(receives, made)
-    assert await (await aflow.start(made)).result(SOON) == 6
+async def test_a_parent_sends_to_its_child(aflow, made):
+    assert await result_of(aflow, made, beside=[receives]) == 6
 
 
 @transaction(raises=[ValueError])
@@ -132,11 +120,8 @@ async def booking(key: str, is_sync: bool, fails: bool) -> None:  # noqa: FBT001
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
-async def test_a_transaction_sends_with_what_it_writes(
-    aflow: AsyncHarness, *, is_sync: bool
-) -> None:
-    aflow.include(receives, booking)
-    receiver = await aflow.start(receives.options(key="receiver"))
+async def test_a_transaction_sends_with_what_it_writes(aflow, *, is_sync):
+    receiver = await launch(aflow, receives.options(key="receiver"), beside=[booking])
     with pytest.raises(RunFailed):
         await (await aflow.start(booking, "receiver", is_sync, True)).result(SOON)
     assert await aflow.app.messages("receiver") == []
@@ -158,17 +143,14 @@ async def sends_wrongly(what: str) -> None:
     ("what", "error"),
     [("payload", NotStorable), ("signal", InvalidArgument), ("colour", WrongColourError)],
 )
-async def test_what_cannot_be_sent_is_refused_in_the_code(
-    aflow: AsyncHarness, what: str, error: type[Exception]
-) -> None:
-    aflow.include(receives, sends_wrongly)
-    await aflow.start(receives.options(key="receiver"))
+async def test_what_cannot_be_sent_is_refused_in_the_code(aflow, what, error):
+    await launch(aflow, receives.options(key="receiver"), beside=[sends_wrongly])
     with pytest.raises(RunFailed) as failure:
         await (await aflow.start(sends_wrongly, what)).result(SOON)
     assert isinstance(failure.value.__cause__, error)
     assert await aflow.app.messages("receiver") == []
 
 
-def test_plain_code_is_sent_to_the_client() -> None:
+def test_plain_code_is_sent_to_the_client():
     with pytest.raises(NotInRunError, match=r"app\.send\(\)"):
         asyncio.run(pgflow.send("receiver", go, 5))

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, events, eventually, run_row
+from records import HOUR, SOON, calling, count, events, eventually, launch, recover, run_row, settle
 
 import pgflow
 from pgflow import InvalidArgument, RunNotFound, Signal, read, step, workflow
 from pgflow.errors import NotStorable
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 
 @dataclass(frozen=True)
@@ -35,9 +32,8 @@ async def collect(n: int) -> list[str]:
     return [await word.wait() for _ in range(n)]
 
 
-async def test_messages_are_taken_in_the_order_in_which_they_were_sent(aflow: AsyncHarness) -> None:
-    aflow.include(collect)
-    run = await aflow.start(collect, 4)
+async def test_messages_are_taken_in_the_order_in_which_they_were_sent(aflow):
+    run = await launch(aflow, collect, 4)
     await run.send(word, "a")
     await run.send(word, "b")
     await aflow.until_idle()
@@ -51,11 +47,9 @@ SAME_TRANSACTION = "select r.xmin = s.xmin from pgflow.ready r, pgflow.signal s"
 
 @pytest.mark.full
 async def test_who_sends_in_a_transaction_of_its_own_makes_the_run_ready_in_it(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
-    aflow.include(collect)
-    run = await aflow.start(collect, 2)
-    await aflow.until_idle()
+    aflow, conn, pgflow_dsn
+):
+    run = await settle(aflow, collect, 2)
     await aflow.crash()
     await run.send(word, "a")
     assert conn.execute(SAME_TRANSACTION).fetchall() == [(True,)]
@@ -70,10 +64,8 @@ async def test_who_sends_in_a_transaction_of_its_own_makes_the_run_ready_in_it(
 
 
 @pytest.mark.full
-def test_so_does_sync_code(flow: Harness, conn: psycopg.Connection, pgflow_dsn: str) -> None:
-    flow.include(collect)
-    run = flow.start(collect, 2)
-    flow.until_idle()
+def test_so_does_sync_code(flow, conn, pgflow_dsn):
+    run = settle(flow, collect, 2)
     flow.crash()
     flow.app.send(run.key, word, "a")
     assert conn.execute(SAME_TRANSACTION).fetchall() == [(True,)]
@@ -87,7 +79,7 @@ def test_so_does_sync_code(flow: Harness, conn: psycopg.Connection, pgflow_dsn: 
     assert run.result(SOON) == ["a", "b"]
 
 
-async def test_messages_that_came_before_the_run_began_are_not_lost(aflow: AsyncHarness) -> None:
+async def test_messages_that_came_before_the_run_began_are_not_lost(aflow):
     aflow.include(collect)
     run = await aflow.app.start(collect, 2)
     for text in ("a", "b"):
@@ -97,9 +89,7 @@ async def test_messages_that_came_before_the_run_began_are_not_lost(aflow: Async
 
 
 @pytest.mark.full
-async def test_messages_survive_a_crash_and_are_taken_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_messages_survive_a_crash_and_are_taken_once(aflow, conn):
     seen = []
 
     @workflow
@@ -108,8 +98,7 @@ async def test_messages_survive_a_crash_and_are_taken_once(
         seen.append(first)
         return [first, await word.wait()]
 
-    aflow.include(reader)
-    run = await aflow.start(reader)
+    run = await launch(aflow, reader)
     await run.send(word, "a")
     await aflow.until_idle()
     await aflow.crash()
@@ -121,26 +110,24 @@ async def test_messages_survive_a_crash_and_are_taken_once(
     assert events(conn, run.key) == [("signal_received", "word")] * 2
 
 
-async def test_a_payload_comes_back_as_its_class(aflow: AsyncHarness) -> None:
+async def test_a_payload_comes_back_as_its_class(aflow):
     @workflow
     async def till() -> Payment:
         payment = await paid.wait()
         assert isinstance(payment, Payment)
         return payment
 
-    aflow.include(till)
-    run = await aflow.start(till)
+    run = await launch(aflow, till)
     await run.send(paid, Payment(5, "thanks"))
     assert await run.result(SOON) == Payment(5, "thanks")
 
 
-async def test_signals_of_different_names_do_not_meet(aflow: AsyncHarness) -> None:
+async def test_signals_of_different_names_do_not_meet(aflow):
     @workflow
     async def both() -> list[Any]:
         return [await word.wait(), (await paid.wait()).cents]
 
-    aflow.include(both)
-    run = await aflow.start(both)
+    run = await launch(aflow, both)
     await run.send(paid, Payment(7))
     await aflow.until_idle()
     assert await run.status() == "waiting"
@@ -148,20 +135,19 @@ async def test_signals_of_different_names_do_not_meet(aflow: AsyncHarness) -> No
     assert await run.result(SOON) == ["a", 7]
 
 
-async def test_waits_that_go_on_at_once_each_take_one_message(aflow: AsyncHarness) -> None:
+async def test_waits_that_go_on_at_once_each_take_one_message(aflow):
     @workflow
     async def crowd() -> list[str]:
         return await asyncio.gather(*(word.wait() for _ in range(5)))
 
-    aflow.include(crowd)
-    run = await aflow.start(crowd)
+    run = await launch(aflow, crowd)
     for text in "abcde":
         await run.send(word, text)
     assert await run.result(SOON) == ["a", "b", "c", "d", "e"]
 
 
 @pytest.mark.full
-async def test_a_wait_that_loses_a_race_leaves_its_message_to_the_next(aflow: AsyncHarness) -> None:
+async def test_a_wait_that_loses_a_race_leaves_its_message_to_the_next(aflow):
     @workflow
     async def race() -> list[str]:
         waits = [asyncio.create_task(word.wait()), asyncio.create_task(stop.wait())]
@@ -170,9 +156,7 @@ async def test_a_wait_that_loses_a_race_leaves_its_message_to_the_next(aflow: As
             task.cancel()
         return [str(await done.pop()), await word.wait()]
 
-    aflow.include(race)
-    run = await aflow.start(race)
-    await aflow.until_idle()
+    run = await settle(aflow, race)
     await run.send(stop, None)
     await aflow.until_idle()
     await run.send(word, "late")
@@ -180,7 +164,7 @@ async def test_a_wait_that_loses_a_race_leaves_its_message_to_the_next(aflow: As
 
 
 @pytest.mark.full
-async def test_messages_arrive_while_steps_run(aflow: AsyncHarness) -> None:
+async def test_messages_arrive_while_steps_run(aflow):
     started, proceed = asyncio.Event(), asyncio.Event()
 
     @step
@@ -196,8 +180,7 @@ async def test_messages_arrive_while_steps_run(aflow: AsyncHarness) -> None:
         pgflow.set_state(heard=heard)
         return [*heard, await working]
 
-    aflow.include(busy)
-    run = await aflow.start(busy)
+    run = await launch(aflow, busy)
     await started.wait()
     await run.send(word, "a")
     await run.send(word, "b")
@@ -210,13 +193,10 @@ async def test_messages_arrive_while_steps_run(aflow: AsyncHarness) -> None:
     assert await run.result(SOON) == ["a", "b", "worked"]
 
 
-# ---------------------------------------------------------------- waiting no longer than
-
-
 @pytest.mark.full
 async def test_a_wait_that_lasts_too_long_is_a_timeout_error_and_a_later_message_stays_for_the_next(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     outcomes = []
 
     @workflow
@@ -228,14 +208,12 @@ async def test_a_wait_that_lasts_too_long_is_a_timeout_error_and_a_later_message
         await stop.wait()
         return await word.wait()
 
-    aflow.include(patient)
-    run = await aflow.start(patient)
+    run = await launch(aflow, patient)
     assert await aflow.until_idle() is not None
     assert run_row(conn, run.key, "status")[0] == "waiting"
     await aflow.skip(HOUR)
     await run.send(word, "late")
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(stop, None)
     assert await run.result(SOON) == "late"
     assert set(outcomes) == {"no signal 'word' in time"}
@@ -244,16 +222,8 @@ async def test_a_wait_that_lasts_too_long_is_a_timeout_error_and_a_later_message
 
 
 @pytest.mark.full
-async def test_a_message_in_time_beats_the_timeout_however_late_a_worker_looks(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    @workflow
-    async def patient() -> str:
-        return await word.wait(timeout=HOUR)
-
-    aflow.include(patient)
-    run = await aflow.start(patient)
-    await aflow.until_idle()
+async def test_a_message_in_time_beats_the_timeout_however_late_a_worker_looks(aflow, conn):
+    run = await settle(aflow, calling(word.wait, timeout=HOUR))
     conn.execute("select pgflow.pause_queue('default')")
     await run.send(word, "in time")
     await aflow.skip(2 * HOUR)
@@ -262,9 +232,7 @@ async def test_a_message_in_time_beats_the_timeout_however_late_a_worker_looks(
     assert await run.result(SOON) == "in time"
 
 
-async def test_a_timeout_of_nothing_takes_what_is_there_and_waits_for_nothing(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_timeout_of_nothing_takes_what_is_there_and_waits_for_nothing(aflow):
     @workflow
     async def drain() -> list[str]:
         await stop.wait()
@@ -275,8 +243,7 @@ async def test_a_timeout_of_nothing_takes_what_is_there_and_waits_for_nothing(
             except TimeoutError:
                 return taken
 
-    aflow.include(drain)
-    run = await aflow.start(drain)
+    run = await launch(aflow, drain)
     for text in "abc":
         await run.send(word, text)
     await run.send(stop, None)
@@ -284,7 +251,7 @@ async def test_a_timeout_of_nothing_takes_what_is_there_and_waits_for_nothing(
 
 
 @pytest.mark.full
-def test_a_sync_workflow_waits_for_signals_too(flow: Harness) -> None:
+def test_a_sync_workflow_waits_for_signals_too(flow):
     @workflow
     def patient() -> list[str]:
         first = word.sync.wait()
@@ -294,8 +261,7 @@ def test_a_sync_workflow_waits_for_signals_too(flow: Harness) -> None:
             return [first, "too long"]
         return []
 
-    flow.include(patient)
-    run = flow.start(patient)
+    run = launch(flow, patient)
     run.send(word, "a")
     flow.until_idle()
     flow.crash()
@@ -303,31 +269,23 @@ def test_a_sync_workflow_waits_for_signals_too(flow: Harness) -> None:
     assert run.result(SOON) == ["a", "too long"]
 
 
-# ---------------------------------------------------------------- what cannot be sent or taken
-
-
-def test_a_message_to_nobody_is_refused(flow: Harness) -> None:
+def test_a_message_to_nobody_is_refused(flow):
     with pytest.raises(RunNotFound, match="'nobody'"):
         flow.app.send("nobody", word, "a")
 
 
-def test_a_message_to_a_finished_run_is_put_aside(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(collect)
-    run = flow.start(collect, 0)
+def test_a_message_to_a_finished_run_is_put_aside(flow, conn):
+    run = launch(flow, collect, 0)
     assert run.result(SOON) == []
     run.send(word, "late")
     flow.until_idle()
     assert count(conn, "pgflow.signal") == 0
-    assert conn.execute("select name, payload from pgflow.undelivered").fetchall() == [
-        ("word", "late")
-    ]
+    found = conn.execute("select name, payload from pgflow.undelivered").fetchall()
+    assert found == [("word", "late")]
 
 
-def test_what_a_run_has_not_taken_when_it_ends_is_put_aside(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
-    flow.include(collect)
-    run = flow.start(collect, 1)
+def test_what_a_run_has_not_taken_when_it_ends_is_put_aside(flow, conn):
+    run = launch(flow, collect, 1)
     run.send(word, "a")
     run.send(word, "b")
     assert run.result(SOON) == ["a"]
@@ -335,11 +293,8 @@ def test_what_a_run_has_not_taken_when_it_ends_is_put_aside(
     assert conn.execute("select payload from pgflow.undelivered").fetchall() == [("b",)]
 
 
-async def test_a_payload_that_does_not_fit_is_refused_by_the_sender(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(collect)
-    run = await aflow.start(collect, 1)
+async def test_a_payload_that_does_not_fit_is_refused_by_the_sender(aflow, conn):
+    run = await launch(aflow, collect, 1)
     with pytest.raises(NotStorable, match="payload of signal 'paid'"):
         await run.send(paid, "five")  # type: ignore[arg-type]
     with pytest.raises(NotStorable):
@@ -356,9 +311,7 @@ BAD_SQL = {
 
 
 @pytest.mark.parametrize("call", BAD_SQL.values(), ids=BAD_SQL)
-def test_sql_refuses_messages_that_nobody_could_read(
-    flow: Harness, conn: psycopg.Connection, call: str
-) -> None:
+def test_sql_refuses_messages_that_nobody_could_read(flow, conn, call):
     flow.app.start(collect.options(key="k"), 1)
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(f"select {call}")  # type: ignore[arg-type]
@@ -366,15 +319,13 @@ def test_sql_refuses_messages_that_nobody_could_read(
 
 
 @pytest.mark.parametrize("name", ["", "s" * 256, "é" * 128])
-def test_a_signal_must_have_a_name_that_can_be_stored(name: str) -> None:
+def test_a_signal_must_have_a_name_that_can_be_stored(name):
     with pytest.raises(InvalidArgument, match="255 bytes"):
         Signal(name, str)
 
 
 @pytest.mark.full
-async def test_a_message_is_not_sent_again_when_its_sender_is_replayed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_message_is_not_sent_again_when_its_sender_is_replayed(aflow, conn):
     @read
     async def tick() -> None: ...
 
@@ -388,12 +339,9 @@ async def test_a_message_is_not_sent_again_when_its_sender_is_replayed(
         await tick()
         await stop.wait()
 
-    aflow.include(sender, collect)
-    receiver = await aflow.start(collect, 2)
-    run = await aflow.start(sender, receiver.key)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    receiver = await launch(aflow, collect, 2, beside=[sender])
+    run = await settle(aflow, sender, receiver.key)
+    await recover(aflow)
     await run.send(stop, None)
     await run.result(SOON)
     assert await receiver.status() == "waiting"

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, count, eventually
+from records import (
+    SOON,
+    calling,
+    calling_sync,
+    count,
+    eventually,
+    launch,
+    recover,
+    result_of,
+    settle,
+)
 from servers import HANG_SECONDS
 
 import pgflow
@@ -16,7 +26,7 @@ from pgflow import App, InvalidArgument, RunNotFound, RunStuck, Signal, step, wo
 from pgflow.errors import NotStorable, WrongState
 
 if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+    from pgflow.testing import AsyncHarness
 
 go = Signal("go", int)
 
@@ -26,13 +36,8 @@ async def note(text: str) -> str:
     return text
 
 
-# ---------------------------------------------------------------- state
-
-
 @pytest.mark.full
-async def test_readers_see_the_last_value_of_each_name_and_the_journal_keeps_all(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_readers_see_the_last_value_of_each_name_and_the_journal_keeps_all(aflow, conn):
     @workflow
     async def talks() -> None:
         pgflow.set_state(phase="one", total=3)
@@ -40,8 +45,7 @@ async def test_readers_see_the_last_value_of_each_name_and_the_journal_keeps_all
         pgflow.set_state(phase="two", done=[1, {"x": None}])
         await go.wait()
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, talks)
     assert await run.state() == {}
     await aflow.until_idle()
     assert await run.state() == {"phase": "two", "total": 3, "done": [1, {"x": None}]}
@@ -52,27 +56,22 @@ async def test_readers_see_the_last_value_of_each_name_and_the_journal_keeps_all
 
 
 @pytest.mark.full
-async def test_state_outlives_the_run_and_is_not_said_again_on_replay(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_state_outlives_the_run_and_is_not_said_again_on_replay(aflow, conn):
     @workflow
     async def talks() -> None:
         pgflow.set_state(phase="begun")
         await go.wait()
         pgflow.set_state(phase="over")
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, talks)
+    await recover(aflow)
     await run.send(go, 1)
     await run.result(SOON)
     assert await run.state() == {"phase": "over"}
     assert count(conn, "pgflow.timeline", "event = 'state_set'") == 2
 
 
-async def test_state_is_readable_while_a_step_runs(aflow: AsyncHarness) -> None:
+async def test_state_is_readable_while_a_step_runs(aflow):
     proceed = asyncio.Event()
 
     @step
@@ -84,30 +83,26 @@ async def test_state_is_readable_while_a_step_runs(aflow: AsyncHarness) -> None:
         pgflow.set_state(phase="working")
         await long()
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, talks)
     await eventually(run.state, "the state is durable before the step that follows it has ended")
     assert await run.state() == {"phase": "working"}
     proceed.set()
     await run.result(SOON)
 
 
-def test_a_sync_workflow_talks_too(flow: Harness) -> None:
+def test_a_sync_workflow_talks_too(flow):
     @workflow
     def talks() -> None:
         pgflow.set_state(phase="sync")
         pgflow.emit("log", "sync")
 
-    flow.include(talks)
-    run = flow.start(talks)
+    run = launch(flow, talks)
     run.result(SOON)
     assert run.state() == {"phase": "sync"}
     assert list(run.stream("log")) == ["sync"]
 
 
-async def test_what_cannot_be_stored_is_a_typed_error_and_nothing_is_said(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_cannot_be_stored_is_a_typed_error_and_nothing_is_said(aflow, conn):
     @workflow
     async def talks() -> list[str]:
         said = []
@@ -124,13 +119,9 @@ async def test_what_cannot_be_stored_is_a_typed_error_and_nothing_is_said(
                 said.append(type(error).__name__)
         return said
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
-    assert await run.result(SOON) == [NotStorable.__name__] * 3 + [InvalidArgument.__name__] * 2
+    found = await result_of(aflow, talks)
+    assert found == [NotStorable.__name__] * 3 + [InvalidArgument.__name__] * 2
     assert count(conn, "pgflow.timeline") == 0
-
-
-# ---------------------------------------------------------------- streams
 
 
 @workflow
@@ -141,11 +132,8 @@ async def counts(n: int) -> int:
     return n
 
 
-async def test_a_stream_has_all_values_in_order_from_an_offset_to_the_end(
-    aflow: AsyncHarness,
-) -> None:
-    aflow.include(counts)
-    run = await aflow.start(counts, 5)
+async def test_a_stream_has_all_values_in_order_from_an_offset_to_the_end(aflow):
+    run = await launch(aflow, counts, 5)
     assert [value async for value in run.stream("numbers")] == [{"i": i} for i in range(5)]
     assert [value async for value in run.stream("others", offset=3)] == [3, 4]
     assert [value async for value in run.stream("others", offset=9)] == []
@@ -153,16 +141,13 @@ async def test_a_stream_has_all_values_in_order_from_an_offset_to_the_end(
 
 
 @pytest.mark.full
-async def test_a_long_stream_is_read_in_pages(aflow: AsyncHarness) -> None:
-    aflow.include(counts)
-    run = await aflow.start(counts, 1200)
+async def test_a_long_stream_is_read_in_pages(aflow):
+    run = await launch(aflow, counts, 1200)
     assert [value async for value in run.stream("others", offset=100)] == list(range(100, 1200))
 
 
 @pytest.mark.full
-async def test_a_reader_waits_for_what_is_not_there_yet_and_ends_with_the_run(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_reader_waits_for_what_is_not_there_yet_and_ends_with_the_run(aflow):
     @workflow
     async def live() -> None:
         while True:
@@ -171,8 +156,7 @@ async def test_a_reader_waits_for_what_is_not_there_yet_and_ends_with_the_run(
                 return
             pgflow.emit("heard", n)
 
-    aflow.include(live)
-    run = await aflow.start(live)
+    run = await launch(aflow, live)
     heard = []
 
     async def read() -> None:
@@ -190,15 +174,14 @@ async def test_a_reader_waits_for_what_is_not_there_yet_and_ends_with_the_run(
 
 
 @pytest.mark.full
-def test_a_stream_can_be_read_by_key_in_sync_code_while_it_grows(flow: Harness, dsn: str) -> None:
+def test_a_stream_can_be_read_by_key_in_sync_code_while_it_grows(flow, dsn):
     @workflow
     async def live() -> None:
         for n in range(3):
             await go.wait()
             pgflow.emit("heard", n)
 
-    flow.include(live)
-    run = flow.start(live.options(key="k"))
+    run = launch(flow, live.options(key="k"))
     heard: list[Any] = []
 
     def read() -> None:
@@ -215,7 +198,7 @@ def test_a_stream_can_be_read_by_key_in_sync_code_while_it_grows(flow: Harness, 
     assert heard == [0, 1, 2]
 
 
-async def test_values_are_not_emitted_again_on_replay_and_none_is_lost(aflow: AsyncHarness) -> None:
+async def test_values_are_not_emitted_again_on_replay_and_none_is_lost(aflow):
     hanging = asyncio.Event()
     bodies = []
 
@@ -232,16 +215,14 @@ async def test_values_are_not_emitted_again_on_replay_and_none_is_lost(aflow: As
         for n in range(3):
             pgflow.emit("worked", await work(n))
 
-    aflow.include(live)
-    run = await aflow.start(live)
+    run = await launch(aflow, live)
     await hanging.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.result(SOON)
     assert [value async for value in run.stream("worked")] == [0, 1, 2]
 
 
-async def test_a_stream_goes_on_over_generations(aflow: AsyncHarness) -> None:
+async def test_a_stream_goes_on_over_generations(aflow):
     @workflow
     async def generations(n: int) -> None:
         pgflow.emit("numbers", n)
@@ -249,20 +230,16 @@ async def test_a_stream_goes_on_over_generations(aflow: AsyncHarness) -> None:
         if n < 3:
             pgflow.continue_as_new(n + 1)
 
-    aflow.include(generations)
-    run = await aflow.start(generations, 1)
+    run = await launch(aflow, generations, 1)
     await run.result(SOON)
     assert [value async for value in run.stream("numbers")] == [1, 2, 3]
     assert [value async for value in run.stream("numbers", offset=2)] == [3]
     assert await run.state() == {"generation": 3}
 
 
-async def test_the_stream_of_nobody_is_not_found(aflow: AsyncHarness) -> None:
+async def test_the_stream_of_nobody_is_not_found(aflow):
     with pytest.raises(RunNotFound):
         _ = [value async for value in aflow.app.get("nobody", counts).stream("numbers")]
-
-
-# ---------------------------------------------------------------- what a rewind drops
 
 
 @workflow
@@ -278,11 +255,8 @@ async def told(aflow: AsyncHarness, offset: int = 0) -> list[Any]:
 
 
 @pytest.mark.full
-async def test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(tells)
-    run = await aflow.start(tells.options(key="k"), 3)
+async def test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read(aflow, conn):
+    run = await launch(aflow, tells.options(key="k"), 3)
     for n in range(3):
         await run.send(go, n)
     await run.result(SOON)
@@ -304,9 +278,7 @@ async def test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read
 
 
 @pytest.mark.full
-async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_new(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_new(aflow):
     @workflow
     async def generations(n: int) -> None:
         pgflow.emit("numbers", f"{n}a of {pgflow.run_info().generation}")
@@ -315,25 +287,19 @@ async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_n
         if n < 2:
             pgflow.continue_as_new(n + 1)
 
-    aflow.include(generations)
-    run = await aflow.start(generations.options(key="k"), 1)
+    run = await launch(aflow, generations.options(key="k"), 1)
     await run.result(SOON)
     await aflow.app.rewind("k", to=1, effects="repeat")
     await run.result(SOON)
-    assert [value async for value in run.stream("numbers")] == [
-        "1a of 1",
-        "1b of 1",
-        "2a of 2",
-        "2b of 3",
-    ]
+    found = [value async for value in run.stream("numbers")]
+    assert found == ["1a of 1", "1b of 1", "2a of 2", "2b of 3"]
 
 
 @pytest.mark.full
 async def test_a_reader_that_is_ahead_of_a_rewind_goes_on_with_what_the_new_generation_emits(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(tells)
-    run = await aflow.start(tells.options(key="k"), 3)
+    aflow, conn
+):
+    run = await launch(aflow, tells.options(key="k"), 3)
     heard: list[Any] = []
 
     async def read() -> None:
@@ -352,24 +318,16 @@ async def test_a_reader_that_is_ahead_of_a_rewind_goes_on_with_what_the_new_gene
     await run.result(SOON)
     await asyncio.wait_for(reading, HANG_SECONDS)
     assert heard == [
-        "0 in generation 1",
-        "1 in generation 1",
-        "1 in generation 2",
-        "2 in generation 2",
-    ]
+        "0 in generation 1", "1 in generation 1", "1 in generation 2", "2 in generation 2",
+    ]  # fmt: skip
 
 
 async def status_is(run: Any, status: str) -> bool:
     return await run.status() == status
 
 
-# ---------------------------------------------------------------- closing
-
-
 @pytest.mark.full
-async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(aflow, conn):
     @workflow
     async def talks() -> str:
         pgflow.emit("short", 1)
@@ -384,8 +342,7 @@ async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(
             return str(error)
         return "emitted"
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, talks)
     async with asyncio.timeout(SOON.total_seconds()):
         assert [value async for value in run.stream("short")] == [1, None]
         assert [value async for value in run.stream("short", offset=1)] == [None]
@@ -393,8 +350,7 @@ async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(
     assert await run.status() == "waiting"
     assert count(conn, "pgflow.timeline", "event = 'stream_closed' and name = 'short'") == 1
     await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     assert (
         await run.result(SOON)
@@ -404,23 +360,20 @@ async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(
     assert [value async for value in run.stream("long")] == [1]
 
 
-def test_a_sync_reader_and_a_sync_workflow_close_too(flow: Harness) -> None:
+def test_a_sync_reader_and_a_sync_workflow_close_too(flow):
     @workflow
     def talks() -> None:
         pgflow.emit("log", "one")
         pgflow.close_stream("log")
         go.sync.wait()
 
-    flow.include(talks)
-    run = flow.start(talks)
+    run = launch(flow, talks)
     assert list(run.stream("log")) == ["one"]
     run.send(go, 1)
     run.result(SOON)
 
 
-async def test_a_later_generation_may_emit_to_what_an_earlier_one_closed(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_later_generation_may_emit_to_what_an_earlier_one_closed(aflow):
     @workflow
     async def generations(n: int) -> None:
         pgflow.emit("numbers", n)
@@ -428,25 +381,20 @@ async def test_a_later_generation_may_emit_to_what_an_earlier_one_closed(
         if n < 3:
             pgflow.continue_as_new(n + 1)
 
-    aflow.include(generations)
-    run = await aflow.start(generations, 1)
+    run = await launch(aflow, generations, 1)
     await run.result(SOON)
     assert [value async for value in run.stream("numbers")] == [1, 2, 3]
     assert [value async for value in run.stream("numbers", offset=2)] == [3]
 
 
 @pytest.mark.full
-async def test_a_reader_of_a_stuck_run_is_told_so_and_does_not_take_it_for_the_end(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_reader_of_a_stuck_run_is_told_so_and_does_not_take_it_for_the_end(aflow, conn):
     @workflow
     async def breaks() -> None:
         pgflow.emit("log", 1)
         await go.wait()
 
-    aflow.include(breaks)
-    run = await aflow.start(breaks.options(key="k"))
-    await aflow.until_idle()
+    run = await settle(aflow, breaks.options(key="k"))
     conn.execute("delete from pgflow.wait")
     conn.execute("delete from pgflow.parked")
     conn.execute(
@@ -463,7 +411,7 @@ async def test_a_reader_of_a_stuck_run_is_told_so_and_does_not_take_it_for_the_e
 
 
 @pytest.mark.full
-async def test_code_that_closes_where_it_emitted_diverges(aflow: AsyncHarness) -> None:
+async def test_code_that_closes_where_it_emitted_diverges(aflow):
     closes = False
 
     @workflow
@@ -474,9 +422,7 @@ async def test_code_that_closes_where_it_emitted_diverges(aflow: AsyncHarness) -
             pgflow.emit("log", 1)
         await go.wait()
 
-    aflow.include(changes)
-    run = await aflow.start(changes.options(key="k"))
-    await aflow.until_idle()
+    run = await settle(aflow, changes.options(key="k"))
     await aflow.crash()
     closes = True
     await run.send(go, 1)
@@ -489,9 +435,6 @@ async def test_code_that_closes_where_it_emitted_diverges(aflow: AsyncHarness) -
     closes = False
     await aflow.app.retry("k")
     await run.result(SOON)
-
-
-# ---------------------------------------------------------------- emitted by bodies of steps
 
 
 class Gate:
@@ -511,9 +454,7 @@ class Gate:
 
 
 @pytest.mark.full
-async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(aflow, conn):
     gate = Gate()
 
     @step
@@ -532,8 +473,7 @@ async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(
         await go.wait()
         return said
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, talks)
     live = run.stream("tokens", live=True)
     assert [await anext(live) for _ in range(4)] == ["first", "a", "b", "c"]
     assert count(conn, "pgflow.timeline", "event = 'emitted'") == 1
@@ -552,7 +492,7 @@ async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(
     assert count(conn, "pgflow.draft") == 0
 
 
-def test_what_a_sync_body_emits_is_read_while_it_runs(flow: Harness) -> None:
+def test_what_a_sync_body_emits_is_read_while_it_runs(flow):
     gate = Gate()
 
     @step
@@ -561,12 +501,7 @@ def test_what_a_sync_body_emits_is_read_while_it_runs(flow: Harness) -> None:
         gate.passed_sync()
         pgflow.emit("tokens", 2)
 
-    @workflow
-    def talks() -> None:
-        tokens()
-
-    flow.include(talks)
-    run = flow.start(talks)
+    run = launch(flow, calling_sync(tokens))
     live = run.stream("tokens", live=True)
     assert next(live) == 1
     gate.open()
@@ -575,9 +510,7 @@ def test_what_a_sync_body_emits_is_read_while_it_runs(flow: Harness) -> None:
 
 
 @pytest.mark.full
-async def test_what_a_try_that_failed_has_emitted_is_void(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_try_that_failed_has_emitted_is_void(aflow, conn):
     gate = Gate()
     tries = []
 
@@ -589,12 +522,7 @@ async def test_what_a_try_that_failed_has_emitted_is_void(
             await gate.passed()
             raise ConnectionError("again")
 
-    @workflow
-    async def talks() -> None:
-        await tokens()
-
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, calling(tokens))
     live = run.stream("tokens", live=True)
     assert await anext(live) == "of try 1"
     gate.open()
@@ -603,9 +531,7 @@ async def test_what_a_try_that_failed_has_emitted_is_void(
 
 
 @pytest.mark.full
-async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_it_anew(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_it_anew(aflow):
     gate = Gate()
     tries = []
 
@@ -617,12 +543,7 @@ async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_
             await asyncio.Event().wait()
         await gate.passed()
 
-    @workflow
-    async def talks() -> None:
-        await tokens()
-
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, calling(tokens))
     live = run.stream("tokens", live=True)
     assert await anext(live) == "of try 1"
     await aflow.crash()
@@ -635,9 +556,7 @@ async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_
 
 
 @pytest.mark.full
-async def test_transactions_effects_and_decisions_emit_what_counts_with_their_outcome(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_transactions_effects_and_decisions_emit_what_counts_with_their_outcome(aflow, conn):
     tries = []
 
     @pgflow.transaction
@@ -665,16 +584,14 @@ async def test_transactions_effects_and_decisions_emit_what_counts_with_their_ou
         await note("x")
         await go.wait()
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
-    await aflow.until_idle()
+    run = await settle(aflow, talks)
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()
     assert [value async for value in run.stream("log")] == ["book 2", "charge", "decide"]
 
 
-async def test_a_step_that_fails_for_good_has_emitted_nothing(aflow: AsyncHarness) -> None:
+async def test_a_step_that_fails_for_good_has_emitted_nothing(aflow):
     @step(retries=1)
     async def tokens() -> None:
         pgflow.emit("tokens", 1)
@@ -688,13 +605,12 @@ async def test_a_step_that_fails_for_good_has_emitted_nothing(aflow: AsyncHarnes
             pgflow.emit("tokens", "after")
         return "done"
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, talks)
     assert await run.result(SOON) == "done"
     assert [value async for value in run.stream("tokens")] == ["after"]
 
 
-async def test_a_body_cannot_emit_what_could_not_be_stored(aflow: AsyncHarness) -> None:
+async def test_a_body_cannot_emit_what_could_not_be_stored(aflow):
     @step(retries=1)
     async def tokens() -> list[str]:
         said = []
@@ -705,13 +621,5 @@ async def test_a_body_cannot_emit_what_could_not_be_stored(aflow: AsyncHarness) 
                 said.append(type(error).__name__)
         return said
 
-    @workflow
-    async def talks() -> list[str]:
-        return await tokens()
-
-    aflow.include(talks)
-    assert await (await aflow.start(talks)).result(SOON) == [
-        "InvalidArgument",
-        "InvalidArgument",
-        "NotStorable",
-    ]
+    found = await result_of(aflow, calling(tokens))
+    assert found == ["InvalidArgument", "InvalidArgument", "NotStorable"]

@@ -19,7 +19,21 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pydantic
 import pytest
-from records import HOUR, SOON, count, events, eventually, steps, wait_until
+from records import (
+    HOUR,
+    SOON,
+    calling,
+    calling_sync,
+    count,
+    events,
+    eventually,
+    launch,
+    recover,
+    result_of,
+    settle,
+    steps,
+    wait_until,
+)
 from servers import HANG_SECONDS
 
 import pgflow
@@ -46,16 +60,13 @@ from pgflow.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgflow.testing import AsyncHarness, Harness
+    from pgflow.testing import AsyncHarness
 
 AT_ONCE = timedelta(milliseconds=1)
 go = Signal("go", int)
 
 
-# ---------------------------------------------------------------- retries
-
-
-def test_less_than_one_try_is_refused_by_the_name_of_its_parameter() -> None:
+def test_less_than_one_try_is_refused_by_the_name_of_its_parameter():
     with pytest.raises(InvalidArgument, match="^retries of step never must be at least 1, not 0"):
 
         @step(retries=0)
@@ -72,8 +83,8 @@ def test_less_than_one_try_is_refused_by_the_name_of_its_parameter() -> None:
     ("is_async", "returned"), [(True, object()), (False, "x" * 1_100_000)], ids=["async", "sync"]
 )
 async def test_a_body_whose_result_cannot_be_stored_has_done_its_work_and_runs_once(
-    aflow: AsyncHarness, conn: psycopg.Connection, of: str, is_async: bool, returned: Any
-) -> None:
+    aflow, conn, of, is_async, returned
+):
     bodies = []
 
     async def act() -> Any:
@@ -107,16 +118,12 @@ async def test_a_body_whose_result_cannot_be_stored_has_done_its_work_and_runs_o
             return str(error)
         return "stored"
 
-    aflow.include(work)
-    run = await aflow.start(work)
-    assert "the result of step act" in await run.result(SOON)
+    assert "the result of step act" in await result_of(aflow, work)
     assert bodies == [1]
     assert conn.execute("select count(*) from pgflow.unit where kind = 'a'").fetchone() == (0,)
 
 
-async def test_what_a_body_itself_cannot_store_is_an_error_like_any_other(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_a_body_itself_cannot_store_is_an_error_like_any_other(aflow):
     bodies = []
 
     @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
@@ -124,20 +131,12 @@ async def test_what_a_body_itself_cannot_store_is_an_error_like_any_other(
         bodies.append(1)
         raise NotStorable("of something else")
 
-    @workflow
-    async def work() -> int:
-        return await act()
-
-    aflow.include(work)
-    run = await aflow.start(work)
     with pytest.raises(RunFailed, match="of something else"):
-        await run.result(SOON)
+        await result_of(aflow, calling(act))
     assert len(bodies) == 2
 
 
-async def test_a_step_is_tried_again_until_it_succeeds_and_every_attempt_is_on_record(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_step_is_tried_again_until_it_succeeds_and_every_attempt_is_on_record(aflow, conn):
     tries = []
 
     @step(retries=Retries(max_attempts=5, first_delay=AT_ONCE))
@@ -147,12 +146,7 @@ async def test_a_step_is_tried_again_until_it_succeeds_and_every_attempt_is_on_r
             raise ConnectionError(f"try {len(tries)}")
         return len(tries)
 
-    @workflow
-    async def patient() -> int:
-        return await shaky()
-
-    aflow.include(patient)
-    run = await aflow.start(patient)
+    run = await launch(aflow, calling(shaky))
     assert await run.result(SOON) == 3
     assert tries == [1, 2, 3]
     assert steps(conn, run.key) == [("shaky", "completed", 3)]
@@ -161,8 +155,8 @@ async def test_a_step_is_tried_again_until_it_succeeds_and_every_attempt_is_on_r
 
 
 async def test_after_the_last_attempt_the_last_error_itself_is_raised_and_no_wait_follows_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     tries = []
 
     @step(retries=Retries(max_attempts=3, first_delay=AT_ONCE))
@@ -178,8 +172,7 @@ async def test_after_the_last_attempt_the_last_error_itself_is_raised_and_no_wai
             return [type(error).__name__, str(error)]
         return []
 
-    aflow.include(copes)
-    run = await aflow.start(copes)
+    run = await launch(aflow, copes)
     assert await run.result(SOON) == ["LookupError", "try 3"]
     assert steps(conn, run.key) == [("hopeless", "failed", 3)]
     assert [event for event, _ in events(conn, run.key)].count("attempt_failed") == 2
@@ -190,19 +183,12 @@ async def test_after_the_last_attempt_the_last_error_itself_is_raised_and_no_wai
 
 
 @pytest.mark.full
-async def test_the_waits_between_attempts_grow_by_the_backoff_up_to_the_longest(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_waits_between_attempts_grow_by_the_backoff_up_to_the_longest(aflow, conn):
     @step(retries=Retries(max_attempts=5, first_delay=HOUR, backoff=3, max_delay=9 * HOUR))
     async def hopeless() -> None:
         raise OSError
 
-    @workflow
-    async def stubborn() -> None:
-        await hopeless()
-
-    aflow.include(stubborn)
-    run = await aflow.start(stubborn)
+    run = await launch(aflow, calling(hopeless))
     for most in (1, 3, 9, 9):
         due = await aflow.until_idle()
         (failed_at, now) = conn.execute(
@@ -215,9 +201,7 @@ async def test_the_waits_between_attempts_grow_by_the_backoff_up_to_the_longest(
 
 
 @pytest.mark.full
-async def test_a_long_wait_between_attempts_holds_no_worker_and_survives_a_crash(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_long_wait_between_attempts_holds_no_worker_and_survives_a_crash(aflow):
     tries = []
 
     @step(retries=Retries(max_attempts=2, first_delay=HOUR))
@@ -227,16 +211,10 @@ async def test_a_long_wait_between_attempts_holds_no_worker_and_survives_a_crash
             raise OSError
         return "done"
 
-    @workflow
-    async def patient() -> str:
-        return await shaky()
-
-    aflow.include(patient)
-    run = await aflow.start(patient)
+    run = await launch(aflow, calling(shaky))
     assert await aflow.until_idle() is not None
     assert await run.status() == "waiting"
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert tries == [1]
     await aflow.skip(HOUR)
     assert await run.result(SOON) == "done"
@@ -252,8 +230,8 @@ class OutOfStockError(Exception):
 
 @pytest.mark.full
 async def test_an_error_named_in_raises_is_final_and_comes_back_as_itself_on_replay_too(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     seen = []
 
     @step(retries=5, raises=[OutOfStockError])
@@ -269,20 +247,15 @@ async def test_an_error_named_in_raises_is_final_and_comes_back_as_itself_on_rep
         await go.wait()
         return "sold out"
 
-    aflow.include(order)
-    run = await aflow.start(order)
-    await aflow.until_idle()
+    run = await settle(aflow, order)
     assert steps(conn, run.key) == [("reserve", "failed", 1)]
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == "sold out"
     assert seen == [("sku-7", 0, "sku-7: 0 left")] * 2
 
 
-async def test_an_error_of_an_unknown_class_comes_back_as_step_failed_with_its_attempts(
-    aflow: AsyncHarness,
-) -> None:
+async def test_an_error_of_an_unknown_class_comes_back_as_step_failed_with_its_attempts(aflow):
     @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
     async def reserve() -> None:
         raise OutOfStockError("sku-7", 1)
@@ -295,14 +268,10 @@ async def test_an_error_of_an_unknown_class_comes_back_as_step_failed_with_its_a
             return [error.error_type, error.message, error.attempts]
         return []
 
-    aflow.include(order)
-    run = await aflow.start(order)
-    assert await run.result(SOON) == [f"{__name__}.OutOfStockError", "sku-7: 1 left", 2]
+    assert await result_of(aflow, order) == [f"{__name__}.OutOfStockError", "sku-7: 1 left", 2]
 
 
-async def test_a_subclass_of_a_known_error_comes_back_as_the_nearest_known_class(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_subclass_of_a_known_error_comes_back_as_the_nearest_known_class(aflow):
     class TooManyRequestsError(ConnectionError):
         pass
 
@@ -318,13 +287,10 @@ async def test_a_subclass_of_a_known_error_comes_back_as_the_nearest_known_class
             return type(error).__name__
         return ""
 
-    aflow.include(caller)
-    assert await (await aflow.start(caller)).result(SOON) == "ConnectionError"
+    assert await result_of(aflow, caller) == "ConnectionError"
 
 
-async def test_options_change_one_call_and_not_the_step(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_options_change_one_call_and_not_the_step(aflow, conn):
     @step(retries=1)
     async def shaky() -> None:
         raise OSError
@@ -339,14 +305,10 @@ async def test_options_change_one_call_and_not_the_step(
             with pytest.raises(OSError):
                 await called()
 
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     await run.result(SOON)
-    assert steps(conn, run.key) == [
-        ("shaky", "failed", 3),
-        ("shaky", "failed", 1),
-        ("shaky", "failed", 1),
-    ]
+    found = steps(conn, run.key)
+    assert found == [("shaky", "failed", 3), ("shaky", "failed", 1), ("shaky", "failed", 1)]
 
 
 BAD_RETRIES = [
@@ -358,15 +320,12 @@ BAD_RETRIES = [
 
 
 @pytest.mark.parametrize("fields", BAD_RETRIES)
-def test_retries_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
+def test_retries_that_make_no_sense_are_refused(fields):
     with pytest.raises(ValueError, match="at least 1|between 0 seconds"):
         Retries(**fields)
 
 
-# ---------------------------------------------------------------- errors of databases
-
-
-async def test_an_error_of_a_database_is_an_outcome(aflow: AsyncHarness, dsn: str) -> None:
+async def test_an_error_of_a_database_is_an_outcome(aflow, dsn):
     @step(retries=1)
     async def divide() -> None:
         with psycopg.connect(dsn) as connection:
@@ -380,16 +339,10 @@ async def test_an_error_of_a_database_is_an_outcome(aflow: AsyncHarness, dsn: st
             return error.error_type
         return ""
 
-    aflow.include(order)
-    assert await (await aflow.start(order)).result(SOON) == "psycopg.errors.DivisionByZero"
+    assert await result_of(aflow, order) == "psycopg.errors.DivisionByZero"
 
 
-# ---------------------------------------------------------------- timeouts
-
-
-async def test_an_attempt_that_takes_too_long_is_stopped_and_counts_as_failed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_attempt_that_takes_too_long_is_stopped_and_counts_as_failed(aflow, conn):
     stopped = []
 
     @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE), timeout=timedelta(milliseconds=20))
@@ -408,16 +361,13 @@ async def test_an_attempt_that_takes_too_long_is_stopped_and_counts_as_failed(
             return "too long"
         return ""
 
-    aflow.include(impatient)
-    run = await aflow.start(impatient)
+    run = await launch(aflow, impatient)
     assert await run.result(SOON) == "too long"
     assert stopped == [1, 2]
     assert steps(conn, run.key) == [("endless", "failed", 2)]
 
 
-def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(flow, conn):
     release = threading.Event()
 
     @step(retries=1)
@@ -432,8 +382,7 @@ def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(
             return "too long"
         return ""
 
-    flow.include(impatient)
-    run = flow.start(impatient)
+    run = launch(flow, impatient)
     try:
         assert run.result(SOON) == "too long"
     finally:
@@ -441,12 +390,9 @@ def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(
     assert steps(conn, run.key) == [("endless", "failed", 1)]
 
 
-# ---------------------------------------------------------------- crashes and keys
-
-
 async def test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_is_under_the_same_key(
-    aflow: AsyncHarness,
-) -> None:
+    aflow,
+):
     bodies: list[tuple[str, str]] = []
     hanging = asyncio.Event()
 
@@ -462,11 +408,9 @@ async def test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_i
     async def order() -> list[str]:
         return [await act(name) for name in ("first", "second", "third")]
 
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     await hanging.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.result(SOON) == ["first", "second", "third"]
     assert [name for name, _ in bodies] == ["first", "second", "second", "third"]
     keys = [key for _, key in bodies]
@@ -475,8 +419,8 @@ async def test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_i
 
 
 async def test_the_key_of_a_call_is_equal_on_every_attempt_and_different_for_every_call(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     keys: dict[int, list[str]] = {}
 
     @step(retries=Retries(max_attempts=3, first_delay=AT_ONCE))
@@ -495,9 +439,7 @@ async def test_the_key_of_a_call_is_equal_on_every_attempt_and_different_for_eve
             pgflow.idempotency_key(),
         ]
 
-    aflow.include(order)
-    run = await aflow.start(order)
-    (one, two, *own) = await run.result(SOON)
+    (one, two, *own) = await result_of(aflow, order)
     assert keys[1][::2] == [one] * 3
     assert keys[2][::2] == [two] * 3
     assert len({one, two, *own}) == 4
@@ -509,7 +451,7 @@ async def test_the_key_of_a_call_is_equal_on_every_attempt_and_different_for_eve
     assert (uuid.UUID(root).version, name, n) == (7, "act", "1")
 
 
-async def test_keys_of_a_continued_run_carry_its_generation(aflow: AsyncHarness) -> None:
+async def test_keys_of_a_continued_run_carry_its_generation(aflow):
     keys = []
 
     @step
@@ -522,15 +464,14 @@ async def test_keys_of_a_continued_run_carry_its_generation(aflow: AsyncHarness)
         if left:
             pgflow.continue_as_new(left - 1)
 
-    aflow.include(loop)
-    await (await aflow.start(loop, 2)).result(SOON)
+    await result_of(aflow, loop, 2)
     root = keys[0].partition("/")[0]
     assert keys == [f"{root}/act/1", f"{root}~2/act/1", f"{root}~3/act/1"]
 
 
 async def test_a_step_that_nobody_waits_for_any_more_is_stopped_and_its_late_result_ignored(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     stopped = []
     started = asyncio.Event()
 
@@ -555,8 +496,7 @@ async def test_a_step_that_nobody_waits_for_any_more_is_stopped_and_its_late_res
         task.cancel()
         return await after()
 
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     await started.wait()
     await run.send(go, 1)
     assert await run.result(SOON) == "after"
@@ -564,12 +504,7 @@ async def test_a_step_that_nobody_waits_for_any_more_is_stopped_and_its_late_res
     assert steps(conn, run.key) == [("slow", "abandoned", 1), ("after", "completed", 1)]
 
 
-# ---------------------------------------------------------------- heartbeats
-
-
-async def test_the_next_attempt_learns_what_the_last_one_said_of_its_progress(
-    aflow: AsyncHarness,
-) -> None:
+async def test_the_next_attempt_learns_what_the_last_one_said_of_its_progress(aflow):
     learned = []
 
     @step(retries=Retries(max_attempts=3, first_delay=AT_ONCE))
@@ -582,13 +517,7 @@ async def test_the_next_attempt_learns_what_the_last_one_said_of_its_progress(
         pgflow.heartbeat({"row": start + 10})
         raise OSError
 
-    @workflow
-    async def job() -> int:
-        return await copy()
-
-    aflow.include(job)
-    run = await aflow.start(job)
-    assert await run.result(SOON) == 20
+    assert await result_of(aflow, calling(copy)) == 20
     assert learned == [None, {"row": 10}, {"row": 20}]
 
 
@@ -610,29 +539,19 @@ async def crash_in_the_middle_of_a_body(
         await copy()
         return await go.wait()
 
-    aflow.include(job)
-    run = await aflow.start(job)
+    run = await launch(aflow, job)
     await eventually(lambda: count(conn, "pgflow.step_beat"), "the heartbeat is recorded")
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     return learned, run
 
 
-async def test_a_read_knows_its_progress_after_a_crash(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    learned, _ = await crash_in_the_middle_of_a_body(aflow, conn, read)
+@pytest.mark.parametrize("decorator", [read, step], ids=["read", "step"])
+async def test_a_body_knows_its_progress_after_a_crash(aflow, conn, decorator):
+    learned, _ = await crash_in_the_middle_of_a_body(aflow, conn, decorator)
     assert learned == [None, "halfway"]
 
 
-async def test_a_step_knows_its_progress_after_a_crash(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    learned, _ = await crash_in_the_middle_of_a_body(aflow, conn, step)
-    assert learned == [None, "halfway"]
-
-
-async def test_the_last_heartbeat_before_a_worker_ends_is_not_lost(aflow: AsyncHarness) -> None:
+async def test_the_last_heartbeat_before_a_worker_ends_is_not_lost(aflow):
     learned, told = [], asyncio.Event()
 
     @read
@@ -643,29 +562,21 @@ async def test_the_last_heartbeat_before_a_worker_ends_is_not_lost(aflow: AsyncH
             told.set()
             await asyncio.Event().wait()
 
-    @workflow
-    async def job() -> None:
-        await copy()
-
-    aflow.include(job)
-    await aflow.start(job)
+    await launch(aflow, calling(copy))
     await told.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert learned == [None, "halfway"]
 
 
 @pytest.mark.full
-async def test_heartbeats_are_forgotten_with_their_run_though_a_worker_crashed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_heartbeats_are_forgotten_with_their_run_though_a_worker_crashed(aflow, conn):
     _, run = await crash_in_the_middle_of_a_body(aflow, conn, read)
     await run.send(go, 1)
     assert await run.result(SOON) == 1
     assert count(conn, "pgflow.step_beat") == 0
 
 
-def test_a_heartbeat_works_from_a_thread(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_heartbeat_works_from_a_thread(flow, conn):
     @step(retries=1)
     def long() -> bool:
         for row in range(5):
@@ -676,15 +587,10 @@ def test_a_heartbeat_works_from_a_thread(flow: Harness, conn: psycopg.Connection
         )
         return True
 
-    @workflow
-    def job() -> bool:
-        return long()
-
-    flow.include(job)
-    assert flow.start(job).result(SOON)
+    assert result_of(flow, calling_sync(long))
 
 
-async def test_details_of_a_heartbeat_must_be_small_and_storable(aflow: AsyncHarness) -> None:
+async def test_details_of_a_heartbeat_must_be_small_and_storable(aflow):
     @step(retries=1)
     async def chatty() -> list[str]:
         said = []
@@ -695,17 +601,9 @@ async def test_details_of_a_heartbeat_must_be_small_and_storable(aflow: AsyncHar
                 said.append(str(error))
         return said
 
-    @workflow
-    async def job() -> list[str]:
-        return await chatty()
-
-    aflow.include(job)
-    too_long, not_storable = await (await aflow.start(job)).result(SOON)
+    too_long, not_storable = await result_of(aflow, calling(chatty))
     assert "64 KiB" in too_long
     assert "heartbeat" in not_storable
-
-
-# ---------------------------------------------------------------- values
 
 
 class Colour(enum.Enum):
@@ -741,16 +639,14 @@ async def send_parcel(values: Values) -> Values:
 
 
 @pytest.mark.full
-async def test_annotated_values_come_back_as_what_they_were(aflow: AsyncHarness) -> None:
+async def test_annotated_values_come_back_as_what_they_were(aflow):
     aflow.include(send_parcel)
     basket = Basket(
         lines=[Line("a", Decimal("1.10"))], at=datetime(2031, 2, 3, tzinfo=UTC), by=uuid.UUID(int=7)
     )
     values: Values = (basket, Colour.RED, {3: timedelta(seconds=1.5)}, frozenset({"x"}))
-    run = await aflow.start(send_parcel, values)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, send_parcel, values)
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == values
 
@@ -760,7 +656,7 @@ class Blob:
     data: bytes
 
 
-async def test_bytes_come_back_from_a_step(aflow: AsyncHarness) -> None:
+async def test_bytes_come_back_from_a_step_as_fields_too(aflow):
     @step
     async def load() -> list[tuple[bytes, Blob]]:
         return [(b"\x00\xff", Blob(b"\xfe"))]
@@ -769,34 +665,19 @@ async def test_bytes_come_back_from_a_step(aflow: AsyncHarness) -> None:
     async def order() -> list[tuple[bytes, Blob]]:
         return await load()
 
-    aflow.include(order)
-    assert await (await aflow.start(order)).result(SOON) == [(b"\x00\xff", Blob(b"\xfe"))]
+    assert await result_of(aflow, order) == [(b"\x00\xff", Blob(b"\xfe"))]
 
 
-async def test_bytes_can_be_the_input_of_a_workflow(aflow: AsyncHarness) -> None:
+async def test_bytes_can_be_the_input_of_a_workflow(aflow):
     @workflow
     async def keep(data: bytes) -> bytes:
         return data
 
-    aflow.include(keep)
-    assert await (await aflow.start(keep, b"\x00\xff")).result(SOON) == b"\x00\xff"
-
-
-async def test_bytes_can_be_a_field_of_a_result(aflow: AsyncHarness) -> None:
-    @step(retries=1)
-    async def load() -> Blob:
-        return Blob(b"\xfe")
-
-    @workflow
-    async def order() -> Blob:
-        return await load()
-
-    aflow.include(order)
-    assert await (await aflow.start(order)).result(SOON) == Blob(b"\xfe")
+    assert await result_of(aflow, keep, b"\x00\xff") == b"\x00\xff"
 
 
 @pytest.mark.full
-async def test_the_first_run_sees_what_a_replay_will_see(aflow: AsyncHarness) -> None:
+async def test_the_first_run_sees_what_a_replay_will_see(aflow):
     seen = []
 
     @step
@@ -808,18 +689,15 @@ async def test_the_first_run_sees_what_a_replay_will_see(aflow: AsyncHarness) ->
         seen.append(await unannotated())
         await go.wait()
 
-    aflow.include(order)
-    run = await aflow.start(order)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, order)
+    await recover(aflow)
     await run.send(go, 1)
     await run.result(SOON)
     assert seen == [{"pair": (1, 2), 3: None}] * 2
 
 
 @pytest.mark.full
-async def test_none_false_and_empty_results_count_as_recorded(aflow: AsyncHarness) -> None:
+async def test_none_false_and_empty_results_count_as_recorded(aflow):
     bodies = []
 
     @step
@@ -833,38 +711,25 @@ async def test_none_false_and_empty_results_count_as_recorded(aflow: AsyncHarnes
         await go.wait()
         return got
 
-    aflow.include(order)
-    run = await aflow.start(order)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, order)
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == [None, False, "", [], 0]
     assert bodies == [0, 1, 2, 3, 4]
 
 
 UNSTORABLE: dict[str, Any] = {
-    "an object": object(),
-    "a NUL": "a\0b",
-    "half a surrogate pair": "\ud800",
-    "not a number": float("nan"),
-    "more than a mebibyte": "x" * (1 << 20),
+    "an object": object(), "a NUL": "a\0b", "half a surrogate pair": "\ud800",
+    "not a number": float("nan"), "more than a mebibyte": "x" * (1 << 20),
     "a number of five thousand digits": 10**4999,
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "declare",
-    [
-        pgflow.step,
-        pgflow.read,
-        pgflow.decisions.decision,
-        pgflow.transaction,
-        pgflow.effects.effect,
-        workflow,
-    ],
-)
-def test_an_option_that_a_decorator_has_not_is_refused_where_it_is_written(declare: Any) -> None:
+@pytest.mark.parametrize("declare", [
+    pgflow.step, pgflow.read, pgflow.decisions.decision, pgflow.transaction, pgflow.effects.effect,
+    workflow,
+])  # fmt: skip
+def test_an_option_that_a_decorator_has_not_is_refused_where_it_is_written(declare):
     with pytest.raises(TypeError, match=rf"{declare.__name__}\(\) .*'retires'"):
         declare(retires=5)
 
@@ -880,14 +745,11 @@ async def caught(aflow: AsyncHarness, error: type[Exception], step: Any, *args: 
             return str(found)
         return ""
 
-    aflow.include(order)
-    return await (await aflow.start(order)).result(SOON)
+    return await result_of(aflow, order)
 
 
 @pytest.mark.parametrize("value", UNSTORABLE.values(), ids=UNSTORABLE)
-async def test_a_result_that_cannot_be_stored_is_a_typed_error_in_the_workflow(
-    aflow: AsyncHarness, value: Any
-) -> None:
+async def test_a_result_that_cannot_be_stored_is_a_typed_error_in_the_workflow(aflow, value):
     @step(retries=1)
     async def produce() -> Any:
         return value
@@ -895,7 +757,7 @@ async def test_a_result_that_cannot_be_stored_is_a_typed_error_in_the_workflow(
     assert "the result of step produce" in await caught(aflow, NotStorable, produce)
 
 
-async def test_a_result_that_cannot_be_stored_is_not_tried_for_ever(aflow: AsyncHarness) -> None:
+async def test_a_result_that_cannot_be_stored_is_not_tried_for_ever(aflow):
     bodies = []
 
     @step(retries=Retries(max_attempts=3, first_delay=AT_ONCE))
@@ -903,20 +765,13 @@ async def test_a_result_that_cannot_be_stored_is_not_tried_for_ever(aflow: Async
         bodies.append(1)
         return object()
 
-    @workflow
-    async def order() -> None:
-        await produce()
-
-    aflow.include(order)
     with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(order)).result(SOON)
+        await result_of(aflow, calling(produce))
     assert isinstance(failed.value.__cause__, NotStorable)
     assert len(bodies) <= 3
 
 
-async def test_a_result_that_does_not_fit_the_annotation_is_a_typed_error_in_the_workflow(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_result_that_does_not_fit_the_annotation_is_a_typed_error_in_the_workflow(aflow):
     @step
     async def produce() -> int:
         return "seven"  # type: ignore[return-value]
@@ -940,7 +795,7 @@ HOSTILE_ERRORS = {
 
 
 @pytest.mark.parametrize("error", HOSTILE_ERRORS.values(), ids=HOSTILE_ERRORS)
-async def test_any_error_of_a_step_can_be_recorded(aflow: AsyncHarness, error: Exception) -> None:
+async def test_any_error_of_a_step_can_be_recorded(aflow, error):
     @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
     async def hostile() -> None:
         raise error
@@ -953,12 +808,11 @@ async def test_any_error_of_a_step_can_be_recorded(aflow: AsyncHarness, error: E
             return type(raised).__name__
         return ""
 
-    aflow.include(order)
-    assert await (await aflow.start(order)).result(SOON) in ("ValueError", "StepFailed")
+    assert await result_of(aflow, order) in ("ValueError", "StepFailed")
 
 
 @pytest.mark.parametrize("where", ["arguments", "fields"])
-async def test_an_error_of_any_size_can_be_recorded(aflow: AsyncHarness, where: str) -> None:
+async def test_an_error_of_any_size_can_be_recorded(aflow, where):
     @step(retries=1)
     async def verbose() -> None:
         error = ValueError(*["x" * 60_000] * 30) if where == "arguments" else ValueError("x")
@@ -966,19 +820,12 @@ async def test_an_error_of_any_size_can_be_recorded(aflow: AsyncHarness, where: 
             vars(error).update({f"field_{n}": "x" * 60_000 for n in range(30)})
         raise error
 
-    @workflow
-    async def order() -> None:
-        await verbose()
-
-    aflow.include(order)
     with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(order)).result(SOON)
+        await result_of(aflow, calling(verbose))
     assert isinstance(failed.value.__cause__, ValueError)
 
 
-async def test_an_argument_that_cannot_be_compared_later_is_refused_at_the_call(
-    aflow: AsyncHarness,
-) -> None:
+async def test_an_argument_that_cannot_be_compared_later_is_refused_at_the_call(aflow):
     @step
     async def take(thing: Any) -> None: ...
 
@@ -986,9 +833,7 @@ async def test_an_argument_that_cannot_be_compared_later_is_refused_at_the_call(
 
 
 @pytest.mark.full
-async def test_a_call_that_was_refused_is_not_made_after_a_crash_either(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_call_that_was_refused_is_not_made_after_a_crash_either(aflow):
     bodies = []
 
     @step
@@ -1002,9 +847,7 @@ async def test_a_call_that_was_refused_is_not_made_after_a_crash_either(
         await take("a")
         return await go.wait() + await go.wait()
 
-    aflow.include(order)
-    run = await aflow.start(order)
-    await aflow.until_idle()
+    run = await settle(aflow, order)
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()
@@ -1017,9 +860,7 @@ class Opaque:
     """Nothing that pydantic could store."""
 
 
-def test_an_annotation_that_cannot_be_stored_is_refused_and_starts_nothing(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_an_annotation_that_cannot_be_stored_is_refused_and_starts_nothing(flow, conn):
     @workflow
     async def opaque_input(thing: Opaque) -> None: ...
 
@@ -1029,9 +870,7 @@ def test_an_annotation_that_cannot_be_stored_is_refused_and_starts_nothing(
     assert count(conn, "pgflow.run") == 0
 
 
-async def test_a_step_whose_result_cannot_be_stored_fails_with_a_definition_error(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_step_whose_result_cannot_be_stored_fails_with_a_definition_error(aflow):
     @step(retries=1)
     async def opaque() -> Opaque:
         return Opaque()
@@ -1040,9 +879,7 @@ async def test_a_step_whose_result_cannot_be_stored_fails_with_a_definition_erro
 
 
 @pytest.mark.full
-def test_a_workflow_whose_result_cannot_be_stored_harms_no_other(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_workflow_whose_result_cannot_be_stored_harms_no_other(dsn, conn, monkeypatch):
     @workflow(name="opaque_result")
     async def opaque_result() -> Opaque:
         return Opaque()
@@ -1073,7 +910,7 @@ def test_a_workflow_whose_result_cannot_be_stored_harms_no_other(
         )
 
 
-def test_a_start_that_raises_has_started_nothing(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_start_that_raises_has_started_nothing(dsn, conn):
     @workflow
     async def opaque_result() -> Opaque:
         return Opaque()
@@ -1081,9 +918,6 @@ def test_a_start_that_raises_has_started_nothing(dsn: str, conn: psycopg.Connect
     with App(dsn, include=[opaque_result]) as app, pytest.raises(Exception, match="Opaque"):
         app.start(opaque_result)
     assert count(conn, "pgflow.run") == 0
-
-
-# ---------------------------------------------------------------- who may call what
 
 
 @step
@@ -1106,7 +940,7 @@ def write_sync(conn: psycopg.Connection[Any]) -> int:
     return 1
 
 
-def test_outside_a_workflow_reads_and_steps_are_plain_functions_in_both_colours() -> None:
+def test_outside_a_workflow_reads_and_steps_are_plain_functions_in_both_colours():
     async def main() -> list[int]:
         return [await add(1, 2), await add.aio(1, 2), await add_sync.aio(1, 2), add_sync(1, 2)]
 
@@ -1114,54 +948,41 @@ def test_outside_a_workflow_reads_and_steps_are_plain_functions_in_both_colours(
     assert [add_sync(1, 2), add_sync.sync(1, 2), add.sync(1, 2), add_sync.fn(1, 2)] == [3, 3, 3, 3]
 
 
-def test_in_the_body_of_a_step_other_steps_are_plain_functions(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_in_the_body_of_a_step_other_steps_are_plain_functions(flow, conn):
     @step
     async def outer() -> int:
         return await add(1, 2) + await add_sync.aio(3, 4)
 
-    @workflow
-    async def order() -> int:
-        return await outer()
-
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, calling(outer))
     assert run.result(SOON) == 10
     assert steps(conn, run.key) == [("outer", "completed", 1)]
 
 
 OUTSIDE: dict[str, Callable[[], Any]] = {
     "write() was called outside a workflow": lambda: write.aio(),
-    "write_sync() was called outside a workflow": lambda: write_sync(),
-    "pgflow.now()": pgflow.now,
-    "pgflow.random()": pgflow.random,
-    "pgflow.uuid()": pgflow.uuid,
+    "write_sync() was called outside a workflow": lambda: write_sync(), "pgflow.now()": pgflow.now,
+    "pgflow.random()": pgflow.random, "pgflow.uuid()": pgflow.uuid,
     "pgflow.patched()": lambda: pgflow.patched("x"),
     "pgflow.set_state()": lambda: pgflow.set_state(a=1),
     "pgflow.emit()": lambda: pgflow.emit("s", 1),
     "pgflow.continue_as_new()": lambda: pgflow.continue_as_new(1),
-    "pgflow.idempotency_key()": pgflow.idempotency_key,
-    "pgflow.run_info()": pgflow.run_info,
-    "pgflow.heartbeat()": pgflow.heartbeat,
-    "pgflow.heartbeat_details()": pgflow.heartbeat_details,
+    "pgflow.idempotency_key()": pgflow.idempotency_key, "pgflow.run_info()": pgflow.run_info,
+    "pgflow.heartbeat()": pgflow.heartbeat, "pgflow.heartbeat_details()": pgflow.heartbeat_details,
     "pgflow.sync.sleep()": lambda: pgflow.sync.sleep(1),
     "pgflow.sleep()": lambda: asyncio.run(pgflow.sleep(1)),
     "signal 'go'.wait()": lambda: asyncio.run(go.wait()),
     "signal 'go'.sync.wait()": lambda: go.sync.wait(),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", OUTSIDE)
-def test_what_only_a_run_can_do_is_refused_outside_by_name(what: str) -> None:
+def test_what_only_a_run_can_do_is_refused_outside_by_name(what):
     with pytest.raises(NotInRunError) as refused:
         OUTSIDE[what]()
     assert what in str(refused.value)
 
 
-async def test_a_transaction_or_a_wait_in_the_body_of_a_step_is_refused_by_name(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_transaction_or_a_wait_in_the_body_of_a_step_is_refused_by_name(aflow):
     @step(retries=1)
     async def confused() -> list[str]:
         said = []
@@ -1172,12 +993,7 @@ async def test_a_transaction_or_a_wait_in_the_body_of_a_step_is_refused_by_name(
                 said.append(str(error))
         return said
 
-    @workflow
-    async def order() -> list[str]:
-        return await confused()
-
-    aflow.include(order)
-    said = await (await aflow.start(order)).result(SOON)
+    said = await result_of(aflow, calling(confused))
     assert len(said) == 4
     assert all("the body of step 'confused'" in text for text in said)
 
@@ -1196,7 +1012,7 @@ def collect(*calls: Callable[[], Any]) -> list[str]:
 async def child() -> None: ...
 
 
-def test_the_wrong_colour_in_an_async_workflow_names_its_twin(flow: Harness) -> None:
+def test_the_wrong_colour_in_an_async_workflow_names_its_twin(flow):
     @workflow
     async def asynchronous() -> list[str]:
         return collect(
@@ -1209,8 +1025,7 @@ def test_the_wrong_colour_in_an_async_workflow_names_its_twin(flow: Harness) -> 
             lambda: pgflow.sync.map(add_sync.options(), []),
         )
 
-    flow.include(asynchronous)
-    said = flow.start(asynchronous).result(SOON)
+    said = result_of(flow, asynchronous)
     twins = [
         "add.aio()", "add_sync.aio()", "write_sync.aio()", "pgflow.sleep()", ".wait()",
         "pgflow.run_child()", "pgflow.map()",
@@ -1218,20 +1033,19 @@ def test_the_wrong_colour_in_an_async_workflow_names_its_twin(flow: Harness) -> 
     assert [twin in text for twin, text in zip(twins, said, strict=True)] == [True] * 7
 
 
-def test_the_wrong_colour_in_a_sync_workflow_names_its_twin(flow: Harness) -> None:
+def test_the_wrong_colour_in_a_sync_workflow_names_its_twin(flow):
     @workflow
     def synchronous() -> list[str]:
         return collect(lambda: add.aio(1, 2), lambda: add(1, 2), lambda: add_sync.aio(1, 2))
 
-    flow.include(synchronous)
-    said = flow.start(synchronous).result(SOON)
+    said = result_of(flow, synchronous)
     assert [
         twin in text
         for twin, text in zip(["add.sync()", "add.sync()", "add_sync.sync()"], said, strict=True)
     ] == [True] * 3
 
 
-def test_what_waits_in_the_wrong_colour_is_refused_when_it_is_called(flow: Harness) -> None:
+def test_what_waits_in_the_wrong_colour_is_refused_when_it_is_called(flow):
     @workflow
     def synchronous() -> list[str]:
         return collect(
@@ -1241,15 +1055,12 @@ def test_what_waits_in_the_wrong_colour_is_refused_when_it_is_called(flow: Harne
             lambda: pgflow.map(add_sync.options(), []),
         )
 
-    flow.include(synchronous)
-    said = flow.start(synchronous).result(SOON)
+    said = result_of(flow, synchronous)
     twins = ["pgflow.sync.sleep()", ".sync.wait()", "pgflow.sync.run_child()", "pgflow.sync.map()"]
     assert [twin in text for twin, text in zip(twins, said, strict=True)] == [True] * 4
 
 
-async def test_workflow_code_cannot_reach_the_world_and_is_told_which_decorator_can(
-    aflow: AsyncHarness, dsn: str
-) -> None:
+async def test_workflow_code_cannot_reach_the_world_and_is_told_which_decorator_can(aflow, dsn):
     @workflow
     async def reckless() -> list[str]:
         said = []
@@ -1265,13 +1076,12 @@ async def test_workflow_code_cannot_reach_the_world_and_is_told_which_decorator_
                 said.append(str(error))
         return said
 
-    aflow.include(reckless)
-    said = await (await aflow.start(reckless)).result(SOON)
+    said = await result_of(aflow, reckless)
     assert len(said) == 4
     assert all("@pgflow.step" in text for text in said)
 
 
-def test_a_step_whose_name_is_too_long_is_refused() -> None:
+def test_a_step_whose_name_is_too_long_is_refused():
     for name in ("s" * 256, "ä" * 128, "nul \0"):
         with pytest.raises(DefinitionError, match="255 bytes"):
             step(name=name)(add.fn)
@@ -1307,9 +1117,7 @@ async def call_by_long_names(aflow: AsyncHarness) -> tuple[str, list[str]]:
         await go.wait()
         return "done"
 
-    aflow.include(flow)
-    run = await aflow.start(flow)
-    await aflow.until_idle()
+    run = await settle(aflow, flow)
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()
@@ -1318,7 +1126,7 @@ async def call_by_long_names(aflow: AsyncHarness) -> tuple[str, list[str]]:
 
 
 @pytest.mark.full
-async def test_a_long_name_is_recorded_whole(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_long_name_is_recorded_whole(aflow, conn):
     key, keys = await call_by_long_names(aflow)
     called = conn.execute(
         "select step, idempotency_key from pgflow.steps where key = %s order by call", (key,)
@@ -1328,7 +1136,7 @@ async def test_a_long_name_is_recorded_whole(aflow: AsyncHarness, conn: psycopg.
     assert keys == [called[0][1], *(key for _, key in called), owned]
 
 
-async def test_a_long_name_stands_in_keys_by_its_beginning_and_a_hash(aflow: AsyncHarness) -> None:
+async def test_a_long_name_stands_in_keys_by_its_beginning_and_a_hash(aflow):
     """Counterparties that deduplicate by key take some 255 characters. Two long names that begin
     alike have different keys.
     """
@@ -1338,14 +1146,14 @@ async def test_a_long_name_stands_in_keys_by_its_beginning_and_a_hash(aflow: Asy
     assert [key.rpartition("/")[2] for key in keys] == ["1", "1", "1", "1", "2", "3"]
 
 
-def test_annotations_that_name_nothing_are_refused_with_the_place() -> None:
+def test_annotations_that_name_nothing_are_refused_with_the_place():
     def odd(x: NoSuchThing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(DefinitionError, match=r"odd \(.*test_steps\.py:\d+\)"):
         _ = step(odd).hints
 
 
-def test_what_a_decorator_makes_looks_like_its_function_to_other_libraries() -> None:
+def test_what_a_decorator_makes_looks_like_its_function_to_other_libraries():
     async def refund(order: str, cents: int = 100) -> Decimal:
         """Pay an amount back."""
         return Decimal(cents)

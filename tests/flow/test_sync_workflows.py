@@ -5,18 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
-from records import HOUR, SOON, events, steps, wait_until
+from records import HOUR, SOON, events, launch, recover, result_of, settle, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import Retries, RunFailed, RunStuck, Signal, read, step, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 
@@ -39,15 +34,12 @@ def total(numbers: list[int]) -> int:
     return result
 
 
-def test_steps_of_both_colours_are_called_one_after_the_other(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_steps_of_both_colours_are_called_one_after_the_other(flow, conn):
     @workflow
     def mixed() -> list[int]:
         return [add(1, 2), add.sync(3, 4), add_async.sync(5, 6)]
 
-    flow.include(mixed)
-    run = flow.start(mixed)
+    run = launch(flow, mixed)
     assert run.result(SOON) == [3, 7, 11]
     assert steps(conn, run.key) == [
         ("add", "completed", 1),
@@ -56,14 +48,11 @@ def test_steps_of_both_colours_are_called_one_after_the_other(
     ]
 
 
-async def test_a_sync_workflow_runs_in_an_async_app(aflow: AsyncHarness) -> None:
-    aflow.include(total)
-    assert await (await aflow.start(total, [1, 2, 3])).result(SOON) == 6
+async def test_a_sync_workflow_runs_in_an_async_app(aflow):
+    assert await result_of(aflow, total, [1, 2, 3]) == 6
 
 
-def test_a_loop_that_a_framework_has_made_for_its_thread_is_closed_in_the_end(
-    flow: Harness,
-) -> None:
+def test_a_loop_that_a_framework_has_made_for_its_thread_is_closed_in_the_end(flow):
     loops = []
 
     @workflow
@@ -74,21 +63,20 @@ def test_a_loop_that_a_framework_has_made_for_its_thread_is_closed_in_the_end(
             raise ValueError("refused")
         return loops[-1].run_until_complete(asyncio.sleep(0, "done"))
 
-    flow.include(frame)
-    assert flow.start(frame, False).result(SOON) == "done"
+    assert result_of(flow, frame, False) == "done"
     with pytest.raises(RunFailed, match="refused"):
         flow.start(frame, True).result(SOON)
     assert [loop.is_closed() for loop in loops] == [True] * len(loops)
 
 
 @pytest.mark.full
-def test_more_of_them_than_there_are_threads_come_to_their_end(flow: Harness) -> None:
+def test_more_of_them_than_there_are_threads_come_to_their_end(flow):
     flow.include(total)
     runs = [flow.start(total, [n, n]) for n in range(60)]
     assert [run.result(SOON) for run in runs] == [2 * n for n in range(60)]
 
 
-def test_after_a_crash_recorded_steps_are_not_run_again(flow: Harness) -> None:
+def test_after_a_crash_recorded_steps_are_not_run_again(flow):
     bodies = []
     hanging, release = threading.Event(), threading.Event()
 
@@ -104,20 +92,16 @@ def test_after_a_crash_recorded_steps_are_not_run_again(flow: Harness) -> None:
     def order() -> list[int]:
         return [act(n) for n in (1, 2, 3)]
 
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, order)
     assert hanging.wait(HANG_SECONDS)
-    flow.crash()
-    flow.until_idle()
+    recover(flow)
     release.set()
     assert run.result(SOON) == [1, 2, 3]
     assert bodies == [1, 2, 2, 3]
 
 
 @pytest.mark.full
-def test_it_parks_wakes_and_parks_again_in_the_middle_of_ordinary_code(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_it_parks_wakes_and_parks_again_in_the_middle_of_ordinary_code(flow, conn):
     @workflow
     def patient() -> list[int]:
         heard = []
@@ -131,25 +115,20 @@ def test_it_parks_wakes_and_parks_again_in_the_middle_of_ordinary_code(
         pgflow.sync.sleep(timedelta(0))
         return heard
 
-    flow.include(patient)
-    run = flow.start(patient)
+    run = launch(flow, patient)
     run.send(go, 1)
     flow.until_idle()
     flow.skip(HOUR)
     run.send(go, 3)
     assert run.result(SOON) == [1, -1, 3]
     assert [event for event, _ in events(conn, run.key)] == [
-        "timer_started",
+        "timer_started", "signal_received", "timer_started", "wait_timed_out", "timer_started",
         "signal_received",
-        "timer_started",
-        "wait_timed_out",
-        "timer_started",
-        "signal_received",
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.full
-def test_an_error_of_a_step_can_be_caught_and_an_error_of_its_own_fails_it(flow: Harness) -> None:
+def test_an_error_of_a_step_can_be_caught_and_an_error_of_its_own_fails_it(flow):
     @step(retries=Retries(max_attempts=2, first_delay=timedelta(milliseconds=1)))
     def fails() -> None:
         raise LookupError("nothing there")
@@ -164,15 +143,14 @@ def test_an_error_of_a_step_can_be_caught_and_an_error_of_its_own_fails_it(flow:
             return str(error)
         return ""
 
-    flow.include(copes)
-    assert flow.start(copes, "return").result(SOON) == "nothing there"
+    assert result_of(flow, copes, "return") == "nothing there"
     with pytest.raises(RunFailed) as failed:
         flow.start(copes, "raise").result(SOON)
     assert repr(failed.value.__cause__) == "ValueError('gave up')"
 
 
 @pytest.mark.full
-def test_what_is_said_and_asked_is_plain_calls(flow: Harness) -> None:
+def test_what_is_said_and_asked_is_plain_calls(flow):
     seen = []
 
     @workflow
@@ -183,11 +161,8 @@ def test_what_is_said_and_asked_is_plain_calls(flow: Harness) -> None:
         go.sync.wait()
         return pgflow.run_info().workflow
 
-    flow.include(talks)
-    run = flow.start(talks)
-    flow.until_idle()
-    flow.crash()
-    flow.until_idle()
+    run = settle(flow, talks)
+    recover(flow)
     run.send(go, 1)
     assert run.result(SOON) == talks.name
     assert run.state() == {"phase": "talking"}
@@ -197,9 +172,7 @@ def test_what_is_said_and_asked_is_plain_calls(flow: Harness) -> None:
 
 
 @pytest.mark.full
-def test_one_that_changed_is_stuck_and_says_where_it_stands(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_one_that_changed_is_stuck_and_says_where_it_stands(flow, conn):
     first_version = [True]
 
     @workflow
@@ -210,9 +183,7 @@ def test_one_that_changed_is_stuck_and_says_where_it_stands(
             add_async.sync(1, 1)
         return go.sync.wait()
 
-    flow.include(changes)
-    run = flow.start(changes)
-    flow.until_idle()
+    run = settle(flow, changes)
     first_version[0] = False
     run.send(go, 1)
     with pytest.raises(RunStuck, match=r"'add'.*'add_async'"):
@@ -221,7 +192,7 @@ def test_one_that_changed_is_stuck_and_says_where_it_stands(
     assert any("test_sync_workflows.py" in line for line in detail["where"])
 
 
-def test_a_step_that_blocks_does_not_hold_up_other_runs(flow: Harness) -> None:
+def test_a_step_that_blocks_does_not_hold_up_other_runs(flow):
     release = threading.Event()
 
     @read
@@ -243,7 +214,7 @@ def test_a_step_that_blocks_does_not_hold_up_other_runs(flow: Harness) -> None:
 
 
 @pytest.mark.full
-def test_a_run_whose_code_is_taken_apart_leaves_no_thread_behind(flow: Harness) -> None:
+def test_a_run_whose_code_is_taken_apart_leaves_no_thread_behind(flow):
     cleaned = []
 
     @workflow
@@ -266,7 +237,7 @@ def test_a_run_whose_code_is_taken_apart_leaves_no_thread_behind(flow: Harness) 
     assert [run.result(SOON) for run in runs] == [1] * 5
 
 
-def test_code_that_catches_everything_can_still_be_parked_and_goes_on(flow: Harness) -> None:
+def test_code_that_catches_everything_can_still_be_parked_and_goes_on(flow):
     @workflow
     def greedy() -> str:
         tries = 0
@@ -278,9 +249,7 @@ def test_code_that_catches_everything_can_still_be_parked_and_goes_on(flow: Harn
                 if tries > 500:
                     return "gave up"
 
-    flow.include(greedy)
-    run = flow.start(greedy)
-    flow.until_idle()
+    run = settle(flow, greedy)
     assert run.status() == "waiting"
     run.send(go, 1)
     assert run.result(SOON) == "got 1"

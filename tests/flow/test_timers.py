@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
-from records import HOUR, SOON, events, run_row, steps
+from records import HOUR, SOON, events, launch, recover, result_of, run_row, settle, steps
 
 import pgflow
 from pgflow import InvalidArgument, Signal, step, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 
@@ -24,20 +20,14 @@ async def echo(value: str) -> str:
     return value
 
 
-# ---------------------------------------------------------------- sleeping
-
-
 @pytest.mark.full
-async def test_a_sleep_ends_at_its_time_and_not_before(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_sleep_ends_at_its_time_and_not_before(aflow, conn):
     @workflow
     async def sleepy() -> str:
         await pgflow.sleep(HOUR)
         return "awake"
 
-    aflow.include(sleepy)
-    run = await aflow.start(sleepy)
+    run = await launch(aflow, sleepy)
     due = await aflow.until_idle()
     (began, reason, now) = run_row(conn, run.key, "created_at, reason, pgflow.now_()")
     assert due is not None
@@ -51,9 +41,7 @@ async def test_a_sleep_ends_at_its_time_and_not_before(
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_sleep_has_a_name_that_a_run_may_lack_which_sleeps_already(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+def test_a_sleep_has_a_name_that_a_run_may_lack_which_sleeps_already(flow, conn, colour):
     names: list[str | None] = [None]
 
     @workflow
@@ -82,7 +70,7 @@ def test_a_sleep_has_a_name_that_a_run_may_lack_which_sleeps_already(
         pgflow._flow.timers._checked("")
 
 
-async def test_a_named_sleep_is_cancelled_as_any_other(aflow: AsyncHarness) -> None:
+async def test_a_named_sleep_is_cancelled_as_any_other(aflow):
     @workflow
     async def impatient() -> str:
         try:
@@ -92,9 +80,7 @@ async def test_a_named_sleep_is_cancelled_as_any_other(aflow: AsyncHarness) -> N
             return await echo("given up")
         return "slept"
 
-    aflow.include(impatient)
-    run = await aflow.start(impatient)
-    await aflow.until_idle()
+    run = await settle(aflow, impatient)
     await aflow.crash()
     await aflow.skip(61)
     assert await run.result(SOON) == "given up"
@@ -102,7 +88,7 @@ async def test_a_named_sleep_is_cancelled_as_any_other(aflow: AsyncHarness) -> N
 
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_after_a_crash_only_the_remainder_of_a_sleep_is_slept(flow: Harness, colour: str) -> None:
+def test_after_a_crash_only_the_remainder_of_a_sleep_is_slept(flow, colour):
     @workflow
     async def sleepy() -> str:
         text = await echo("slept")
@@ -128,31 +114,28 @@ def test_after_a_crash_only_the_remainder_of_a_sleep_is_slept(flow: Harness, col
 
 
 @pytest.mark.full
-async def test_asyncio_sleep_is_durable_too(aflow: AsyncHarness) -> None:
+async def test_asyncio_sleep_is_durable_too(aflow):
     @workflow
     async def sleepy() -> str:
         return await asyncio.sleep(3600, "awake")
 
-    aflow.include(sleepy)
-    run = await aflow.start(sleepy)
-    await aflow.until_idle()
+    run = await settle(aflow, sleepy)
     await aflow.crash()
     await aflow.skip(HOUR)
     assert await run.result(SOON) == "awake"
 
 
-async def test_short_sleeps_need_no_help(aflow: AsyncHarness) -> None:
+async def test_short_sleeps_need_no_help(aflow):
     @workflow
     async def doze() -> None:
         await pgflow.sleep(0.05)
         await pgflow.sleep(timedelta(milliseconds=20))
         await pgflow.sleep(0)
 
-    aflow.include(doze)
-    await (await aflow.start(doze)).result(SOON)
+    await result_of(aflow, doze)
 
 
-async def test_many_sleeps_end_in_the_order_of_their_times(aflow: AsyncHarness) -> None:
+async def test_many_sleeps_end_in_the_order_of_their_times(aflow):
     @workflow
     async def sleepers() -> list[int]:
         woken = []
@@ -164,9 +147,7 @@ async def test_many_sleeps_end_in_the_order_of_their_times(aflow: AsyncHarness) 
         await asyncio.gather(*(sleeper(hours) for hours in (3, 1, 4, 2)))
         return woken
 
-    aflow.include(sleepers)
-    run = await aflow.start(sleepers)
-    await aflow.until_idle()
+    run = await settle(aflow, sleepers)
     await aflow.skip(10 * HOUR)
     assert await run.result(SOON) == [1, 2, 3, 4]
 
@@ -175,7 +156,7 @@ BAD_DELAYS = [-1, timedelta(seconds=-1), float("nan"), float("inf"), timedelta(d
 
 
 @pytest.mark.parametrize("delay", BAD_DELAYS)
-def test_delays_that_are_none_are_refused(flow: Harness, delay: Any) -> None:
+def test_delays_that_are_none_are_refused(flow, delay):
     @workflow
     async def odd() -> str:
         try:
@@ -184,17 +165,11 @@ def test_delays_that_are_none_are_refused(flow: Harness, delay: Any) -> None:
             return str(error)
         return ""
 
-    flow.include(odd)
-    assert "a delay must be between 0 seconds and a hundred years" in flow.start(odd).result(SOON)
-
-
-# ---------------------------------------------------------------- time-outs
+    assert "a delay must be between 0 seconds and a hundred years" in result_of(flow, odd)
 
 
 @pytest.mark.full
-async def test_a_timeout_around_a_step_ends_it_durably(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_timeout_around_a_step_ends_it_durably(aflow, conn):
     started = asyncio.Event()
     bodies = []
 
@@ -214,39 +189,32 @@ async def test_a_timeout_around_a_step_ends_it_durably(
             return await echo("too long")
         return ""
 
-    aflow.include(impatient)
-    run = await aflow.start(impatient)
+    run = await launch(aflow, impatient)
     await started.wait()
     await aflow.skip(HOUR)
     assert await run.status() == "waiting"
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     assert await run.result(SOON) == "too long"
     assert bodies == [1]
     assert steps(conn, run.key) == [("endless", "abandoned", 1), ("echo", "completed", 1)]
 
 
-async def test_a_timeout_that_is_not_reached_leaves_nothing_to_wait_for(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_timeout_that_is_not_reached_leaves_nothing_to_wait_for(aflow, conn):
     @workflow
     async def quick() -> str:
         async with asyncio.timeout(3600):
             text = await echo("quick")
         return text + await asyncio.wait_for(echo("er"), 3600)
 
-    aflow.include(quick)
-    run = await aflow.start(quick)
+    run = await launch(aflow, quick)
     assert await aflow.until_idle() is None
     assert await run.result(SOON) == "quicker"
     assert [event for event, _ in events(conn, run.key)].count("call_cancelled") == 2
 
 
 @pytest.mark.full
-async def test_a_timeout_goes_on_over_a_crash_and_ends_waits_of_every_kind(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_timeout_goes_on_over_a_crash_and_ends_waits_of_every_kind(aflow):
     @workflow
     async def never() -> None:
         await go.wait()
@@ -273,14 +241,13 @@ async def test_a_timeout_goes_on_over_a_crash_and_ends_waits_of_every_kind(
     runs = [await aflow.start(impatient, kind) for kind in kinds]
     await aflow.until_idle()
     await aflow.skip(timedelta(minutes=30))
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert [await run.status() for run in runs] == ["waiting"] * 4
     await aflow.skip(timedelta(minutes=31))
     assert [await run.result(SOON) for run in runs] == [f"{kind} took too long" for kind in kinds]
 
 
-async def test_the_inner_of_two_timeouts_fires_first(aflow: AsyncHarness) -> None:
+async def test_the_inner_of_two_timeouts_fires_first(aflow):
     @workflow
     async def nested() -> list[str]:
         said = []
@@ -296,9 +263,7 @@ async def test_the_inner_of_two_timeouts_fires_first(aflow: AsyncHarness) -> Non
             said.append("outer")
         return said
 
-    aflow.include(nested)
-    run = await aflow.start(nested)
-    await aflow.until_idle()
+    run = await settle(aflow, nested)
     await aflow.skip(HOUR)
     assert await run.status() == "waiting"
     await aflow.skip(HOUR)
@@ -306,7 +271,7 @@ async def test_the_inner_of_two_timeouts_fires_first(aflow: AsyncHarness) -> Non
 
 
 @pytest.mark.full
-async def test_a_deadline_that_is_over_already_is_a_timeout_at_once(aflow: AsyncHarness) -> None:
+async def test_a_deadline_that_is_over_already_is_a_timeout_at_once(aflow):
     @workflow
     async def late() -> str:
         try:
@@ -316,17 +281,11 @@ async def test_a_deadline_that_is_over_already_is_a_timeout_at_once(aflow: Async
             return "late"
         return ""
 
-    aflow.include(late)
-    assert await (await aflow.start(late)).result(SOON) == "late"
-
-
-# ---------------------------------------------------------------- clock and chance
+    assert await result_of(aflow, late) == "late"
 
 
 @pytest.mark.full
-async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_replay(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_replay(aflow, conn):
     seen: list[list[datetime]] = []
 
     @workflow
@@ -344,12 +303,10 @@ async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_rep
 
     aflow.include(clock)
     database = [conn.execute("select pgflow.now_()").fetchone()[0]]
-    run = await aflow.start(clock)
-    await aflow.until_idle()
+    run = await settle(aflow, clock)
     database.append(conn.execute("select pgflow.now_()").fetchone()[0])
     await aflow.skip(HOUR)
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await run.send(go, 1)
     times = await run.result(SOON)
     database.append(conn.execute("select pgflow.now_()").fetchone()[0])
@@ -361,9 +318,7 @@ async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_rep
 
 
 @pytest.mark.full
-async def test_chance_is_the_same_on_replay_and_different_for_every_run_and_generation(
-    aflow: AsyncHarness,
-) -> None:
+async def test_chance_is_the_same_on_replay_and_different_for_every_run_and_generation(aflow):
     seen: dict[tuple[str, int], set[tuple[Any, ...]]] = {}
 
     @workflow

@@ -29,7 +29,7 @@ def run(conn: Conn, body: str) -> tuple[Any, ...]:
     return ended(conn)
 
 
-def test_a_handler_of_a_block_takes_back_what_its_block_did(conn: Conn) -> None:
+def test_a_handler_of_a_block_takes_back_what_its_block_did(conn):
     body = f"""begin
       {do("a")}
       begin
@@ -44,7 +44,7 @@ def test_a_handler_of_a_block_takes_back_what_its_block_did(conn: Conn) -> None:
     assert marks(conn) == ["a", "b", "c", "undo c", "undo b", "d 22012 division by zero", "e"]
 
 
-def test_an_error_that_no_branch_takes_goes_outwards(conn: Conn) -> None:
+def test_an_error_that_no_branch_takes_goes_outwards(conn):
     body = f"""begin
       {do("a")}
       begin
@@ -63,7 +63,7 @@ def test_an_error_that_no_branch_takes_goes_outwards(conn: Conn) -> None:
     assert marks(conn) == ["a", "b", "c", "undo c", "undo b", "d"]
 
 
-def test_an_error_in_a_handler_goes_outwards_too(conn: Conn) -> None:
+def test_an_error_in_a_handler_goes_outwards_too(conn):
     body = f"""begin
       {do("a")}
       begin
@@ -84,7 +84,7 @@ def test_an_error_in_a_handler_goes_outwards_too(conn: Conn) -> None:
     assert marks(conn) == ["a", "b", "undo b", "c", "undo c", "undo a", "z"]
 
 
-def test_after_its_end_a_block_handles_nothing(conn: Conn) -> None:
+def test_after_its_end_a_block_handles_nothing(conn):
     body = f"""begin
       begin {do("a")} exception when others then return 'wrong'; end;
       {fail()}
@@ -93,7 +93,7 @@ def test_after_its_end_a_block_handles_nothing(conn: Conn) -> None:
     assert marks(conn) == ["a", "undo a"]
 
 
-def test_exit_and_continue_leave_blocks(conn: Conn) -> None:
+def test_exit_and_continue_leave_blocks(conn):
     body = f"""declare n int := 0; begin
       loop
         n := n + 1;
@@ -116,7 +116,7 @@ def test_exit_and_continue_leave_blocks(conn: Conn) -> None:
     assert marks(conn) == ["a1", "a2", "b"]
 
 
-def test_a_block_in_a_loop_is_tried_in_each_round(conn: Conn) -> None:
+def test_a_block_in_a_loop_is_tried_in_each_round(conn):
     body = """declare i int; v jsonb := '[]'; begin
       for i in 1 .. 4 loop
         begin
@@ -131,7 +131,7 @@ def test_a_block_in_a_loop_is_tried_in_each_round(conn: Conn) -> None:
     assert marks(conn) == ["a1", "a3", "a4"]
 
 
-def test_a_loop_that_is_broken_off_leaves_no_rows(conn: Conn) -> None:
+def test_a_loop_that_is_broken_off_leaves_no_rows(conn):
     body = f"""declare i int; begin
       begin
         for i in select g from generate_series(1, 3) g loop {fail()} end loop;
@@ -150,7 +150,7 @@ def test_a_loop_that_is_broken_off_leaves_no_rows(conn: Conn) -> None:
     assert ended(conn) == ("completed", 1, None)
 
 
-def test_a_block_has_variables_that_begin_anew(conn: Conn) -> None:
+def test_a_block_has_variables_that_begin_anew(conn):
     body = """declare i int; v jsonb := '[]'; begin
       for i in 1 .. 2 loop
         declare n int := i * 10; m int; begin
@@ -162,19 +162,19 @@ def test_a_block_has_variables_that_begin_anew(conn: Conn) -> None:
     assert run(conn, body) == ("completed", [10, 20], None)
 
 
-def test_a_block_without_a_handler_is_only_a_block(conn: Conn) -> None:
+def test_a_block_without_a_handler_is_only_a_block(conn):
     body = f"begin begin {do('a')} begin sleep '0 s'; {do('b')} end; end; return 1; end"
     assert run(conn, body) == ("completed", 1, None)
     assert marks(conn) == ["a", "b"]
 
 
-def test_a_handler_takes_the_failure_of_a_child(conn: Conn) -> None:
+def test_a_handler_takes_the_failure_of_a_child(conn):
     make(conn, "child()", "begin raise exception 'no'; end")
     body = "begin begin run child(); exception when others then return sqlerrm; end; end"
     assert run(conn, body) == ("completed", "no", None)
 
 
-def test_a_lock_of_a_block_that_failed_is_given_back(conn: Conn) -> None:
+def test_a_lock_of_a_block_that_failed_is_given_back(conn):
     body = f"""begin
       lock 'outer' loop
         begin
@@ -196,7 +196,7 @@ def test_a_lock_of_a_block_that_failed_is_given_back(conn: Conn) -> None:
     assert (marks(conn), rows(conn, "select key from pgflow.lock")) == (["a", "undo a", "b"], [])
 
 
-def test_a_gate_of_a_block_is_withdrawn_when_the_run_is_cancelled(conn: Conn) -> None:
+def test_a_gate_of_a_block_is_withdrawn_when_the_run_is_cancelled(conn):
     body = f"""begin
       {do("a")}
       begin {do("b")} ask g(a => 1) of 'ann'; exception when others then return 'wrong'; end;
@@ -213,7 +213,7 @@ def test_a_gate_of_a_block_is_withdrawn_when_the_run_is_cancelled(conn: Conn) ->
     assert one(conn, "select count(*) from pgflow.gate") == 0
 
 
-def test_a_failing_statement_between_steps_returns_from_its_handler(conn: Conn) -> None:
+def test_a_failing_statement_between_steps_returns_from_its_handler(conn):
     body = """begin
       begin
         insert into mark (what) values ('a'); perform 1 / 0;
@@ -225,7 +225,7 @@ def test_a_failing_statement_between_steps_returns_from_its_handler(conn: Conn) 
     assert marks(conn) == []
 
 
-def test_a_run_is_forked_out_of_a_block(conn: Conn) -> None:
+def test_a_run_is_forked_out_of_a_block(conn):
     body = f"""begin
       begin {do("a")} wait for x; {do("b")} {fail()} exception when others then {do("c")} end;
       wait for y; return 1;
@@ -265,11 +265,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize("body", WRONG)
-def test_blocks_that_are_not_sound_are_refused(conn: Conn, body: str) -> None:
+def test_blocks_that_are_not_sound_are_refused(conn, body):
     assert refusal(conn, body) == WRONG[body]
 
 
-def test_a_handler_raises_again_what_is_no_error_of_sql(conn: Conn) -> None:
+def test_a_handler_raises_again_what_is_no_error_of_sql(conn):
     make(conn, "child()", "begin wait for word; end")
     make(conn, "w()", "begin begin run child(); exception when others then raise; end; end")
     begin(conn)

@@ -46,11 +46,11 @@ def session(conn: Conn) -> Session:
     )
 
 
-def test_a_claim_without_runs_answers_null(session: Session) -> None:
+def test_a_claim_without_runs_answers_null(session):
     assert session.claim() is None
 
 
-def test_a_claim_has_what_advance_takes_and_takes_no_more_than_it_may(session: Session) -> None:
+def test_a_claim_has_what_advance_takes_and_takes_no_more_than_it_may(session):
     for n in range(3):
         begin(session.conn, key=f"k{n}")
     claimed = [*(session.claim(2) or []), *(session.claim(2) or [])]
@@ -67,7 +67,7 @@ def test_a_claim_has_what_advance_takes_and_takes_no_more_than_it_may(session: S
     assert session.claim() is None
 
 
-def test_a_transaction_that_is_nothing_but_steps_answers_null(session: Session) -> None:
+def test_a_transaction_that_is_nothing_but_steps_answers_null(session):
     begin(session.conn)
     (held,) = session.claim() or []
     assert session.advance(held) is None
@@ -80,9 +80,7 @@ def test_a_transaction_that_is_nothing_but_steps_answers_null(session: Session) 
 
 
 @pytest.mark.parametrize("wrong", ["token", "worker"])
-def test_a_run_that_another_one_holds_is_lost_and_nothing_is_done(
-    session: Session, wrong: str
-) -> None:
+def test_a_run_that_another_one_holds_is_lost_and_nothing_is_done(session, wrong):
     begin(session.conn)
     (held,) = session.claim() or []
     if wrong == "token":
@@ -93,7 +91,7 @@ def test_a_run_that_another_one_holds_is_lost_and_nothing_is_done(
     assert marks(session.conn) == []
 
 
-def test_the_end_of_a_child_names_its_parent_to_be_woken(session: Session) -> None:
+def test_the_end_of_a_child_names_its_parent_to_be_woken(session):
     make(session.conn, "above()", "begin run w(); end")
     begin(session.conn, "above", "above")
     lanes = one(session.conn, "select pgflow.serve_flows(%s, array['default'])", session.worker)

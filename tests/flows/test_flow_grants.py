@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from flowkit import begin, ended, make, refusal, work
 from sqlkit import one, rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Conn = psycopg.Connection[Any]
 pytestmark = pytest.mark.alone  # with roles of its own
@@ -28,7 +25,7 @@ def rights(conn: Conn, workflow: str = "pay") -> Any:
     return one(conn, "select rights from pgflow.workflows where workflow = %s", workflow)
 
 
-def test_every_client_starts_a_workflow_until_that_is_revoked(alice: Conn, mallory: Conn) -> None:
+def test_every_client_starts_a_workflow_until_that_is_revoked(alice, mallory):
     make(alice, "pay()", BODY)
     assert rights(alice) is None
     begin(mallory, "pay", "1")
@@ -49,13 +46,13 @@ def test_every_client_starts_a_workflow_until_that_is_revoked(alice: Conn, mallo
 
 
 @pytest.mark.usefixtures("closed")
-def test_its_owner_cannot_be_shut_out(alice: Conn) -> None:
+def test_its_owner_cannot_be_shut_out(alice):
     alice.execute("select pgflow.revoke_workflow('pay', 'alice', 'start')")
     begin(alice, "pay")
 
 
 @pytest.mark.usefixtures("closed")
-def test_who_drives_or_operates_starts_everything(admin: Conn, mallory: Conn) -> None:
+def test_who_drives_or_operates_starts_everything(admin, mallory):
     admin.execute("grant pgflow_worker to mallory")
     begin(mallory, "pay")
     work(mallory)
@@ -63,12 +60,7 @@ def test_who_drives_or_operates_starts_everything(admin: Conn, mallory: Conn) ->
 
 
 @pytest.mark.usefixtures("closed")
-def test_a_member_of_a_role_has_what_the_role_was_granted(
-    admin: Conn,
-    alice: Conn,
-    mallory: Conn,
-    server_dsn: str,
-) -> None:
+def test_a_member_of_a_role_has_what_the_role_was_granted(admin, alice, mallory, server_dsn):
     with psycopg.connect(server_dsn, autocommit=True) as server:
         server.execute("create role clerks")
     try:
@@ -81,7 +73,7 @@ def test_a_member_of_a_role_has_what_the_role_was_granted(
         admin.execute("drop role clerks")
 
 
-def test_the_text_is_seen_by_those_who_may(alice: Conn, mallory: Conn) -> None:
+def test_the_text_is_seen_by_those_who_may(alice, mallory):
     make(alice, "pay()", BODY)
     text = "select body from pgflow.workflows"
     assert rows(mallory, text) == [None]
@@ -93,16 +85,10 @@ def test_the_text_is_seen_by_those_who_may(alice: Conn, mallory: Conn) -> None:
     assert rows(mallory, text) == [BODY]
 
 
-def test_who_replaces_a_workflow_gives_its_steps_the_own_rights(
-    admin: Conn,
-    alice: Conn,
-    mallory: Conn,
-) -> None:
+def test_who_replaces_a_workflow_gives_its_steps_the_own_rights(admin, alice, mallory):
     make(alice, "pay()", BODY)
-    assert (
-        refusal(mallory, "begin return current_user; end", "pay()")
-        == "workflow 'pay' belongs to alice"
-    )
+    found = refusal(mallory, "begin return current_user; end", "pay()")
+    assert found == "workflow 'pay' belongs to alice"
     alice.execute("select pgflow.grant_workflow('pay', 'mallory', 'replace')")
     make(mallory, "pay()", "begin return current_user; end")
     begin(admin, "pay")
@@ -114,11 +100,7 @@ def test_who_replaces_a_workflow_gives_its_steps_the_own_rights(
     assert refusal(mallory, "begin return 4; end", "pay()") == "workflow 'pay' belongs to alice"
 
 
-def test_a_name_is_kept_for_a_role_before_it_is_taken(
-    admin: Conn,
-    alice: Conn,
-    mallory: Conn,
-) -> None:
+def test_a_name_is_kept_for_a_role_before_it_is_taken(admin, alice, mallory):
     with pytest.raises(psycopg.Error, match="role mallory does not own workflow 'pay'"):
         mallory.execute("select pgflow.grant_workflow('pay', 'mallory', 'replace')")
     admin.execute("select pgflow.grant_workflow('pay', 'alice', 'replace')")
@@ -126,7 +108,7 @@ def test_a_name_is_kept_for_a_role_before_it_is_taken(
     make(alice, "pay()", BODY)
 
 
-def test_a_right_is_one_of_three_and_its_role_is_there(alice: Conn) -> None:
+def test_a_right_is_one_of_three_and_its_role_is_there(alice):
     make(alice, "pay()", BODY)
     with pytest.raises(psycopg.Error, match="'stop' is no right to a workflow"):
         alice.execute("select pgflow.grant_workflow('pay', 'public', 'stop')")
@@ -134,7 +116,7 @@ def test_a_right_is_one_of_three_and_its_role_is_there(alice: Conn) -> None:
         alice.execute("select pgflow.grant_workflow('pay', 'eve', 'start')")
 
 
-def test_rights_go_with_the_workflow(alice: Conn, mallory: Conn) -> None:
+def test_rights_go_with_the_workflow(alice, mallory):
     make(alice, "pay()", BODY)
     alice.execute("select pgflow.revoke_workflow('pay', 'public', 'start')")
     alice.execute("select pgflow.drop_workflow('pay')")
@@ -196,11 +178,7 @@ STEPS = {
 
 
 @pytest.mark.usefixtures("closed")
-def test_no_step_borrows_the_right_of_its_driver_or_of_others(
-    admin: Conn,
-    alice: Conn,
-    mallory: Conn,
-) -> None:
+def test_no_step_borrows_the_right_of_its_driver_or_of_others(admin, alice, mallory):
     begin(alice, "pay", "k0")
     start = "returns void language plpgsql security definer as $$ begin perform pgflow.start_run('pay'); end $$"
     mallory.execute(f"create function mallory.as_mallory() {start}")
@@ -255,11 +233,7 @@ SESSIONS = {
 
 @pytest.mark.usefixtures("closed")
 @pytest.mark.parametrize("attack", SESSIONS)
-def test_no_session_takes_a_right_that_it_was_not_granted(
-    attack: str,
-    admin: Conn,
-    as_role: Callable[[str], Conn],
-) -> None:
+def test_no_session_takes_a_right_that_it_was_not_granted(attack, admin, as_role):
     conn = as_role("mallory")
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(attack)
@@ -268,7 +242,7 @@ def test_no_session_takes_a_right_that_it_was_not_granted(
     assert rows(admin, "select key from pgflow.runs") == []
 
 
-def test_a_step_answers_no_gate_in_the_name_of_its_driver(admin: Conn, mallory: Conn) -> None:
+def test_a_step_answers_no_gate_in_the_name_of_its_driver(admin, mallory):
     admin.execute("grant pgflow_approver to mallory")
     make(
         admin, "asks()", "declare v jsonb; begin ask g(a => 1) of 'postgres' into v; return v; end"

@@ -40,7 +40,7 @@ def file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.full
-def test_a_database_is_installed_and_works_by_psql_alone(empty_dsn: str, file: str) -> None:
+def test_a_database_is_installed_and_works_by_psql_alone(empty_dsn, file):
     assert psql(empty_dsn, "-f", file) == ""
     psql(empty_dsn, "-c", ORDER)
     psql(empty_dsn, "-c", "call pgflow.work(until_idle => true)")
@@ -50,7 +50,7 @@ def test_a_database_is_installed_and_works_by_psql_alone(empty_dsn: str, file: s
 
 
 @pytest.mark.full
-def test_the_guide_is_followed_without_a_superuser(file: str) -> None:
+def test_the_guide_is_followed_without_a_superuser(file):
     with OwnServer(fsync="off") as server:
         with psycopg.connect(server.dsn, autocommit=True) as conn:
             conn.execute("create role me login createrole password 'x'")

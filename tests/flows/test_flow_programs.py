@@ -9,14 +9,14 @@ from ownserver import OwnServer
 from servers import install_schema
 
 
-def test_random_programs_do_what_a_plain_interpreter_does(dsn: str) -> None:
+def test_random_programs_do_what_a_plain_interpreter_does(dsn):
     result = flowprograms.campaign(dsn, programs=4, kills=0, sessions=1, seed="default")
     assert result.wrong == []
     assert result.rows > 8
 
 
 @pytest.mark.full
-def test_many_random_programs_do_what_a_plain_interpreter_does(dsn: str) -> None:
+def test_many_random_programs_do_what_a_plain_interpreter_does(dsn):
     result = flowprograms.rehearse(dsn, programs=300, seed="full")
     assert result.wrong == []
     assert result.runs == 300
@@ -24,7 +24,7 @@ def test_many_random_programs_do_what_a_plain_interpreter_does(dsn: str) -> None
 
 @pytest.mark.full
 @pytest.mark.parametrize(("sessions", "workers", "programs"), [(2, 0, 50), (4, 0, 50), (1, 1, 30)])
-def test_no_step_is_lost_or_doubled_by_kills(sessions: int, workers: int, programs: int) -> None:
+def test_no_step_is_lost_or_doubled_by_kills(sessions, workers, programs):
     with OwnServer(fsync="off") as server:
         install_schema(server.dsn)
         result = flowprograms.campaign(
@@ -41,7 +41,7 @@ def test_no_step_is_lost_or_doubled_by_kills(sessions: int, workers: int, progra
 
 
 @pytest.mark.full
-def test_no_step_is_lost_or_doubled_by_deaths_between_statements_of_the_driver() -> None:
+def test_no_step_is_lost_or_doubled_by_deaths_between_statements_of_the_driver():
     with OwnServer(fsync="off") as server:
         result, atlas = flowpoints.play(server.dsn, 10, 2, 0, "full", programs=3)
     assert result.wrong == []
@@ -50,14 +50,14 @@ def test_no_step_is_lost_or_doubled_by_deaths_between_statements_of_the_driver()
 
 
 @pytest.mark.full
-def test_what_commits_effect_and_record_apart_doubles() -> None:
+def test_what_commits_effect_and_record_apart_doubles():
     with OwnServer(fsync="off") as server:
         install_schema(server.dsn)
         assert flowprograms.control(server.dsn, jobs=300, kills=40, seed="full") > 0
 
 
 @pytest.mark.full
-def test_random_programs_go_on_from_every_unit(dsn: str) -> None:
+def test_random_programs_go_on_from_every_unit(dsn):
     flowprograms.campaign(dsn, programs=15, kills=0, sessions=1, seed="forks")
     result = flowprograms.Result()
     keys = flowprograms.without_locks(dsn)

@@ -27,7 +27,7 @@ def play(admin: Conn, definer: Conn, body: str, key: str = "k") -> Any:
     return ended(admin, key)
 
 
-def test_a_step_runs_as_its_definer_and_row_security_applies(admin: Conn, alice: Conn) -> None:
+def test_a_step_runs_as_its_definer_and_row_security_applies(admin, alice):
     admin.execute(
         "create table docs (owner name); insert into docs values ('alice'), ('mallory'); grant select on docs to public;"
         "alter table docs enable row level security; create policy own on docs using (owner = current_user)"
@@ -62,7 +62,7 @@ ESCAPES = {
 }  # fmt: skip
 
 
-def test_no_step_leaves_its_definer(admin: Conn, mallory: Conn) -> None:
+def test_no_step_leaves_its_definer(admin, mallory):
     mallory.execute(
         "create function mallory.spoil(jsonb, jsonb) returns boolean language plpgsql as $$ begin"
         " raise exception 'an operator of mine runs as %', current_user; end $$;"
@@ -83,19 +83,17 @@ def test_no_step_leaves_its_definer(admin: Conn, mallory: Conn) -> None:
         )  # 15
         said = re.sub(r"^must be member of role", "must be able to SET ROLE", said)
         assert (code, status, said) == (code, "failed", expected)
-        assert one(admin, "select array[current_user::text, current_setting('search_path')]") == [
-            "postgres",
-            path,
-        ]
+        found = one(admin, "select array[current_user::text, current_setting('search_path')]")
+        assert found == ["postgres", path]
     assert rows(admin, "select x from secret") == [42]
 
 
-def test_settings_of_a_step_that_are_local_end_with_it(admin: Conn, alice: Conn) -> None:
+def test_settings_of_a_step_that_are_local_end_with_it(admin, alice):
     body = "begin a: set local search_path = public; return current_setting('search_path'); end"
     assert play(admin, alice, body) == ("completed", "alice, public, pg_temp", None)
 
 
-def test_temporary_objects_of_the_driver_are_not_seen_first(admin: Conn, alice: Conn) -> None:
+def test_temporary_objects_of_the_driver_are_not_seen_first(admin, alice):
     alice.execute("create table mine (x int); insert into mine values (1)")
     admin.execute("create temp table mine (x int); insert into mine values (666)")
     admin.execute(
@@ -105,9 +103,7 @@ def test_temporary_objects_of_the_driver_are_not_seen_first(admin: Conn, alice: 
     assert play(admin, alice, body) == ("completed", "1a", None)
 
 
-def test_a_function_that_would_run_with_our_rights_is_not_called(
-    admin: Conn, mallory: Conn
-) -> None:
+def test_a_function_that_would_run_with_our_rights_is_not_called(admin, mallory):
     make(mallory, "begin a: perform 1; end")
     mallory.execute(
         'create or replace function mallory."w@1"(_node int, _in jsonb, run jsonb) returns jsonb language plpgsql security'
@@ -122,9 +118,7 @@ def test_a_function_that_would_run_with_our_rights_is_not_called(
     assert rows(admin, "select definer from pgflow.workflows") == ["mallory"]
 
 
-def test_only_its_definer_replaces_and_drops_a_workflow(
-    admin: Conn, alice: Conn, mallory: Conn
-) -> None:
+def test_only_its_definer_replaces_and_drops_a_workflow(admin, alice, mallory):
     make(alice, "begin return 1; end")
     for attack in (
         "select pgflow.create_workflow('w()', 'begin return 2; end')",
@@ -137,18 +131,13 @@ def test_only_its_definer_replaces_and_drops_a_workflow(
         with pytest.raises(psycopg.Error):
             mallory.execute(attack)
     assert rows(mallory, "select workflow, body from pgflow.workflows") == [("w", None)]
-    assert rows(alice, "select workflow, body from pgflow.workflows") == [
-        ("w", "begin return 1; end")
-    ]
-    assert (
-        one(admin, "select pgflow.create_workflow('w()', 'begin return 3; end')")
-        == "w is version 2"
-    )
+    found = rows(alice, "select workflow, body from pgflow.workflows")
+    assert found == [("w", "begin return 1; end")]
+    found = one(admin, "select pgflow.create_workflow('w()', 'begin return 3; end')")
+    assert found == "w is version 2"
 
 
-def test_what_is_signed_for_one_function_is_of_no_use_for_another(
-    admin: Conn, alice: Conn, mallory: Conn
-) -> None:
+def test_what_is_signed_for_one_function_is_of_no_use_for_another(admin, alice, mallory):
     make(alice, "begin a: return 1; end" if False else "begin a: null; return 1; end")
     # mallory signs, as the owner of a function of hers, a program whose nodes are alice's function
     mallory.execute(
@@ -198,7 +187,7 @@ def record(conn: Conn, function: str, change: str = "p") -> str:
         "mallory.f(int, jsonb, jsonb[])",
     ],
 )  # fmt: skip
-def test_a_function_has_one_name(admin: Conn, alice: Conn, mallory: Conn, function: str) -> None:
+def test_a_function_has_one_name(admin, alice, mallory, function):
     """A text that means one function where it is looked up, and another, or more, where it is called."""
     admin.execute("grant usage, create on schema alice to mallory; grant all on secret to alice")
     make(alice, "begin a: delete from secret; return 1; end")
@@ -215,7 +204,7 @@ def test_a_function_has_one_name(admin: Conn, alice: Conn, mallory: Conn, functi
     assert rows(admin, "select x from secret") == [42]
 
 
-def test_a_program_is_what_its_text_compiles_to(admin: Conn, mallory: Conn) -> None:
+def test_a_program_is_what_its_text_compiles_to(admin, mallory):
     """Else a run could write any unit into its journal, such as the answer of somebody to a gate."""
     mallory.execute(
         "grant usage on schema mallory to public;"
@@ -233,7 +222,7 @@ def test_a_program_is_what_its_text_compiles_to(admin: Conn, mallory: Conn) -> N
     assert record(mallory, function) == ""
 
 
-def test_who_may_not_create_functions_makes_no_workflow(admin: Conn, alice: Conn) -> None:
+def test_who_may_not_create_functions_makes_no_workflow(admin, alice):
     admin.execute(
         "create schema lent; grant usage on schema lent to alice; create schema shut; grant all on schema shut to alice"
     )
@@ -248,7 +237,7 @@ def test_who_may_not_create_functions_makes_no_workflow(admin: Conn, alice: Conn
         make(alice, "begin end")
 
 
-def test_names_are_data(admin: Conn, alice: Conn) -> None:
+def test_names_are_data(admin, alice):
     name = "o'\"; drop table secret; --"
     quoted = '"' + name.replace('"', '""') + '"'
     make(
@@ -264,7 +253,7 @@ def test_names_are_data(admin: Conn, alice: Conn) -> None:
     assert name in rows(admin, "select name from pgflow.timeline where event = 'step_completed'")
 
 
-def test_inputs_and_signals_are_values(admin: Conn, alice: Conn) -> None:
+def test_inputs_and_signals_are_values(admin, alice):
     evil = "'; drop table secret; --$$"
     make(
         alice,
@@ -278,7 +267,7 @@ def test_inputs_and_signals_are_values(admin: Conn, alice: Conn) -> None:
     assert (ended(admin)[1], rows(admin, "select x from secret")) == (evil * 2, [42])
 
 
-def test_an_overloaded_function_is_not_mistaken(admin: Conn, mallory: Conn, alice: Conn) -> None:
+def test_an_overloaded_function_is_not_mistaken(admin, mallory, alice):
     admin.execute("grant create on schema alice to mallory")
     make(alice, "begin return 'mine'; end")
     mallory.execute(
@@ -292,9 +281,7 @@ def test_an_overloaded_function_is_not_mistaken(admin: Conn, mallory: Conn, alic
     assert ended(admin)[1] == "mine"
 
 
-def test_a_role_that_only_drives_needs_no_rights_on_what_steps_touch(
-    admin: Conn, alice: Conn, mallory: Conn
-) -> None:
+def test_a_role_that_only_drives_needs_no_rights_on_what_steps_touch(admin, alice, mallory):
     admin.execute("grant pgflow_worker to mallory")
     make(alice, "begin a: create table alice.made (x int); return current_user; end")
     begin(admin)
@@ -302,7 +289,7 @@ def test_a_role_that_only_drives_needs_no_rights_on_what_steps_touch(
     assert ended(admin)[:2] == ("completed", "alice")
 
 
-def test_a_workflow_outlives_its_role(admin: Conn, server_dsn: str, mallory: Conn) -> None:
+def test_a_workflow_outlives_its_role(admin, server_dsn, mallory):
     with sqlkit.connect(server_dsn) as server:
         admin.execute(
             "create role gone; grant pgflow_client to gone; grant create on schema public to gone"
@@ -318,9 +305,7 @@ def test_a_workflow_outlives_its_role(admin: Conn, server_dsn: str, mallory: Con
     assert ended(admin)[1] == 2
 
 
-def test_a_lock_that_others_see_makes_nobody_its_definer(
-    admin: Conn, alice: Conn, mallory: Conn
-) -> None:
+def test_a_lock_that_others_see_makes_nobody_its_definer(admin, alice, mallory):
     alice.execute("create table seen (number bigint); grant select on seen to mallory")
     alice.execute("grant usage on schema alice to mallory")
     noted = """begin a: insert into alice.seen select l.classid::bigint << 32 | l.objid::bigint

@@ -24,7 +24,7 @@ def status(conn: Conn, key: str = "k") -> Any:
     return one(conn, "select status from pgflow.runs where key = %s", key)
 
 
-def test_the_end_of_a_run_is_in_the_transaction_of_its_last_step(conn: Conn) -> None:
+def test_the_end_of_a_run_is_in_the_transaction_of_its_last_step(conn):
     said = flowkit.run(
         conn,
         "begin a: insert into mark (what) values ('a'); b: insert into mark (what) values ('b');"
@@ -35,7 +35,7 @@ def test_the_end_of_a_run_is_in_the_transaction_of_its_last_step(conn: Conn) -> 
     assert said == ("completed", last, None)
 
 
-def test_an_order_waits_for_its_payment_and_ships(conn: Conn) -> None:
+def test_an_order_waits_for_its_payment_and_ships(conn):
     make(
         conn,
         "courier(n int)",
@@ -66,17 +66,13 @@ def test_an_order_waits_for_its_payment_and_ships(conn: Conn) -> None:
     assert ended(conn) == ("completed", "shipped", None)
     assert marks(conn) == ["reserve", "book 41", "ship 42"]
     assert journal(conn) == [
-        ("step_completed", "reserve"),
-        ("timer_started", "paid"),
-        ("signal_received", "paid"),
-        ("step_started", "courier"),
-        ("child_started", "courier"),
-        ("child_finished", "courier"),
+        ("step_completed", "reserve"), ("timer_started", "paid"), ("signal_received", "paid"),
+        ("step_started", "courier"), ("child_started", "courier"), ("child_finished", "courier"),
         ("step_completed", "ship"),
-    ]
+    ]  # fmt: skip
 
 
-def test_a_wait_times_out_by_the_clock_of_the_database(conn: Conn) -> None:
+def test_a_wait_times_out_by_the_clock_of_the_database(conn):
     make(
         conn,
         "w()",
@@ -93,14 +89,14 @@ def test_a_wait_times_out_by_the_clock_of_the_database(conn: Conn) -> None:
     assert ended(conn) == ("completed", [True, None], None)
 
 
-def test_a_run_that_nobody_works_on_says_so(conn: Conn) -> None:
+def test_a_run_that_nobody_works_on_says_so(conn):
     make(conn, "w()", "begin end")
     begin(conn)
     reason = "select reason, reason_code from pgflow.runs"
     assert rows(conn, reason) == [("no worker or pgflow.work() serves queue default", "no_worker")]
 
 
-def test_a_signal_that_came_before_is_there(conn: Conn) -> None:
+def test_a_signal_that_came_before_is_there(conn):
     make(conn, "w()", "declare v int; begin a: null; wait for x into v; return v; end")
     begin(conn)
     conn.execute("select pgflow.send_signal('k', 'x', '7')")
@@ -108,7 +104,7 @@ def test_a_signal_that_came_before_is_there(conn: Conn) -> None:
     assert ended(conn) == ("completed", 7, None)
 
 
-def test_a_step_is_tried_again_as_often_as_it_says(conn: Conn) -> None:
+def test_a_step_is_tried_again_as_often_as_it_says(conn):
     make(
         conn,
         "w()",
@@ -130,11 +126,9 @@ def test_a_step_is_tried_again_as_often_as_it_says(conn: Conn) -> None:
     assert [event for event, _ in journal(conn)] == ["attempt_failed"] * 2 + ["step_failed"]
 
 
-def test_a_retry_waits_as_long_as_it_says(conn: Conn) -> None:
+def test_a_retry_waits_as_long_as_it_says(conn):
     make(
-        conn,
-        "w()",
-        "begin a retry 1 every '1 hour': perform nextval('tries'); perform 1 / 0; end",
+        conn, "w()", "begin a retry 1 every '1 hour': perform nextval('tries'); perform 1 / 0; end"
     )
     conn.execute("create sequence tries")
     set_clock(conn, T0)
@@ -148,7 +142,7 @@ def test_a_retry_waits_as_long_as_it_says(conn: Conn) -> None:
     assert (one(conn, "select last_value from tries"), status(conn)) == (2, "failed")
 
 
-def test_what_says_nothing_of_the_step_is_tried_again_uncounted(conn: Conn) -> None:
+def test_what_says_nothing_of_the_step_is_tried_again_uncounted(conn):
     make(
         conn,
         "w()",
@@ -175,12 +169,12 @@ begin
 end"""
 
 
-def test_compensations_run_backwards_and_then_the_run_has_failed(conn: Conn) -> None:
+def test_compensations_run_backwards_and_then_the_run_has_failed(conn):
     assert flowkit.run(conn, SAGA.format("c: raise exception 'no';")) == ("failed", None, "no")
     assert marks(conn) == ["a", "b1", "b2", "undo b2", "undo b1", "undo a"]
 
 
-def test_a_handler_comes_after_compensations(conn: Conn) -> None:
+def test_a_handler_comes_after_compensations(conn):
     body = SAGA.format(
         "c: raise exception 'no'; exception d: insert into mark (what) values (error->>'message'); undo d: insert"
         " into mark (what) values ('undo d'); if (error->>'step') = 'c' then raise; end if;"
@@ -189,7 +183,7 @@ def test_a_handler_comes_after_compensations(conn: Conn) -> None:
     assert marks(conn) == ["a", "b1", "b2", "undo b2", "undo b1", "undo a", "no", "undo d"]
 
 
-def test_a_compensation_that_cannot_be_done_waits_for_a_person(conn: Conn) -> None:
+def test_a_compensation_that_cannot_be_done_waits_for_a_person(conn):
     make(
         conn,
         "w()",
@@ -211,7 +205,7 @@ def test_a_compensation_that_cannot_be_done_waits_for_a_person(conn: Conn) -> No
     assert (ended(conn), rows(conn, "select x from late")) == (("failed", None, "no"), [1])
 
 
-def test_a_cancel_takes_back_what_was_done(conn: Conn) -> None:
+def test_a_cancel_takes_back_what_was_done(conn):
     make(conn, "w()", SAGA.format("wait for x; exception d: null;"))
     begin(conn)
     work(conn)
@@ -222,7 +216,7 @@ def test_a_cancel_takes_back_what_was_done(conn: Conn) -> None:
     assert marks(conn)[-3:] == ["undo b2", "undo b1", "undo a"]
 
 
-def test_a_cancel_by_force_leaves_no_frame(conn: Conn) -> None:
+def test_a_cancel_by_force_leaves_no_frame(conn):
     make(conn, "w()", "declare n int; begin for n in select 1 loop wait for x; end loop; end")
     begin(conn)
     work(conn)
@@ -231,7 +225,7 @@ def test_a_cancel_by_force_leaves_no_frame(conn: Conn) -> None:
     assert (status(conn), rows(conn, "select run_id from pgflow.flow_frame")) == ("cancelled", [])
 
 
-def test_a_paused_run_goes_on_where_it_was(conn: Conn) -> None:
+def test_a_paused_run_goes_on_where_it_was(conn):
     make(conn, "w()", "begin a: null; wait for x; return 1; end")
     begin(conn)
     work(conn)
@@ -249,7 +243,7 @@ def test_a_paused_run_goes_on_where_it_was(conn: Conn) -> None:
 LEAF = "begin a: insert into mark (what) values ('leaf ' || n); if n = 2 then raise exception 'two'; end if; return n * 10; end"
 
 
-def test_a_fan_out_starts_no_more_than_it_says_and_keeps_the_order(conn: Conn) -> None:
+def test_a_fan_out_starts_no_more_than_it_says_and_keeps_the_order(conn):
     make(conn, "leaf(n int)", LEAF)
     make(
         conn,
@@ -267,7 +261,7 @@ def test_a_fan_out_starts_no_more_than_it_says_and_keeps_the_order(conn: Conn) -
     assert max(rows(conn, most)) == 2
 
 
-def test_a_failed_child_fails_its_parent_and_the_others_are_cancelled(conn: Conn) -> None:
+def test_a_failed_child_fails_its_parent_and_the_others_are_cancelled(conn):
     make(conn, "leaf(n int)", LEAF)
     make(
         conn,
@@ -283,7 +277,7 @@ def test_a_failed_child_fails_its_parent_and_the_others_are_cancelled(conn: Conn
     ]  # fmt: skip
 
 
-def test_failures_of_children_are_results_where_it_says_so(conn: Conn) -> None:
+def test_failures_of_children_are_results_where_it_says_so(conn):
     make(conn, "leaf(n int)", LEAF)
     body = """declare v jsonb; begin
       for each r in select g from generate_series(1, 3) g run leaf(n => r.g) into v on failure continue;
@@ -291,12 +285,12 @@ def test_failures_of_children_are_results_where_it_says_so(conn: Conn) -> None:
     assert flowkit.run(conn, body) == ("completed", [10, "two", "failed", 30], None)
 
 
-def test_a_fan_out_over_nothing_has_no_results(conn: Conn) -> None:
+def test_a_fan_out_over_nothing_has_no_results(conn):
     body = "declare v jsonb; begin for each r in select 1 where false run leaf(n => 1) into v; return v; end"
     assert flowkit.run(conn, body) == ("completed", [], None)
 
 
-def test_a_cancel_reaches_the_children(conn: Conn) -> None:
+def test_a_cancel_reaches_the_children(conn):
     make(
         conn,
         "leaf()",
@@ -314,7 +308,7 @@ def test_a_cancel_reaches_the_children(conn: Conn) -> None:
     )
 
 
-def test_an_input_must_fit_the_parameters(conn: Conn) -> None:
+def test_an_input_must_fit_the_parameters(conn):
     make(conn, "w(a int, b int = 2, c text default 'x')", "begin return a || '/' || b || c; end")
     for key, arguments in {"k1": {"a": 1}, "k2": {"a": 1, "b": None}, "k3": {}, "k4": {"a": 1, "d": 1}, "k5": {"a": "x"}}.items():  # fmt: skip
         begin(conn, key=key, **arguments)
@@ -327,28 +321,20 @@ def test_an_input_must_fit_the_parameters(conn: Conn) -> None:
 
 
 VALUES = {
-    "smallint": [1, "2", None],
-    "int": [-3, "4", None],
-    "bigint": [2**60, None],
-    "real": [0.1, "nan", None],
-    "double precision": [1e300, "-infinity", None],
-    "numeric": [1.50, "2.500", None],
-    "boolean": [True, "off", None],
-    "text": ["", "null", 1, True, {"a": [1, None]}, None],
-    "date": ["2026-02-28", None],
+    "smallint": [1, "2", None], "int": [-3, "4", None], "bigint": [2**60, None],
+    "real": [0.1, "nan", None], "double precision": [1e300, "-infinity", None],
+    "numeric": [1.50, "2.500", None], "boolean": [True, "off", None],
+    "text": ["", "null", 1, True, {"a": [1, None]}, None], "date": ["2026-02-28", None],
     "timestamptz": ["2026-02-28 01:02:03.000004+05", None],
     "uuid": ["123E4567-e89b-12d3-a456-426614174000", None],
-    "jsonb": [[], {"a": None}, "null", 0, None],
-    "json": [[], {"a": None}, None],
-    "numeric(4, 1)": [1.26, None],
-    "varchar(3)": ["abc", None],
-    "int[]": [[1, None], "{2,3}", None],
-}
+    "jsonb": [[], {"a": None}, "null", 0, None], "json": [[], {"a": None}, None],
+    "numeric(4, 1)": [1.26, None], "varchar(3)": ["abc", None], "int[]": [[1, None], "{2,3}", None],
+}  # fmt: skip
 """Values of variables, by type."""
 
 
 @pytest.mark.parametrize("path", ["public", "public, pg_catalog"])
-def test_a_variable_has_the_value_that_postgres_reads_from_json(conn: Conn, path: str) -> None:
+def test_a_variable_has_the_value_that_postgres_reads_from_json(conn, path):
     given = [
         {f"v{n}": values[min(k, len(values) - 1)] for n, values in enumerate(VALUES.values())}
         for k in range(max(map(len, VALUES.values())))
@@ -375,27 +361,22 @@ def test_a_variable_has_the_value_that_postgres_reads_from_json(conn: Conn, path
     assert rows(conn, "select invariant from pgflow.check()") == []
 
 
-def test_a_value_beyond_the_limit_fails_its_step_alone(conn: Conn) -> None:
+def test_a_value_beyond_the_limit_fails_its_step_alone(conn):
     assert flowkit.run(
         conn, "declare t text; begin a: t := repeat('x', 1100000); end"
     ) == ("failed", None, "what a step makes of its variables is 1100043 bytes long; the limit is 1 MiB")  # fmt: skip
 
 
-def test_a_step_that_commits_fails(conn: Conn) -> None:
+def test_a_step_that_commits_fails(conn):
     status, _, message = flowkit.run(conn, "begin a: do $x$ begin commit; end $x$; end")
     assert (status, message) == ("failed", "invalid transaction termination")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "a: assert false, 'no';",
-        "sleep (case when refuse() then '1 s' end)::interval;",
-        "if refuse() then a: perform 1; end if;",
-    ],
-    ids=["step", "wait", "condition"],
-)
-def test_an_assertion_that_fails_fails_its_run_and_no_other(conn: Conn, body: str) -> None:
+@pytest.mark.parametrize("body", [
+    "a: assert false, 'no';", "sleep (case when refuse() then '1 s' end)::interval;",
+    "if refuse() then a: perform 1; end if;",
+], ids=["step", "wait", "condition"])  # fmt: skip
+def test_an_assertion_that_fails_fails_its_run_and_no_other(conn, body):
     """`when others` does not catch it."""
     conn.execute(
         "create function refuse() returns boolean language plpgsql as $$begin assert false, 'no'; end$$"
@@ -409,7 +390,7 @@ def test_an_assertion_that_fails_fails_its_run_and_no_other(conn: Conn, body: st
     assert ended(conn, "behind")[0] == "completed"
 
 
-def test_a_cancelled_step_ends_the_call_and_is_tried_again(conn: Conn) -> None:
+def test_a_cancelled_step_ends_the_call_and_is_tried_again(conn):
     make(
         conn,
         "w()",
@@ -424,7 +405,7 @@ def test_a_cancelled_step_ends_the_call_and_is_tried_again(conn: Conn) -> None:
     assert (ended(conn)[0], marks(conn)) == ("completed", ["a"])
 
 
-def test_a_step_that_kills_its_session_again_and_again_is_stuck(dsn: str, conn: Conn) -> None:
+def test_a_step_that_kills_its_session_again_and_again_is_stuck(dsn, conn):
     make(conn, "w()", "begin a: perform pg_terminate_backend(pg_backend_pid()); end")
     begin(conn)
     for _ in range(5):
@@ -436,7 +417,7 @@ def test_a_step_that_kills_its_session_again_and_again_is_stuck(dsn: str, conn: 
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_sessions_may_have_another_level_by_default(conn: Conn, level: str) -> None:
+def test_sessions_may_have_another_level_by_default(conn, level):
     make(
         conn,
         "w()",
@@ -451,7 +432,7 @@ def test_sessions_may_have_another_level_by_default(conn: Conn, level: str) -> N
     assert one(conn, "show default_transaction_isolation") == level
 
 
-def test_several_steps_may_go_in_one_commit(conn: Conn) -> None:
+def test_several_steps_may_go_in_one_commit(conn):
     make(
         conn,
         "w()",
@@ -463,7 +444,7 @@ def test_several_steps_may_go_in_one_commit(conn: Conn) -> None:
     assert ended(conn)[0] == "completed"
 
 
-def test_a_call_ends_in_time_and_gives_its_run_back(conn: Conn) -> None:
+def test_a_call_ends_in_time_and_gives_its_run_back(conn):
     make(conn, "w()", "begin loop a: insert into mark (what) values ('x'); end loop; end")
     begin(conn)
     work(conn, seconds=0.05, until_idle=False)
@@ -473,7 +454,7 @@ def test_a_call_ends_in_time_and_gives_its_run_back(conn: Conn) -> None:
     work(conn)
 
 
-def test_a_call_may_be_of_one_step(conn: Conn) -> None:
+def test_a_call_may_be_of_one_step(conn):
     make(conn, "w()", "begin a: insert into mark (what) values ('a'); b: perform 1; end")
     for key in ("k", "l"):
         begin(conn, key=key)
@@ -490,7 +471,7 @@ def test_a_call_may_be_of_one_step(conn: Conn) -> None:
 
 
 @pytest.mark.full
-def test_calls_go_through_a_pooler_in_transaction_mode(dsn: str, conn: Conn) -> None:
+def test_calls_go_through_a_pooler_in_transaction_mode(dsn, conn):
     make(conn, "w(n int)", "begin a: insert into mark (what) values (n); b: perform 1; end")
     for n in range(6):
         begin(conn, key=str(n), n=n)
@@ -509,13 +490,13 @@ def test_calls_go_through_a_pooler_in_transaction_mode(dsn: str, conn: Conn) -> 
     assert one(conn, "select count(*) from pgflow.worker") == 0
 
 
-def test_work_says_that_it_must_be_alone(conn: Conn) -> None:
+def test_work_says_that_it_must_be_alone(conn):
     make(conn, "w()", "begin end")
     with pytest.raises(psycopg.errors.InvalidTransactionTermination), conn.transaction():
         conn.execute("call pgflow.work()")
 
 
-def test_runs_in_flight_keep_their_version(conn: Conn) -> None:
+def test_runs_in_flight_keep_their_version(conn):
     body = "begin a: null; wait for x; return {}; end"
     assert make(conn, "w()", body.format(1)) == "w is version 1"
     begin(conn, key="k1")
@@ -532,7 +513,7 @@ def test_runs_in_flight_keep_their_version(conn: Conn) -> None:
     assert (ended(conn, "k1")[1], ended(conn, "k2")[1]) == (1, 2)
 
 
-def test_new_runs_may_begin_with_the_version_before(conn: Conn) -> None:
+def test_new_runs_may_begin_with_the_version_before(conn):
     make(conn, "w()", "begin return 1; end")
     make(conn, "w()", "begin return 2; end")
     conn.execute("select pgflow.alter_workflow('w', version => 1)")
@@ -543,7 +524,7 @@ def test_new_runs_may_begin_with_the_version_before(conn: Conn) -> None:
         conn.execute("select pgflow.alter_workflow('w', version => 7)")
 
 
-def test_a_workflow_is_dropped_once_no_run_needs_it(conn: Conn) -> None:
+def test_a_workflow_is_dropped_once_no_run_needs_it(conn):
     make(conn, "w()", "begin wait for x; end")
     begin(conn)
     work(conn)
@@ -553,9 +534,8 @@ def test_a_workflow_is_dropped_once_no_run_needs_it(conn: Conn) -> None:
     work(conn)
     conn.execute("select pgflow.drop_workflow('w')")
     assert rows(conn, "select proname from pg_proc where proname like 'w@%'") == []
-    assert rows(conn, "select body from pgflow.workflows where dropped_at is not null") == [
-        "begin wait for x; end"
-    ]
+    found = rows(conn, "select body from pgflow.workflows where dropped_at is not null")
+    assert found == ["begin wait for x; end"]
     assert make(conn, "w()", "begin wait for y; end") == "w is version 2"
     with pytest.raises(psycopg.Error, match="there is no workflow 'v' in SQL"):
         conn.execute("select pgflow.drop_workflow('v')")
@@ -582,7 +562,7 @@ def finish(conn: Conn, key: str) -> None:
         work(conn)
 
 
-def test_a_run_is_forked_and_rewound_at_every_unit(conn: Conn) -> None:
+def test_a_run_is_forked_and_rewound_at_every_unit(conn):
     make(conn, "leaf(n int)", LEAF)
     make(conn, "w()", LONG)
     begin(conn)
@@ -600,7 +580,7 @@ def test_a_run_is_forked_and_rewound_at_every_unit(conn: Conn) -> None:
     assert marks(conn).count("7[30, 40, 50]") >= units - 1
 
 
-def test_a_fork_hears_of_children_in_the_order_in_which_they_ended(conn: Conn) -> None:
+def test_a_fork_hears_of_children_in_the_order_in_which_they_ended(conn):
     make(conn, "leaf(n int)", "begin if n = 1 then wait for x; end if; a: perform 1 / (n - 2); end")
     make(conn, "w()", "begin for each r in values (1), (2) run leaf(n => r.column1); end")
     begin(conn)
@@ -611,7 +591,7 @@ def test_a_fork_hears_of_children_in_the_order_in_which_they_ended(conn: Conn) -
     assert ended(conn, "f") == ("failed", None, "division by zero")
 
 
-def test_a_run_that_has_ended_is_rewound(conn: Conn) -> None:
+def test_a_run_that_has_ended_is_rewound(conn):
     make(conn, "leaf(n int)", LEAF)
     make(conn, "w()", LONG)
     begin(conn)
@@ -624,7 +604,7 @@ def test_a_run_that_has_ended_is_rewound(conn: Conn) -> None:
         assert ended(conn) == ("completed", 7, None)
 
 
-def test_a_restart_begins_with_the_newest_version(conn: Conn) -> None:
+def test_a_restart_begins_with_the_newest_version(conn):
     make(conn, "w()", "begin a: perform 1 / 0; end")
     begin(conn)
     work(conn)
@@ -634,11 +614,9 @@ def test_a_restart_begins_with_the_newest_version(conn: Conn) -> None:
     assert ended(conn) == ("completed", "mended", None)
 
 
-def test_a_run_is_retried_from_the_step_that_failed(conn: Conn) -> None:
+def test_a_run_is_retried_from_the_step_that_failed(conn):
     make(
-        conn,
-        "w()",
-        "declare n int; begin a: n := 4; b: insert into late values (n); return n; end",
+        conn, "w()", "declare n int; begin a: n := 4; b: insert into late values (n); return n; end"
     )
     begin(conn)
     work(conn)
@@ -649,7 +627,7 @@ def test_a_run_is_retried_from_the_step_that_failed(conn: Conn) -> None:
     assert (ended(conn), rows(conn, "select x from late")) == (("completed", 4, None), [4])
 
 
-def test_a_run_says_what_it_does(conn: Conn) -> None:
+def test_a_run_says_what_it_does(conn):
     make(
         conn,
         "w()",
@@ -678,17 +656,15 @@ def test_a_run_says_what_it_does(conn: Conn) -> None:
     assert ended(conn)[2] == "the state of a run is an object: set state jsonb_build_object(...)"
 
 
-def test_a_child_by_the_name_of_nothing_waits_for_a_worker(conn: Conn) -> None:
+def test_a_child_by_the_name_of_nothing_waits_for_a_worker(conn):
     make(conn, "w()", "begin run nobody(); end")
     begin(conn)
     work(conn)
-    assert rows(conn, "select workflow, status from pgflow.runs order by run_id") == [
-        ("w", "waiting"),
-        ("nobody", "queued"),
-    ]
+    found = rows(conn, "select workflow, status from pgflow.runs order by run_id")
+    assert found == [("w", "waiting"), ("nobody", "queued")]
 
 
-def test_the_input_of_a_start_is_json_of_any_client(conn: Conn) -> None:
+def test_the_input_of_a_start_is_json_of_any_client(conn):
     make(conn, "w(a jsonb)", "begin return a; end")
     begin(conn, a={"x": [1, None, "é"]})
     work(conn)

@@ -29,7 +29,7 @@ def looked_at(conn: Conn) -> int:
 @pytest.mark.full
 @pytest.mark.alone
 @pytest.mark.unsound
-def test_runs_that_wait_cost_an_idle_call_nothing(dsn: str) -> None:
+def test_runs_that_wait_cost_an_idle_call_nothing(dsn):
     with connect(dsn) as conn:
         make(conn, "w()", "begin wait for word; end")
         begin(conn)
@@ -41,7 +41,7 @@ def test_runs_that_wait_cost_an_idle_call_nothing(dsn: str) -> None:
 
 
 @pytest.mark.full
-def test_a_long_call_needs_no_more_memory(conn: Conn) -> None:
+def test_a_long_call_needs_no_more_memory(conn):
     make(
         conn,
         "w()",

@@ -27,7 +27,7 @@ def play(conn: Conn, options: str) -> Any:
     return one(conn, f"select pgflow.test_run('w', {options})")
 
 
-def test_a_run_is_played_to_its_end(conn: Conn) -> None:
+def test_a_run_is_played_to_its_end(conn):
     flowkit.make(conn, "w()", ORDER)
     paid = """signals => '{"paid": 5}', children => '{"courier": "p1"}'"""
     assert play(conn, paid) == {
@@ -37,7 +37,7 @@ def test_a_run_is_played_to_its_end(conn: Conn) -> None:
     assert one(conn, left) == 0
 
 
-def test_time_passes_when_nothing_else_can_go_on(conn: Conn) -> None:
+def test_time_passes_when_nothing_else_can_go_on(conn):
     flowkit.make(conn, "w()", ORDER)
     assert play(conn, "'{}'")["output"] == "expired"
     refused = play(conn, """signals => '{"paid": [-5]}', children => '{"courier": "p1"}'""")
@@ -45,7 +45,7 @@ def test_time_passes_when_nothing_else_can_go_on(conn: Conn) -> None:
     assert refused["steps"] == ["reserve", "undo reserve"]
 
 
-def test_what_steps_have_written_may_be_kept_to_look_at(conn: Conn) -> None:
+def test_what_steps_have_written_may_be_kept_to_look_at(conn):
     flowkit.make(conn, "w()", ORDER)
     with conn.transaction(force_rollback=True):
         play(conn, """signals => '{"paid": 5}', children => '{"courier": "p1"}', keep => true""")
@@ -56,13 +56,13 @@ def test_what_steps_have_written_may_be_kept_to_look_at(conn: Conn) -> None:
     assert marks(conn) == []
 
 
-def test_a_child_that_is_not_in_sql_needs_a_result(conn: Conn) -> None:
+def test_a_child_that_is_not_in_sql_needs_a_result(conn):
     flowkit.make(conn, "w()", ORDER)
     with pytest.raises(psycopg.Error, match="the child courier is not in SQL"):
         play(conn, """signals => '{"paid": 5}'""")
 
 
-def test_a_run_that_waits_for_ever_says_for_what(conn: Conn) -> None:
+def test_a_run_that_waits_for_ever_says_for_what(conn):
     flowkit.make(conn, "w()", "begin wait for x; end")
     flowkit.begin(conn, "w", "other")  # of no concern
     assert play(conn, "'{}'") == {

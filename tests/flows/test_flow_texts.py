@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import random
 import re
-from typing import Any
 
 import flowkit
-import psycopg
 import pytest
-
-Conn = psycopg.Connection[Any]
 
 RIGHT = {
     "nothing": ("begin end", None, []),
@@ -165,7 +161,7 @@ RIGHT = {
 }  # fmt: skip
 
 
-def test_a_text_means_what_plpgsql_would(conn: Conn) -> None:
+def test_a_text_means_what_plpgsql_would(conn):
     conn.execute(flowkit.TABLES)
     for number, (name, (body, output, marks)) in enumerate(RIGHT.items()):
         flowkit.make(conn, "w()", body)
@@ -248,30 +244,27 @@ WRONG = {
 }
 
 
-def test_a_text_that_is_not_sound_is_refused_with_its_place(db: Conn) -> None:
+def test_a_text_that_is_not_sound_is_refused_with_its_place(db):
     for body, message in WRONG.items():
         with db.transaction(force_rollback=True):
             assert (body, flowkit.refusal(db, body)) == (body, message)
 
 
-def test_a_text_is_checked_whatever_the_session_checks(conn: Conn) -> None:
+def test_a_text_is_checked_whatever_the_session_checks(conn):
     conn.execute("set check_function_bodies = off")
     said = flowkit.refusal(conn, "begin a: selec 1; end")
     assert said == 'line 1, column 10: syntax error at or near "selec"'
 
 
-@pytest.mark.parametrize(
-    ("signature", "message"),
-    [
-        ("w", "'w' is no signature of a workflow"),
-        ("w(a)", "line 1, column 3: the variable a needs a type"),
-        ("w(a int", "'w(a int' is no signature of a workflow"),
-        ("1(a int)", "'1(a int)' is no signature of a workflow"),
-        ('"a@b"()', "the name of a workflow has at most 50 bytes, and no @"),
-        (f"{'w' * 51}()", "the name of a workflow has at most 50 bytes, and no @"),
-    ],
-)
-def test_a_signature_looks_like_that_of_a_function(db: Conn, signature: str, message: str) -> None:
+@pytest.mark.parametrize(("signature", "message"), [
+    ("w", "'w' is no signature of a workflow"),
+    ("w(a)", "line 1, column 3: the variable a needs a type"),
+    ("w(a int", "'w(a int' is no signature of a workflow"),
+    ("1(a int)", "'1(a int)' is no signature of a workflow"),
+    ('"a@b"()', "the name of a workflow has at most 50 bytes, and no @"),
+    (f"{'w' * 51}()", "the name of a workflow has at most 50 bytes, and no @"),
+])  # fmt: skip
+def test_a_signature_looks_like_that_of_a_function(db, signature, message):
     with db.transaction(force_rollback=True):
         assert flowkit.refusal(db, "begin end", signature) == message
 
@@ -303,7 +296,7 @@ def spoilt(draw: random.Random) -> str:
     return "".join(tokens)
 
 
-def test_whatever_is_written_is_taken_or_refused_with_its_place(db: Conn) -> None:
+def test_whatever_is_written_is_taken_or_refused_with_its_place(db):
     draw = random.Random(45)
     for _ in range(150):
         with db.transaction(force_rollback=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import psycopg
 from flowkit import begin, ended, journal, make, marks, work
@@ -13,7 +12,6 @@ from sqlkit import one
 import pgflow
 from pgflow import App
 
-Conn = psycopg.Connection[Any]
 LATE = "step slow took longer than its timeout of 0.001 s"
 SLOW = "insert into mark (what) values ('slow'); perform pg_sleep(0.01);"
 
@@ -23,7 +21,7 @@ def other() -> None:
     """A workflow, as an app has one."""
 
 
-def test_a_step_that_is_too_slow_commits_nothing(conn: Conn) -> None:
+def test_a_step_that_is_too_slow_commits_nothing(conn):
     make(conn, "w()", f"begin slow timeout '1 ms': {SLOW} return 1; end")
     begin(conn)
     work(conn)
@@ -33,7 +31,7 @@ def test_a_step_that_is_too_slow_commits_nothing(conn: Conn) -> None:
     assert (error["type"], error["sqlstate"], error["step"]) == ("StepTimeout", "57014", "slow")
 
 
-def test_a_step_that_is_fast_enough_is_like_any_other(conn: Conn) -> None:
+def test_a_step_that_is_fast_enough_is_like_any_other(conn):
     make(conn, "w()", "begin a timeout '1 h' retry 2: insert into mark (what) values ('a'); end")
     begin(conn)
     work(conn)
@@ -41,7 +39,7 @@ def test_a_step_that_is_fast_enough_is_like_any_other(conn: Conn) -> None:
     assert one(conn, "show lock_timeout") == "0"
 
 
-def test_it_is_tried_again_as_often_as_retry_says(conn: Conn) -> None:
+def test_it_is_tried_again_as_often_as_retry_says(conn):
     make(conn, "w()", f"begin slow timeout '1 ms' retry 2 every '0 s': {SLOW} return 1; end")
     begin(conn)
     work(conn)
@@ -49,7 +47,7 @@ def test_it_is_tried_again_as_often_as_retry_says(conn: Conn) -> None:
     assert journal(conn) == [("attempt_failed", "slow")] * 2 + [("step_failed", "slow")]
 
 
-def test_a_handler_and_a_compensation_follow_it(conn: Conn) -> None:
+def test_a_handler_and_a_compensation_follow_it(conn):
     make(
         conn,
         "w()",
@@ -65,7 +63,7 @@ def test_a_handler_and_a_compensation_follow_it(conn: Conn) -> None:
     assert marks(conn) == ["a", "undo a"]
 
 
-def test_a_wait_for_a_lock_is_cut_short_in_work(dsn: str, conn: Conn) -> None:
+def test_a_wait_for_a_lock_is_cut_short_in_work(dsn, conn):
     make(conn, "w()", "begin a timeout '1 ms': update mark set what = 'b'; end")
     conn.execute("insert into mark (what) values ('a')")
     begin(conn)
@@ -75,7 +73,7 @@ def test_a_wait_for_a_lock_is_cut_short_in_work(dsn: str, conn: Conn) -> None:
     assert ended(conn)[2] == "step a took longer than its timeout of 0.001 s"
 
 
-def test_a_cancel_by_others_is_no_timeout(dsn: str, conn: Conn) -> None:
+def test_a_cancel_by_others_is_no_timeout(dsn, conn):
     make(
         conn,
         "w()",
@@ -103,7 +101,7 @@ def test_a_cancel_by_others_is_no_timeout(dsn: str, conn: Conn) -> None:
     assert (ended(conn)[0], marks(conn)) == ("completed", ["a"])
 
 
-def test_a_worker_interrupts_it_by_a_statement_timeout(dsn: str, conn: Conn) -> None:
+def test_a_worker_interrupts_it_by_a_statement_timeout(dsn, conn):
     make(
         conn,
         "w()",

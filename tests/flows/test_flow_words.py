@@ -17,8 +17,6 @@ def status(conn: Conn, key: str = "k") -> Any:
     return one(conn, "select status from pgflow.runs where key = %s", key)
 
 
-# ---------------------------------------------------------------- gates
-
 REFUND = """declare v jsonb;
 begin
   a: insert into mark (what) values ('a');
@@ -30,7 +28,7 @@ end"""
 ANSWER = "select pgflow.answer_gate(gate, %s, by => %s, reason => %s) from pgflow.gates"
 
 
-def test_a_gate_waits_for_its_quorum(conn: Conn) -> None:
+def test_a_gate_waits_for_its_quorum(conn):
     make(conn, "w(n int, q int)", REFUND)
     begin(conn, n=3, q=2)
     work(conn)
@@ -46,16 +44,12 @@ def test_a_gate_waits_for_its_quorum(conn: Conn) -> None:
     work(conn)
     assert marks(conn) == ["a", "approve"]
     assert ended(conn)[1] == {
-        "verdict": "approve",
-        "edited": False,
-        "value": None,
-        "reason": None,
-        "to": None,
+        "verdict": "approve", "edited": False, "value": None, "reason": None, "to": None,
         "timed_out": False,
-    }
+    }  # fmt: skip
 
 
-def test_a_gate_may_be_rejected(conn: Conn) -> None:
+def test_a_gate_may_be_rejected(conn):
     make(conn, "w(n int, q int)", REFUND)
     begin(conn, n=3, q=1)
     work(conn)
@@ -65,7 +59,7 @@ def test_a_gate_may_be_rejected(conn: Conn) -> None:
     assert (status, output["verdict"], output["reason"]) == ("completed", "reject", "too much")
 
 
-def test_a_run_that_is_cancelled_closes_its_gate(conn: Conn) -> None:
+def test_a_run_that_is_cancelled_closes_its_gate(conn):
     make(conn, "w(n int, q int)", REFUND)
     begin(conn, n=3, q=1)
     work(conn)
@@ -75,7 +69,7 @@ def test_a_run_that_is_cancelled_closes_its_gate(conn: Conn) -> None:
     assert rows(conn, "select gate from pgflow.gates") == []
 
 
-def test_each_fork_asks_at_a_gate_of_its_own(conn: Conn) -> None:
+def test_each_fork_asks_at_a_gate_of_its_own(conn):
     make(conn, "w(n int, q int)", REFUND)
     begin(conn, n=3, q=1)
     work(conn)
@@ -97,18 +91,13 @@ def test_each_fork_asks_at_a_gate_of_its_own(conn: Conn) -> None:
             assert ended(conn, key)[1]["verdict"] == "approve"
 
 
-def test_terms_that_no_gate_can_have_fail_the_run(conn: Conn) -> None:
+def test_terms_that_no_gate_can_have_fail_the_run(conn):
     make(conn, "w(n int, q int)", REFUND)
     begin(conn, n=3, q=0)
     work(conn)
-    assert ended(conn) == (
-        "failed",
-        None,
-        "gate 'refund' needs approvers by name, and a quorum of them",
-    )
+    found = ended(conn)
+    assert found == ("failed", None, "gate 'refund' needs approvers by name, and a quorum of them")
 
-
-# ---------------------------------------------------------------- locks
 
 EXCLUSIVE = """begin
   lock 'account ' || n loop
@@ -128,17 +117,15 @@ def go(conn: Conn, key: str) -> None:
     work(conn)
 
 
-def test_one_run_at_a_time_holds_a_lock(conn: Conn) -> None:
+def test_one_run_at_a_time_holds_a_lock(conn):
     make(conn, "w(n int)", EXCLUSIVE)
     for key in ("k1", "k2", "k3"):
         begin(conn, key=key, n=7)
     begin(conn, key="other", n=8)
     work(conn)
     assert marks(conn) == ["k1 in", "other in"]
-    assert rows(conn, "select key, holder, waiters from pgflow.locks order by key") == [
-        ("account 7", "k1", 2),
-        ("account 8", "other", 0),
-    ]
+    found = rows(conn, "select key, holder, waiters from pgflow.locks order by key")
+    assert found == [("account 7", "k1", 2), ("account 8", "other", 0)]
     for key in ("k1", "k2", "other", "k3"):
         go(conn, key)
     assert [mark for mark in marks(conn) if not mark.startswith("other")] == [
@@ -147,7 +134,7 @@ def test_one_run_at_a_time_holds_a_lock(conn: Conn) -> None:
     assert rows(conn, "select key from pgflow.locks") == []
 
 
-def test_a_lock_that_is_taken_away_ends_the_block(conn: Conn) -> None:
+def test_a_lock_that_is_taken_away_ends_the_block(conn):
     make(conn, "w(n int)", EXCLUSIVE)
     begin(conn, key="k1", n=7)
     begin(conn, key="k2", n=7)
@@ -161,7 +148,7 @@ def test_a_lock_that_is_taken_away_ends_the_block(conn: Conn) -> None:
     ]  # fmt: skip
 
 
-def test_a_step_does_not_commit_under_a_lock_that_is_lost(conn: Conn) -> None:
+def test_a_step_does_not_commit_under_a_lock_that_is_lost(conn):
     make(
         conn,
         "w()",
@@ -176,7 +163,7 @@ def test_a_step_does_not_commit_under_a_lock_that_is_lost(conn: Conn) -> None:
     assert "does not hold the lock any more" in message
 
 
-def test_a_lock_that_is_not_had_in_time_is_passed_over(conn: Conn) -> None:
+def test_a_lock_that_is_not_had_in_time_is_passed_over(conn):
     make(
         conn,
         "w()",
@@ -195,7 +182,7 @@ def test_a_lock_that_is_not_had_in_time_is_passed_over(conn: Conn) -> None:
     assert (ended(conn, "k1")[1], ended(conn, "k2")[1], marks(conn)) == ("busy", "done", ["a"])
 
 
-def test_runs_that_wait_for_each_other_are_found(conn: Conn) -> None:
+def test_runs_that_wait_for_each_other_are_found(conn):
     make(
         conn,
         "w(first text, second text)",
@@ -219,7 +206,7 @@ def test_runs_that_wait_for_each_other_are_found(conn: Conn) -> None:
 @pytest.mark.parametrize(
     "ending", ["pgflow.cancel_run('k1', 'no')", "pgflow.cancel_run('k1', 'no', force => true)"]
 )
-def test_a_run_that_is_cancelled_gives_its_lock_back(conn: Conn, ending: str) -> None:
+def test_a_run_that_is_cancelled_gives_its_lock_back(conn, ending):
     make(conn, "w(n int)", EXCLUSIVE)
     begin(conn, key="k1", n=7)
     begin(conn, key="k2", n=7)
@@ -230,7 +217,7 @@ def test_a_run_that_is_cancelled_gives_its_lock_back(conn: Conn, ending: str) ->
     assert one(conn, "select holder from pgflow.locks") == "k2"
 
 
-def test_a_lock_goes_on_with_a_run_that_is_rewound(conn: Conn) -> None:
+def test_a_lock_goes_on_with_a_run_that_is_rewound(conn):
     make(conn, "w(n int)", EXCLUSIVE)
     begin(conn, n=7)
     work(conn)
@@ -240,8 +227,6 @@ def test_a_lock_goes_on_with_a_run_that_is_rewound(conn: Conn) -> None:
     go(conn, "k")
     assert marks(conn)[-2:] == ["k out", "k after"]
 
-
-# ---------------------------------------------------------------- events
 
 PAID = """declare e jsonb;
 begin
@@ -253,7 +238,7 @@ begin
 end"""
 
 
-def test_an_event_that_fits_brings_a_run_on(conn: Conn) -> None:
+def test_an_event_that_fits_brings_a_run_on(conn):
     make(conn, "w(n int)", PAID)
     begin(conn, n=7)
     work(conn)
@@ -265,7 +250,7 @@ def test_an_event_that_fits_brings_a_run_on(conn: Conn) -> None:
     assert (*ended(conn), marks(conn)) == ("completed", "p2", None, ["a", "6"])
 
 
-def test_a_wait_for_an_event_that_is_over_is_forgotten(conn: Conn) -> None:
+def test_a_wait_for_an_event_that_is_over_is_forgotten(conn):
     make(
         conn,
         "w(n int)",
@@ -285,15 +270,13 @@ def test_a_wait_for_an_event_that_is_over_is_forgotten(conn: Conn) -> None:
     assert one(conn, "select count(*) from pgflow.event_wait") == 0
 
 
-def test_a_published_event_names_its_run(conn: Conn) -> None:
+def test_a_published_event_names_its_run(conn):
     flowkit.run(conn, "begin publish jsonb_build_object('n', 1) to 'orders' key 'o1'; end")
     assert rows(
         conn,
         "select e.topic, e.key, e.payload, r.key from pgflow.event e join pgflow.runs r on r.run_id = e.run_id",
     ) == [("orders", "o1", {"n": 1}, "k")]
 
-
-# ---------------------------------------------------------------- budgets
 
 BUYS = """declare n int := 0;
 begin
@@ -306,7 +289,7 @@ exception when others then
 end"""
 
 
-def test_a_budget_decides_before_it_is_spent(conn: Conn) -> None:
+def test_a_budget_decides_before_it_is_spent(conn):
     make(conn, "w()", BUYS)
     conn.execute("select pgflow.set_pool('p', '{\"usd\": 5}')")
     conn.execute("select pgflow.start_run('w', '{}', key => 'k', pool => 'p')")
@@ -332,14 +315,12 @@ def test_a_budget_decides_before_it_is_spent(conn: Conn) -> None:
         ("set state '[]'::jsonb", "the state of a run is an object"),
     ],
 )
-def test_what_cannot_be_asked_for_fails_the_run_alone(
-    conn: Conn, statement: str, message: str
-) -> None:
+def test_what_cannot_be_asked_for_fails_the_run_alone(conn, statement, message):
     status, _, said = flowkit.run(conn, f"begin {statement}; end")
     assert (status, message in said) == ("failed", True), said
 
 
-def test_the_longest_terms_of_a_gate_wait(conn: Conn) -> None:
+def test_the_longest_terms_of_a_gate_wait(conn):
     make(conn, "w()", f"""begin ask "{"g" * 150}"() timeout '5000 years'; end""")
     begin(conn)
     work(conn)

@@ -32,7 +32,7 @@ def is_over(conn: Conn, key: str = "k") -> bool:
     return one(conn, "select finished_at is not null from pgflow.runs where key = %s", key)
 
 
-def test_a_worker_has_the_database_work_on_runs_in_sql(dsn: str, conn: Conn) -> None:
+def test_a_worker_has_the_database_work_on_runs_in_sql(dsn, conn):
     flowkit.make(
         conn,
         "w(n int)",
@@ -48,7 +48,7 @@ def test_a_worker_has_the_database_work_on_runs_in_sql(dsn: str, conn: Conn) -> 
     assert rows(conn, "select worker_id from pgflow.worker") == []
 
 
-def test_a_worker_that_stops_in_the_midst_of_a_call_leaves_nothing(dsn: str, conn: Conn) -> None:
+def test_a_worker_that_stops_in_the_midst_of_a_call_leaves_nothing(dsn, conn):
     flowkit.make(
         conn,
         "w()",
@@ -62,7 +62,7 @@ def test_a_worker_that_stops_in_the_midst_of_a_call_leaves_nothing(dsn: str, con
     assert rows(conn, "select run_id from pgflow.lease") == []
 
 
-def test_a_run_in_sql_has_children_in_python(dsn: str, conn: Conn) -> None:
+def test_a_run_in_sql_has_children_in_python(dsn, conn):
     flowkit.make(
         conn,
         "w()",
@@ -79,7 +79,7 @@ def test_a_run_in_sql_has_children_in_python(dsn: str, conn: Conn) -> None:
     assert ended(conn) == ("completed", ["parcel 7!", "no courier today"], None)
 
 
-def test_a_name_is_of_one_workflow(dsn: str, conn: Conn) -> None:
+def test_a_name_is_of_one_workflow(dsn, conn):
     app = App(dsn, include=[book_courier])
     with app, app.worker():
         wait_until(lambda: one(conn, "select count(*) from pgflow.workers") == 1, "a worker")
@@ -100,7 +100,7 @@ def parent(n: int) -> int:
 TOTAL = "begin a: insert into mark (what) values ('total ' || n); return n * 2; end"
 
 
-def test_a_run_in_python_has_children_in_sql(dsn: str, conn: Conn) -> None:
+def test_a_run_in_python_has_children_in_sql(dsn, conn):
     flowkit.make(conn, "total(n int)", TOTAL)
     app = App(dsn, include=[parent])
     with app, app.worker(poll_seconds=0.02):
@@ -121,7 +121,7 @@ def put(coins: list[int], coin: int) -> int:
     return 2 * coin
 
 
-def test_a_run_in_sql_asks_one_in_python_for_an_update(dsn: str, conn: Conn) -> None:
+def test_a_run_in_sql_asks_one_in_python_for_an_update(dsn, conn):
     flowkit.make(
         conn,
         "w(coin int)",
@@ -140,7 +140,7 @@ def test_a_run_in_sql_asks_one_in_python_for_an_update(dsn: str, conn: Conn) -> 
     assert ended(conn) == ("completed", {"status": "done", "value": 10, "error": None}, None)
 
 
-def test_a_client_in_python_starts_runs_in_sql_and_has_their_results(dsn: str, conn: Conn) -> None:
+def test_a_client_in_python_starts_runs_in_sql_and_has_their_results(dsn, conn):
     flowkit.make(conn, "total(n int)", TOTAL)
     app = App(dsn, include=[parent])
     with app:
@@ -149,7 +149,7 @@ def test_a_client_in_python_starts_runs_in_sql_and_has_their_results(dsn: str, c
         assert handle.result(SOON) == 8
 
 
-def test_a_reaper_leaves_a_session_alone_in_a_long_step(dsn: str, conn: Conn) -> None:
+def test_a_reaper_leaves_a_session_alone_in_a_long_step(dsn, conn):
     flowkit.make(
         conn,
         "w()",

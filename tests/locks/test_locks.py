@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, events
+from records import HOUR, SOON, count, events, launch, recover, result_of, settle
 
 import pgflow
 from pgflow import Signal, step, transaction, workflow
 from pgflow.errors import LockLost, LockRefused
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", str)
 
@@ -44,10 +41,9 @@ def holders(conn: psycopg.Connection[Any]) -> list[tuple[str, str]]:
 
 
 async def test_a_lock_that_is_free_is_won_at_once_and_given_back_at_the_end_of_its_block(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(pass_through)
-    run = await aflow.start(pass_through, "a")
+    aflow, conn
+):
+    run = await launch(aflow, pass_through, "a")
     assert await run.result(SOON) == 1
     assert holders(conn) == []
     assert events(conn, run.key) == [
@@ -59,14 +55,9 @@ async def test_a_lock_that_is_free_is_won_at_once_and_given_back_at_the_end_of_i
 
 
 @pytest.mark.full
-async def test_a_run_that_waits_is_parked_and_goes_on_when_the_lock_is_given_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(hold, pass_through)
-    first = await aflow.start(hold.options(key="first"), "a")
-    await aflow.until_idle()
-    second = await aflow.start(pass_through.options(key="second"), "a")
-    await aflow.until_idle()
+async def test_a_run_that_waits_is_parked_and_goes_on_when_the_lock_is_given_back(aflow, conn):
+    first = await settle(aflow, hold.options(key="first"), "a", beside=[pass_through])
+    second = await settle(aflow, pass_through.options(key="second"), "a")
     assert await second.status() == "waiting"
     assert holders(conn) == [("a", "first")]
     shown = "select reason, reason_code, reason_detail from pgflow.runs where key = 'second'"
@@ -75,21 +66,14 @@ async def test_a_run_that_waits_is_parked_and_goes_on_when_the_lock_is_given_bac
     await first.send(go, "on")
     assert await first.result(SOON) == 1
     assert await second.result(SOON) == 2
-    assert [e for e in events(conn, "second") if e[0].startswith("lock")] == [
-        ("lock_asked", "a"),
-        ("lock_won", "a"),
-        ("lock_released", "a"),
-    ]
+    found = [e for e in events(conn, "second") if e[0].startswith("lock")]
+    assert found == [("lock_asked", "a"), ("lock_won", "a"), ("lock_released", "a")]
     assert holders(conn) == []
 
 
 @pytest.mark.full
-async def test_the_queue_of_a_lock_is_served_in_the_order_in_which_runs_asked(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(hold, pass_through)
-    first = await aflow.start(hold, "a")
-    await aflow.until_idle()
+async def test_the_queue_of_a_lock_is_served_in_the_order_in_which_runs_asked(aflow, conn):
+    first = await settle(aflow, hold, "a", beside=[pass_through])
     waiting = []
     for _ in range(5):
         waiting.append(await aflow.start(pass_through, "a"))
@@ -100,8 +84,8 @@ async def test_the_queue_of_a_lock_is_served_in_the_order_in_which_runs_asked(
 
 @pytest.mark.full
 async def test_those_who_share_a_lock_hold_it_together_and_do_not_overtake_one_who_would_not(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     @workflow
     async def reader(key: str) -> int:
         async with pgflow.lock(key, shared=True) as fence:
@@ -114,8 +98,7 @@ async def test_those_who_share_a_lock_hold_it_together_and_do_not_overtake_one_w
         readers.append(await aflow.start(reader.options(key=f"reader-{i}"), "a"))
         await aflow.until_idle()
     assert holders(conn) == [("a", "reader-0"), ("a", "reader-1")]
-    writer = await aflow.start(hold.options(key="writer"), "a")
-    await aflow.until_idle()
+    writer = await settle(aflow, hold.options(key="writer"), "a")
     late = []
     for i in range(2):
         late.append(await aflow.start(reader.options(key=f"late-{i}"), "a"))
@@ -134,25 +117,17 @@ async def test_those_who_share_a_lock_hold_it_together_and_do_not_overtake_one_w
 
 
 @pytest.mark.full
-async def test_a_crash_of_the_worker_gives_nothing_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(hold, pass_through)
-    first = await aflow.start(hold, "a")
-    await aflow.until_idle()
-    second = await aflow.start(pass_through, "a")
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+async def test_a_crash_of_the_worker_gives_nothing_back(aflow, conn):
+    first = await settle(aflow, hold, "a", beside=[pass_through])
+    second = await settle(aflow, pass_through, "a")
+    await recover(aflow)
     assert await second.status() == "waiting"
     await first.send(go, "on")
     assert [await first.result(SOON), await second.result(SOON)] == [1, 2]
 
 
 @pytest.mark.full
-async def test_the_end_of_a_run_gives_its_locks_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_end_of_a_run_gives_its_locks_back(aflow, conn):
     @workflow
     async def leave_task_behind() -> None:
         async def inside() -> None:
@@ -163,9 +138,7 @@ async def test_the_end_of_a_run_gives_its_locks_back(
         await pgflow.sleep(1)
         assert not task.done()
 
-    aflow.include(leave_task_behind)
-    run = await aflow.start(leave_task_behind)
-    await aflow.until_idle()
+    run = await settle(aflow, leave_task_behind)
     await aflow.skip(timedelta(seconds=2))
     await run.result(SOON)
     assert holders(conn) == []
@@ -173,16 +146,10 @@ async def test_the_end_of_a_run_gives_its_locks_back(
 
 @pytest.mark.full
 @pytest.mark.parametrize("force", [False, True])
-async def test_a_cancelled_run_gives_its_locks_back_and_leaves_the_queues(
-    aflow: AsyncHarness, conn: psycopg.Connection, force: bool
-) -> None:
-    aflow.include(hold, pass_through)
-    first = await aflow.start(hold.options(key="first"), "a")
-    await aflow.until_idle()
-    second = await aflow.start(hold.options(key="second"), "a")
-    await aflow.until_idle()
-    third = await aflow.start(pass_through, "a")
-    await aflow.until_idle()
+async def test_a_cancelled_run_gives_its_locks_back_and_leaves_the_queues(aflow, conn, force):
+    first = await settle(aflow, hold.options(key="first"), "a", beside=[pass_through])
+    second = await settle(aflow, hold.options(key="second"), "a")
+    third = await settle(aflow, pass_through, "a")
     for run in (second, first):
         chain = conn.execute(
             "select pgflow.cancel_run(%s, force => %s)", (run.key, force)
@@ -196,9 +163,7 @@ async def test_a_cancelled_run_gives_its_locks_back_and_leaves_the_queues(
 
 
 @pytest.mark.full
-async def test_a_wait_for_a_lock_times_out_and_leaves_the_queue(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_wait_for_a_lock_times_out_and_leaves_the_queue(aflow, conn):
     @workflow
     async def impatient() -> str:
         try:
@@ -207,11 +172,8 @@ async def test_a_wait_for_a_lock_times_out_and_leaves_the_queue(
         except TimeoutError as error:
             return str(error)
 
-    aflow.include(hold, impatient)
-    first = await aflow.start(hold, "a")
-    await aflow.until_idle()
-    second = await aflow.start(impatient)
-    await aflow.until_idle()
+    first = await settle(aflow, hold, "a", beside=[impatient])
+    second = await settle(aflow, impatient)
     await aflow.skip(HOUR + timedelta(minutes=1))
     assert await second.result(SOON) == "no lock 'a' in time"
     assert count(conn, "pgflow.lock_wait") == 0
@@ -220,9 +182,7 @@ async def test_a_wait_for_a_lock_times_out_and_leaves_the_queue(
 
 
 @pytest.mark.full
-async def test_those_behind_one_that_gives_up_share_the_lock_at_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_those_behind_one_that_gives_up_share_the_lock_at_once(aflow, conn):
     @workflow
     async def share(timeout: int) -> str:
         try:
@@ -232,14 +192,11 @@ async def test_those_behind_one_that_gives_up_share_the_lock_at_once(
             return "gave up"
         return "shared"
 
-    aflow.include(share, hold)
-    first = await aflow.start(share, 0)
-    await aflow.until_idle()
+    first = await settle(aflow, share, 0, beside=[hold])
     for give_up in ("time", "cancel", "force"):
         alone = await (aflow.start(share, 60) if give_up == "time" else aflow.start(hold, "a"))
         await aflow.until_idle()
-        behind = await aflow.start(share, 0)
-        await aflow.until_idle()
+        behind = await settle(aflow, share, 0)
         assert count(conn, "pgflow.lock_wait") == 2
         if give_up == "time":
             await aflow.skip(timedelta(minutes=2))
@@ -255,9 +212,7 @@ async def test_those_behind_one_that_gives_up_share_the_lock_at_once(
     assert await first.result(SOON) == "shared"
 
 
-async def test_a_lock_that_is_won_after_the_code_has_given_up_is_given_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_lock_that_is_won_after_the_code_has_given_up_is_given_back(aflow, conn):
     @workflow
     async def gives_up() -> str:
         try:
@@ -268,11 +223,8 @@ async def test_a_lock_that_is_won_after_the_code_has_given_up_is_given_back(
             await go.wait()
             return "gave up"
 
-    aflow.include(hold, gives_up)
-    first = await aflow.start(hold, "a")
-    await aflow.until_idle()
-    second = await aflow.start(gives_up)
-    await aflow.until_idle()
+    first = await settle(aflow, hold, "a", beside=[gives_up])
+    second = await settle(aflow, gives_up)
     await aflow.skip(HOUR + timedelta(minutes=1))
     assert count(conn, "pgflow.lock_wait") == 0
     await first.send(go, "on")
@@ -282,7 +234,7 @@ async def test_a_lock_that_is_won_after_the_code_has_given_up_is_given_back(
     assert await second.result(SOON) == "gave up"
 
 
-async def test_a_lock_is_taken_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_lock_is_taken_once(aflow, conn):
     @workflow
     async def twice() -> str:
         async with pgflow.lock("a"):
@@ -292,9 +244,7 @@ async def test_a_lock_is_taken_once(aflow: AsyncHarness, conn: psycopg.Connectio
             except LockRefused as error:
                 return error.reason
 
-    aflow.include(twice)
-    run = await aflow.start(twice)
-    assert await run.result(SOON) == "reentered"
+    assert await result_of(aflow, twice) == "reentered"
 
 
 @workflow
@@ -309,9 +259,7 @@ async def nested(outer: str, inner: str) -> str:
 
 
 @pytest.mark.full
-async def test_who_closes_a_circle_of_waits_is_refused_and_the_others_go_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_who_closes_a_circle_of_waits_is_refused_and_the_others_go_on(aflow, conn):
     aflow.include(nested)
     runs = [await aflow.start(nested, *pair) for pair in (("a", "b"), ("b", "c"), ("c", "a"))]
     await aflow.until_idle()
@@ -326,9 +274,7 @@ async def test_who_closes_a_circle_of_waits_is_refused_and_the_others_go_on(
 
 
 @pytest.mark.full
-async def test_a_task_beside_the_block_closes_no_circle(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_task_beside_the_block_closes_no_circle(aflow, conn):
     @workflow
     async def side_by_side() -> str:
         async def holds_a() -> None:
@@ -342,19 +288,13 @@ async def test_a_task_beside_the_block_closes_no_circle(
         await asyncio.gather(holds_a(), waits_for_b())
         return "both"
 
-    aflow.include(side_by_side, nested)
-    other = await aflow.start(nested, "b", "a")
-    await aflow.until_idle()
-    run = await aflow.start(side_by_side)
-    await aflow.until_idle()
+    other = await settle(aflow, nested, "b", "a", beside=[side_by_side])
+    run = await settle(aflow, side_by_side)
     await other.send(go, "on")
     await aflow.until_idle()
     await run.send(go, "on")
     assert await other.result(SOON) == "both"
     assert await run.result(SOON) == "both"
-
-
-# ---------------------------------------------------------------- losing it
 
 
 @workflow
@@ -370,14 +310,9 @@ async def hold_for_an_hour() -> str:
 
 
 @pytest.mark.full
-async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_more(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(hold_for_an_hour, pass_through)
-    first = await aflow.start(hold_for_an_hour)
-    await aflow.until_idle()
-    second = await aflow.start(pass_through, "a")
-    await aflow.until_idle()
+async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_more(aflow, conn):
+    first = await settle(aflow, hold_for_an_hour, beside=[pass_through])
+    second = await settle(aflow, pass_through, "a")
     await aflow.skip(HOUR + timedelta(minutes=1))
     assert await second.result(SOON) == 2
     await first.send(go, "on")
@@ -387,11 +322,9 @@ async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_m
 
 
 async def test_a_holder_that_asks_when_its_time_is_over_is_told_though_nobody_has_swept(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(hold_for_an_hour)
-    run = await aflow.start(hold_for_an_hour)
-    await aflow.until_idle()
+    aflow, conn
+):
+    run = await settle(aflow, hold_for_an_hour)
     answer = """
         select s.is_lost, (s.units->0->>4)::json->>'lost'
         from pgflow.lock l cross join lateral pgflow.settle_locks_(
@@ -408,19 +341,15 @@ async def test_a_holder_that_asks_when_its_time_is_over_is_told_though_nobody_ha
     await run.cancel()
 
 
-async def test_a_holder_within_its_time_keeps_it(aflow: AsyncHarness) -> None:
-    aflow.include(hold_for_an_hour)
-    run = await aflow.start(hold_for_an_hour)
-    await aflow.until_idle()
+async def test_a_holder_within_its_time_keeps_it(aflow):
+    run = await settle(aflow, hold_for_an_hour)
     await aflow.skip(HOUR - timedelta(minutes=1))
     await run.send(go, "on")
     assert await run.result(SOON) == "kept"
 
 
 @pytest.mark.full
-async def test_an_operator_takes_a_lock_away_and_it_is_recorded(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_operator_takes_a_lock_away_and_it_is_recorded(aflow, conn):
     @workflow
     async def long() -> str:
         try:
@@ -431,11 +360,8 @@ async def test_an_operator_takes_a_lock_away_and_it_is_recorded(
         except LockLost:
             return "lost"
 
-    aflow.include(long, pass_through)
-    first = await aflow.start(long.options(key="first"))
-    await aflow.until_idle()
-    second = await aflow.start(pass_through, "a")
-    await aflow.until_idle()
+    first = await settle(aflow, long.options(key="first"), beside=[pass_through])
+    second = await settle(aflow, pass_through, "a")
     assert conn.execute("select pgflow.break_lock('a', 'it hangs', 'ann')").fetchone() == (1,)
     assert await second.result(SOON) == 2
     await first.send(go, "on")
@@ -446,9 +372,7 @@ async def test_an_operator_takes_a_lock_away_and_it_is_recorded(
     assert conn.execute(broken).fetchall() == [("a", "first", "ann (postgres)", "it hangs")]
 
 
-async def test_a_step_is_not_begun_once_the_lock_is_lost(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_step_is_not_begun_once_the_lock_is_lost(aflow, conn):
     begun = []
 
     @step
@@ -469,16 +393,12 @@ async def test_a_step_is_not_begun_once_the_lock_is_lost(
             return "lost"
         return "kept"
 
-    aflow.include(loses_it)
-    run = await aflow.start(loses_it)
-    assert await run.result(SOON) == "lost"
+    assert await result_of(aflow, loses_it) == "lost"
     assert begun == []
 
 
 @pytest.mark.full
-async def test_a_child_is_not_begun_once_the_lock_is_lost_and_its_key_is_free(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_is_not_begun_once_the_lock_is_lost_and_its_key_is_free(aflow, conn):
     @step
     async def break_it() -> None:
         conn.execute("select pgflow.break_lock('a', 'it hangs')")
@@ -498,9 +418,7 @@ async def test_a_child_is_not_begun_once_the_lock_is_lost_and_its_key_is_free(
             return "lost"
         return "kept"
 
-    aflow.include(loses_it, child)
-    run = await aflow.start(loses_it)
-    assert await run.result(SOON) == "lost"
+    assert await result_of(aflow, loses_it, beside=[child]) == "lost"
     assert count(conn, "pgflow.run") == 1
     later = await aflow.start(child.options(key="the child"))
     assert await later.result(SOON) == "child"
@@ -508,8 +426,8 @@ async def test_a_child_is_not_begun_once_the_lock_is_lost_and_its_key_is_free(
 
 @pytest.mark.full
 async def test_what_asks_a_pool_and_a_person_beside_a_block_asks_again_when_the_lock_is_lost(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     @step
     async def break_it() -> None:
         conn.execute("select pgflow.break_lock('a', 'it hangs')")
@@ -532,8 +450,7 @@ async def test_what_asks_a_pool_and_a_person_beside_a_block_asks_again_when_the_
 
     aflow.include(loses_it)
     conn.execute("select pgflow.set_pool('user', '{\"usd\": 5}')")
-    run = await aflow.start(loses_it.options(pool="user"))
-    await aflow.until_idle()
+    run = await settle(aflow, loses_it.options(pool="user"))
     assert count(conn, "pgflow.gate") == 1
     gate = conn.execute("select gate from pgflow.gates").fetchall()[0][0]
     await aflow.app.answer(gate, pgflow.authority.Approve(), by="ann")
@@ -544,8 +461,8 @@ async def test_what_asks_a_pool_and_a_person_beside_a_block_asks_again_when_the_
 
 @pytest.mark.full
 async def test_a_costly_transaction_in_the_block_shows_its_fence_and_settles_its_budget(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     tries: list[str] = []
 
     @transaction
@@ -577,19 +494,14 @@ async def test_a_costly_transaction_in_the_block_shows_its_fence_and_settles_its
 
 
 @pytest.mark.full
-async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(aflow, conn):
     @workflow
     async def asks(by_hand: bool) -> Any:
         async with pgflow.lock("a"):
             return (await pgflow.authority.gate("ask", 1)).value if by_hand else 2
 
-    aflow.include(asks)
-    first = await aflow.start(asks.options(key="first"), True)
-    await aflow.until_idle()
-    second = await aflow.start(asks.options(key="second"), False)
-    await aflow.until_idle()
+    first = await settle(aflow, asks.options(key="first"), True)
+    second = await settle(aflow, asks.options(key="second"), False)
     await aflow.crash()
     assert holders(conn) == [("a", "first")]
     gate = conn.execute("select gate from pgflow.gates").fetchall()[0][0]
@@ -600,9 +512,7 @@ async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(
 
 
 @pytest.mark.full
-async def test_a_child_that_was_given_up_in_the_block_is_ended_though_the_lock_is_lost(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_was_given_up_in_the_block_is_ended_though_the_lock_is_lost(aflow, conn):
     @step
     async def break_it() -> None:
         conn.execute("select pgflow.break_lock('a', 'it hangs')")
@@ -624,16 +534,11 @@ async def test_a_child_that_was_given_up_in_the_block_is_ended_though_the_lock_i
             return "lost"
         return "kept"
 
-    aflow.include(loses_it, child)
-    run = await aflow.start(loses_it)
-    await aflow.until_idle()
+    run = await settle(aflow, loses_it, beside=[child])
     await aflow.skip(HOUR)
     assert await run.result(SOON) == "lost"
     await aflow.until_idle()
     assert await aflow.app.get("the child", child).status() == "cancelled"
-
-
-# ---------------------------------------------------------------- generations
 
 
 @workflow
@@ -647,14 +552,9 @@ async def go_round(n: int) -> list[int]:
 
 
 @pytest.mark.full
-async def test_the_next_generation_holds_the_locks_of_the_one_before(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(go_round, pass_through)
-    run = await aflow.start(go_round.options(key="round"), 2)
-    await aflow.until_idle()
-    other = await aflow.start(pass_through, "a")
-    await aflow.until_idle()
+async def test_the_next_generation_holds_the_locks_of_the_one_before(aflow, conn):
+    run = await settle(aflow, go_round.options(key="round"), 2, beside=[pass_through])
+    other = await settle(aflow, pass_through, "a")
     assert holders(conn) == [("a", "round")]
     await run.send(go, "on")
     assert await run.result(SOON) == [1]
@@ -662,8 +562,8 @@ async def test_the_next_generation_holds_the_locks_of_the_one_before(
 
 
 async def test_a_generation_that_shares_what_the_one_before_had_alone_gives_it_back_first(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     @workflow
     async def opens_up(n: int) -> int:
         async with pgflow.lock("a", shared=not n) as fence:
@@ -673,17 +573,13 @@ async def test_a_generation_that_shares_what_the_one_before_had_alone_gives_it_b
             await go.wait()
         return fence
 
-    aflow.include(opens_up)
-    run = await aflow.start(opens_up.options(key="opens"), 1)
-    await aflow.until_idle()
+    run = await settle(aflow, opens_up.options(key="opens"), 1)
     assert conn.execute("select fence, is_shared from pgflow.locks").fetchall() == [(2, True)]
     await run.send(go, "on")
     assert await run.result(SOON) == 2
 
 
-async def test_a_generation_that_never_asks_for_its_lock_gives_it_back_at_its_end(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_generation_that_never_asks_for_its_lock_gives_it_back_at_its_end(aflow, conn):
     @workflow
     async def forgets(n: int) -> None:
         if n:
@@ -691,9 +587,7 @@ async def test_a_generation_that_never_asks_for_its_lock_gives_it_back_at_its_en
                 pgflow.continue_as_new(n - 1)
         await go.wait()
 
-    aflow.include(forgets)
-    run = await aflow.start(forgets.options(key="forgets"), 1)
-    await aflow.until_idle()
+    run = await settle(aflow, forgets.options(key="forgets"), 1)
     assert holders(conn) == [("a", "forgets")]
     await run.send(go, "on")
     await run.result(SOON)
@@ -701,12 +595,8 @@ async def test_a_generation_that_never_asks_for_its_lock_gives_it_back_at_its_en
 
 
 @pytest.mark.full
-async def test_a_rewind_into_the_block_goes_on_holding_and_one_before_it_gives_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(hold)
-    run = await aflow.start(hold.options(key="first"), "a")
-    await aflow.until_idle()
+async def test_a_rewind_into_the_block_goes_on_holding_and_one_before_it_gives_back(aflow, conn):
+    run = await settle(aflow, hold.options(key="first"), "a")
     conn.execute("select pgflow.rewind_run('first', 1)")
     await aflow.until_idle()
     assert conn.execute("select fence, holder from pgflow.locks").fetchall() == [(1, "first")]
@@ -717,9 +607,7 @@ async def test_a_rewind_into_the_block_goes_on_holding_and_one_before_it_gives_b
     assert await run.result(SOON) == 2
 
 
-async def test_a_rewind_or_a_fork_into_a_block_that_holds_nothing_names_where_to_cut(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewind_or_a_fork_into_a_block_that_holds_nothing_names_where_to_cut(aflow, conn):
     @workflow
     async def noted(ends: str) -> str:
         async with pgflow.lock("a"):
@@ -728,9 +616,7 @@ async def test_a_rewind_or_a_fork_into_a_block_that_holds_nothing_names_where_to
                 await go.wait()
         return "kept"
 
-    aflow.include(noted)
-    run = await aflow.start(noted.options(key="first"), "now")
-    assert await run.result(SOON) == "kept"
+    assert await result_of(aflow, noted.options(key="first"), "now") == "kept"
     for order in (
         "pgflow.rewind_run('first', 3, effects => 'repeat')",
         "pgflow.fork_run('first', at_seq => 1, effects => 'repeat')",
@@ -747,8 +633,7 @@ async def test_a_rewind_or_a_fork_into_a_block_that_holds_nothing_names_where_to
     assert await aflow.app.get("first", noted).result(SOON) == "kept"
     assert await aflow.app.get("second", noted).result(SOON) == "kept"
 
-    held = await aflow.start(noted.options(key="third"), "later")
-    await aflow.until_idle()
+    held = await settle(aflow, noted.options(key="third"), "later")
     with pytest.raises(psycopg.Error, match=r"lock a, won at unit 1, would not be held") as no:
         conn.execute("select pgflow.fork_run('third', 'fourth')")
     assert no.value.diag.message_hint == "Cut at unit 0 or before, so that it is taken again."
@@ -761,9 +646,7 @@ async def test_a_rewind_or_a_fork_into_a_block_that_holds_nothing_names_where_to
     assert await aflow.app.get("fourth", noted).result(SOON) == "kept"
 
 
-async def test_a_retry_of_a_step_that_failed_in_a_block_takes_the_lock_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_retry_of_a_step_that_failed_in_a_block_takes_the_lock_again(aflow, conn):
     broken = True
 
     @pgflow.read
@@ -783,12 +666,10 @@ async def test_a_retry_of_a_step_that_failed_in_a_block_takes_the_lock_again(
             async with pgflow.lock("inner"):
                 return await fragile()
 
-    aflow.include(in_two, hold)
-    run = await aflow.start(in_two.options(key="first"))
+    run = await launch(aflow, in_two.options(key="first"), beside=[hold])
     with pytest.raises(pgflow.RunFailed):
         await run.result(SOON)
-    other = await aflow.start(hold, "outer")
-    await aflow.until_idle()
+    other = await settle(aflow, hold, "outer")
     broken = False
     await aflow.app.retry("first")
     await aflow.until_idle()
@@ -799,9 +680,6 @@ async def test_a_retry_of_a_step_that_failed_in_a_block_takes_the_lock_again(
     assert holders(conn) == []
 
 
-# ---------------------------------------------------------------- sync
-
-
 @workflow
 def hold_sync(key: str) -> int:
     with pgflow.sync.lock(key) as fence:
@@ -810,7 +688,7 @@ def hold_sync(key: str) -> int:
 
 
 @pytest.mark.full
-def test_sync_workflows_hold_locks_too(flow: Harness, conn: psycopg.Connection) -> None:
+def test_sync_workflows_hold_locks_too(flow, conn):
     @workflow
     def waits() -> str:
         try:
@@ -820,11 +698,8 @@ def test_sync_workflows_hold_locks_too(flow: Harness, conn: psycopg.Connection) 
         except LockLost:
             return "lost"
 
-    flow.include(hold_sync, waits)
-    first = flow.start(hold_sync, "a")
-    flow.until_idle()
-    second = flow.start(waits)
-    flow.until_idle()
+    first = settle(flow, hold_sync, "a", beside=[waits])
+    second = settle(flow, waits)
     first.send(go, "on")
     assert first.result(SOON) == 1
     flow.until_idle()
@@ -835,17 +710,15 @@ def test_sync_workflows_hold_locks_too(flow: Harness, conn: psycopg.Connection) 
     assert holders(conn) == []
 
 
-def test_a_cancelled_sync_run_gives_its_lock_back(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(hold_sync)
-    run = flow.start(hold_sync, "a")
-    flow.until_idle()
+def test_a_cancelled_sync_run_gives_its_lock_back(flow, conn):
+    run = settle(flow, hold_sync, "a")
     run.cancel()
     flow.until_idle()
     assert run.status() == "cancelled"
     assert holders(conn) == []
 
 
-async def test_the_wrong_colour_is_told_of_the_twin(aflow: AsyncHarness) -> None:
+async def test_the_wrong_colour_is_told_of_the_twin(aflow):
     @workflow
     async def wrong() -> str:
         try:
@@ -854,12 +727,10 @@ async def test_the_wrong_colour_is_told_of_the_twin(aflow: AsyncHarness) -> None
             return str(error)
         return ""
 
-    aflow.include(wrong)
-    run = await aflow.start(wrong)
-    assert "await pgflow.lock()" in await run.result(SOON)
+    assert "await pgflow.lock()" in await result_of(aflow, wrong)
 
 
-async def test_bad_arguments_are_refused_where_they_are_given(aflow: AsyncHarness) -> None:
+async def test_bad_arguments_are_refused_where_they_are_given(aflow):
     @workflow
     async def bad() -> int:
         refused = 0
@@ -870,6 +741,4 @@ async def test_bad_arguments_are_refused_where_they_are_given(aflow: AsyncHarnes
                 refused += 1
         return refused
 
-    aflow.include(bad)
-    run = await aflow.start(bad)
-    assert await run.result(SOON) == 3
+    assert await result_of(aflow, bad) == 3

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 import sqlkit
-from records import SOON, count
+from records import SOON, count, result_of, settle
 from servers import wait_until
 
 import pgflow
 from pgflow import App, AsyncApp, Signal, transaction, workflow
 from pgflow.errors import LockLost
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 go = Signal("go", str)
 
@@ -36,9 +33,7 @@ def take(conn: psycopg.Connection[Any], key: str, holder: str, **options: Any) -
     return sqlkit.one(conn, f"select pgflow.take_lock({arguments})", *named.values())
 
 
-def test_a_lock_is_taken_given_back_and_taken_with_a_greater_fence(
-    conn: psycopg.Connection,
-) -> None:
+def test_a_lock_is_taken_given_back_and_taken_with_a_greater_fence(conn):
     assert take(conn, "a", "one") == 1
     assert take(conn, "a", "one") == 2  # the same holder, whose answer was lost
     assert take(conn, "a", "two") is None
@@ -49,9 +44,7 @@ def test_a_lock_is_taken_given_back_and_taken_with_a_greater_fence(
 
 
 @pytest.mark.parametrize("secret", ["night-2f81", None], ids=["secret", "session"])
-def test_names_that_a_view_shows_neither_take_nor_free_the_lock_of_another(
-    dsn: str, conn: psycopg.Connection, secret: str | None
-) -> None:
+def test_names_that_a_view_shows_neither_take_nor_free_the_lock_of_another(dsn, conn, secret):
     fence = take(conn, "a", "night job", secret=secret)
     take(conn, "a", "day job", secret=secret, patience="1 minute")
     with sqlkit.connect(dsn) as thief:
@@ -67,9 +60,8 @@ def test_names_that_a_view_shows_neither_take_nor_free_the_lock_of_another(
                 "select pgflow.release_lock(%s, %s, %s), pgflow.renew_lock(%s, %s, '1 hour', %s)"
             )
             assert thief.execute(given, (key, seen, guess) * 2).fetchall() == [(False, False)]
-    assert sqlkit.rows(conn, "select fence, holder, waiters from pgflow.locks") == [
-        (fence, "night job", 1)
-    ]
+    found = sqlkit.rows(conn, "select fence, holder, waiters from pgflow.locks")
+    assert found == [(fence, "night job", 1)]
     shown = "select row_to_json(l)::text from pgflow.locks l"
     assert "night-2f81" not in str(sqlkit.rows(conn, shown))
     assert take(conn, "a", "night job", secret=secret) == 2  # and no fence is given twice
@@ -78,7 +70,7 @@ def test_names_that_a_view_shows_neither_take_nor_free_the_lock_of_another(
     assert sqlkit.rows(conn, "select holder from pgflow.locks") == ["day job"]
 
 
-def test_a_lock_whose_time_is_over_is_anybodys(conn: psycopg.Connection) -> None:
+def test_a_lock_whose_time_is_over_is_anybodys(conn):
     sqlkit.set_clock(conn, sqlkit.T0)
     assert take(conn, "a", "one") == 1
     assert sqlkit.one(conn, "select pgflow.renew_lock('a', 1, '20 minutes')") is True
@@ -90,9 +82,7 @@ def test_a_lock_whose_time_is_over_is_anybodys(conn: psycopg.Connection) -> None
     assert sqlkit.one(conn, "select pgflow.release_lock('a', 1)") is False
 
 
-def test_who_waits_with_patience_stands_in_the_queue_and_is_passed_over_when_it_asks_no_more(
-    conn: psycopg.Connection,
-) -> None:
+def test_who_waits_with_patience_stands_in_the_queue_and_is_passed_over_when_it_asks_no_more(conn):
     sqlkit.set_clock(conn, sqlkit.T0)
     take(conn, "a", "one")
     for holder in ("two", "three"):
@@ -107,9 +97,7 @@ def test_who_waits_with_patience_stands_in_the_queue_and_is_passed_over_when_it_
     assert take(conn, "a", "three", patience="10 seconds") == 3  # 2 was answered to nobody
 
 
-def test_who_finds_a_lock_expired_and_may_not_have_it_leaves_it_to_the_next_in_the_queue(
-    conn: psycopg.Connection,
-) -> None:
+def test_who_finds_a_lock_expired_and_may_not_have_it_leaves_it_to_the_next_in_the_queue(conn):
     sqlkit.set_clock(conn, sqlkit.T0)
     take(conn, "a", "one", ttl="1 minute")
     assert take(conn, "a", "two", patience="1 hour") is None
@@ -120,7 +108,7 @@ def test_who_finds_a_lock_expired_and_may_not_have_it_leaves_it_to_the_next_in_t
     assert sqlkit.rows(conn, "select holder from pgflow.locks") == ["two"]
 
 
-def test_those_behind_one_that_asks_no_more_are_let_in(conn: psycopg.Connection) -> None:
+def test_those_behind_one_that_asks_no_more_are_let_in(conn):
     sqlkit.set_clock(conn, sqlkit.T0)
     assert take(conn, "a", "one", shared=True) == 1
     assert take(conn, "a", "two", patience="10 seconds") is None
@@ -131,7 +119,7 @@ def test_those_behind_one_that_asks_no_more_are_let_in(conn: psycopg.Connection)
     assert sqlkit.rows(conn, "select holder from pgflow.locks") == ["one", "three"]
 
 
-def test_one_that_gives_up_its_place_lets_those_behind_in(conn: psycopg.Connection) -> None:
+def test_one_that_gives_up_its_place_lets_those_behind_in(conn):
     assert take(conn, "a", "one", shared=True) == 1
     assert take(conn, "a", "two", patience="1 minute") is None
     assert take(conn, "a", "three", shared=True, patience="1 minute") is None
@@ -141,16 +129,14 @@ def test_one_that_gives_up_its_place_lets_those_behind_in(conn: psycopg.Connecti
     assert sqlkit.rows(conn, "select holder from pgflow.locks") == ["one", "three"]
 
 
-def test_a_holder_that_shares_a_lock_does_not_have_it_alone(conn: psycopg.Connection) -> None:
+def test_a_holder_that_shares_a_lock_does_not_have_it_alone(conn):
     take(conn, "a", "one", shared=True)
     with pytest.raises(psycopg.Error, match="shares it with others") as refused:
         take(conn, "a", "one")
     assert refused.value.sqlstate == "PF006"
 
 
-def test_who_asked_twice_since_the_answer_was_lost_does_not_wait_behind_itself(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_who_asked_twice_since_the_answer_was_lost_does_not_wait_behind_itself(dsn, conn):
     with sqlkit.connect(dsn) as cut, cut.transaction():
         assert take(cut, "a", "one", secret="mine") == 1
         assert take(conn, "a", "one", secret="mine", patience="1 minute") is None
@@ -160,7 +146,7 @@ def test_who_asked_twice_since_the_answer_was_lost_does_not_wait_behind_itself(
     assert take(conn, "a", "two") == 3
 
 
-def test_a_lock_that_nobody_waits_for_leaves_nothing_behind(conn: psycopg.Connection) -> None:
+def test_a_lock_that_nobody_waits_for_leaves_nothing_behind(conn):
     take(conn, "a", "one")
     sqlkit.one(conn, "select pgflow.release_lock('a', 1)")
     assert count(conn, "pgflow.lock_nudge") == 0
@@ -169,7 +155,7 @@ def test_a_lock_that_nobody_waits_for_leaves_nothing_behind(conn: psycopg.Connec
     assert count(conn, "pgflow.lock_nudge") == 0
 
 
-def test_a_fence_is_durable_before_anybody_reads_it(conn: psycopg.Connection) -> None:
+def test_a_fence_is_durable_before_anybody_reads_it(conn):
     take(conn, "a", "one")
     take(conn, "a", "two", patience="1 minute")
     sqlkit.one(conn, "select pgflow.release_lock('a', 1)")
@@ -184,9 +170,7 @@ def test_a_fence_is_durable_before_anybody_reads_it(conn: psycopg.Connection) ->
         assert sqlkit.one(conn, "show synchronous_commit") == "on"
 
 
-def test_the_end_of_a_run_waits_for_nobody_who_takes_its_expired_lock(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_the_end_of_a_run_waits_for_nobody_who_takes_its_expired_lock(dsn, conn):
     sqlkit.set_clock(conn, sqlkit.T0)
     run = sqlkit.begin(conn)
     conn.execute(
@@ -209,7 +193,7 @@ def test_the_end_of_a_run_waits_for_nobody_who_takes_its_expired_lock(
     assert sqlkit.rows(conn, "select holder from pgflow.locks") == ["one"]
 
 
-def test_shared_locks_are_held_together(conn: psycopg.Connection) -> None:
+def test_shared_locks_are_held_together(conn):
     assert take(conn, "a", "one", shared=True) == 1
     assert take(conn, "a", "two", shared=True) == 2
     assert take(conn, "a", "three") is None
@@ -218,9 +202,7 @@ def test_shared_locks_are_held_together(conn: psycopg.Connection) -> None:
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_in_one_snapshot_for_all_a_lock_is_asked_for_and_won_later(
-    dsn: str, conn: psycopg.Connection, level: str
-) -> None:
+def test_in_one_snapshot_for_all_a_lock_is_asked_for_and_won_later(dsn, conn, level):
     with sqlkit.connect(dsn) as other:
         other.execute(f"begin isolation level {level}")
         sqlkit.one(other, "select 1 from pgflow.queue limit 1")
@@ -232,9 +214,7 @@ def test_in_one_snapshot_for_all_a_lock_is_asked_for_and_won_later(
         assert take(other, "a", "two", patience="1 minute") == 3
 
 
-def test_two_who_take_a_lock_at_once_do_not_both_have_it(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_two_who_take_a_lock_at_once_do_not_both_have_it(dsn, conn):
     with sqlkit.connect(dsn) as other, conn.transaction():
         assert take(conn, "a", "one") == 1
         assert take(other, "a", "two", patience="1 minute") is None  # and waits for nobody
@@ -243,17 +223,12 @@ def test_two_who_take_a_lock_at_once_do_not_both_have_it(
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_who_renews_its_place_while_the_lock_is_given_back_is_let_in_afterwards(
-    dsn: str, conn: psycopg.Connection, end: str
-) -> None:
+def test_who_renews_its_place_while_the_lock_is_given_back_is_let_in_afterwards(dsn, conn, end):
     patience = {"patience": "1 minute", "secret": "mine"}
     assert take(conn, "a", "one") == 1
     assert take(conn, "a", "two", **patience) is None
     sqlkit.rows(conn, "select pgflow.sweep_locks()")
-    with (
-        sqlkit.connect(dsn) as asking,
-        sqlkit.connect(dsn) as waiting,
-    ):
+    with sqlkit.connect(dsn) as asking, sqlkit.connect(dsn) as waiting:
         asking.execute("begin")
         assert take(asking, "a", "three") is None  # decides of the key until it commits
         waiting.execute("begin")
@@ -270,20 +245,17 @@ def test_who_renews_its_place_while_the_lock_is_given_back_is_let_in_afterwards(
 @pytest.mark.parametrize(
     "options", [{"ttl": "0 seconds"}, {"ttl": None}, {"key": ""}, {"holder": ""}]
 )
-def test_bad_arguments_are_refused(db: psycopg.Connection, options: dict[str, Any]) -> None:
+def test_bad_arguments_are_refused(db, options):
     with pytest.raises(psycopg.Error) as refused:
         take(db, **{"key": "a", "holder": "one", **options})
     assert refused.value.sqlstate == "PF003"
 
 
-async def test_a_run_waits_for_plain_code_and_plain_code_for_a_run(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_waits_for_plain_code_and_plain_code_for_a_run(aflow, conn):
     aflow.include(hold)
     async with aflow.app.lock("a", ttl=30) as fence:
         assert fence == 1
-        run = await aflow.start(hold, "a")
-        await aflow.until_idle()
+        run = await settle(aflow, hold, "a")
         assert await run.status() == "waiting"
     await aflow.until_idle()
     with pytest.raises(TimeoutError):
@@ -297,9 +269,7 @@ async def test_a_run_waits_for_plain_code_and_plain_code_for_a_run(
 
 
 @pytest.mark.full
-def test_a_lock_of_plain_code_is_renewed_while_its_block_lasts(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_lock_of_plain_code_is_renewed_while_its_block_lasts(dsn, conn):
     expires = "select expires_at from pgflow.locks"
     with App(dsn) as app, app.lock("a", ttl=3):
         first = sqlkit.one(conn, expires)
@@ -307,7 +277,7 @@ def test_a_lock_of_plain_code_is_renewed_while_its_block_lasts(
     assert sqlkit.rows(conn, expires) == []
 
 
-def test_the_end_of_a_block_says_that_its_lock_was_lost(dsn: str, conn: psycopg.Connection) -> None:
+def test_the_end_of_a_block_says_that_its_lock_was_lost(dsn, conn):
     with App(dsn) as app:
         with pytest.raises(LockLost, match="lock 'a' is lost"), app.lock("a", ttl=60):
             conn.execute("select pgflow.break_lock('a', 'it hangs')")
@@ -316,7 +286,7 @@ def test_the_end_of_a_block_says_that_its_lock_was_lost(dsn: str, conn: psycopg.
             raise ValueError("mine")
 
 
-def test_async_code_whose_lock_is_lost_is_cancelled(dsn: str, conn: psycopg.Connection) -> None:
+def test_async_code_whose_lock_is_lost_is_cancelled(dsn, conn):
     async def main() -> None:
         async with AsyncApp(dsn) as app, app.lock("a", ttl=0.3):
             conn.execute("select pgflow.break_lock('a', 'it hangs')")
@@ -327,9 +297,7 @@ def test_async_code_whose_lock_is_lost_is_cancelled(dsn: str, conn: psycopg.Conn
 
 
 @pytest.mark.full
-def test_async_code_that_hears_nothing_of_its_lock_for_as_long_as_it_lasts_is_cancelled(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_async_code_that_hears_nothing_of_its_lock_for_as_long_as_it_lasts_is_cancelled(dsn, conn):
     async def main() -> None:
         async with AsyncApp(dsn) as app, app.lock("a", ttl=0.6):
             conn.execute("select from pgflow.lock for update")  # so no renewal is answered
@@ -339,7 +307,7 @@ def test_async_code_that_hears_nothing_of_its_lock_for_as_long_as_it_lasts_is_ca
         asyncio.run(main())
 
 
-def test_plain_code_that_waits_has_its_turn(dsn: str, conn: psycopg.Connection) -> None:
+def test_plain_code_that_waits_has_its_turn(dsn, conn):
     order: list[int] = []
     with App(dsn) as app:
 
@@ -355,12 +323,7 @@ def test_plain_code_that_waits_has_its_turn(dsn: str, conn: psycopg.Connection) 
     assert order[0] > 1
 
 
-# ---------------------------------------------------------------- steps inside the block
-
-
-async def test_a_transaction_in_the_block_commits_only_while_the_lock_is_held(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_transaction_in_the_block_commits_only_while_the_lock_is_held(aflow, conn):
     conn.execute("create table book (line text)")
     is_broken = False
 
@@ -382,7 +345,5 @@ async def test_a_transaction_in_the_block_commits_only_while_the_lock_is_held(
             return str(error)
         return "kept"
 
-    aflow.include(write_twice)
-    run = await aflow.start(write_twice)
-    assert "does not hold the lock any more" in await run.result(SOON)
+    assert "does not hold the lock any more" in await result_of(aflow, write_twice)
     assert sqlkit.rows(conn, "select line from book") == ["one"]

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from clikit import pgflow as command
 from psycopg import sql
-from records import SOON, events, eventually, in_a_loop, run_row
+from records import SOON, events, eventually, in_a_loop, launch, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -43,7 +43,7 @@ from pgflow.replay.check import find_divergence
 from pgflow.replay.histories import read_database
 
 if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+    from pgflow.testing import AsyncHarness
 
 CANARY = "zanzibar-4711"
 SECRET = b"what is compared is hashed with this"
@@ -113,8 +113,6 @@ def tables_with(conn: psycopg.Connection[Any], word: str) -> set[str]:
     ]
     return {name for name, text in rows(conn).items() if any(shape in text for shape in shapes)}
 
-
-# ---------------------------------------------------------------- a run that does everything
 
 go = Signal("go", str)
 late = Signal("late", dict)  # type: ignore[type-arg]
@@ -218,18 +216,11 @@ async def everything(word: str) -> list[Any]:
     pgflow.set_state(at=word, more={"also": word})
     pgflow.emit("lines", f"line {word}")
     seen: list[Any] = [
-        await fetch(word),
-        await fetch_twice(word),
-        await choose(word),
-        await note(word),
-        await charge(word, 7),
-        await fails(lose.aio(word)),
-        await pgflow.run_child(helper, word),
+        await fetch(word), await fetch_twice(word), await choose(word), await note(word),
+        await charge(word, 7), await fails(lose.aio(word)), await pgflow.run_child(helper, word),
         await pgflow.run_child(helper.options(key="named"), word),
-        await fails(pgflow.run_child(unhelpful, word)),
-        await go.wait(),
-        await late.wait(),
-    ]
+        await fails(pgflow.run_child(unhelpful, word)), await go.wait(), await late.wait(),
+    ]  # fmt: skip
     seen[2] = [seen[2].value, seen[2].why, list(seen[2].evidence), seen[2].policy]
     try:
         async with pgflow.effects.saga(goal=f"sell {word}"):
@@ -245,14 +236,9 @@ def everything_sync(word: str) -> list[Any]:
     pgflow.set_state(at=word)
     pgflow.emit("lines", f"line {word}")
     seen: list[Any] = [
-        fetch.sync(word),
-        fetch_twice.sync(word),
-        choose.sync(word).why,
-        note_sync(word),
-        post(word),
-        pgflow.sync.run_child(helper, word),
-        go.sync.wait(),
-    ]
+        fetch.sync(word), fetch_twice.sync(word), choose.sync(word).why, note_sync(word),
+        post(word), pgflow.sync.run_child(helper, word), go.sync.wait(),
+    ]  # fmt: skip
     try:
         lose(word)
     except LostError as lost:
@@ -304,19 +290,18 @@ async def run_everything(
 ) -> None:
     """Runs that leave a value in every place there is, and read what they have left."""
     app = aflow(codec=codec or Cipher(), errors=[LostError]).app
-    aflow.include(everything, helper, unhelpful, lost, again)
-    run = await aflow.start(
-        everything.options(key="all", labels={"shop": "1"}, metadata={"of": CANARY}), CANARY
+    run = await launch(
+        aflow,
+        everything.options(key="all", labels={"shop": "1"}, metadata={"of": CANARY}),
+        CANARY,
+        beside=[helper, unhelpful, lost, again],
     )
     failed = await aflow.start(lost.options(key="lost"), CANARY)
     anew = await aflow.start(again.options(key="again"), CANARY, 2)
     await run.send(go, f"go {CANARY}")
     await aflow.until_idle()
-    assert run_row(conn, "all", "status, reason, labels") == (
-        "waiting",
-        "signal late",
-        {"shop": "1"},
-    )
+    found = run_row(conn, "all", "status, reason, labels")
+    assert found == ("waiting", "signal late", {"shop": "1"})
     assert await run.state() == {"at": CANARY, "more": {"also": CANARY}}
     await app.send("all", late, {"late": CANARY}, idempotency_key="once")
     await app.send("all", late, {"late": CANARY}, idempotency_key="once")
@@ -331,25 +316,18 @@ async def run_everything(
 
 
 @pytest.mark.full
-async def test_no_value_of_a_run_is_readable_in_the_database(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_no_value_of_a_run_is_readable_in_the_database(aflow, conn):
     await run_everything(aflow, conn)
     assert tables_with(conn, CANARY) == set()
 
 
 @pytest.mark.full
-async def test_what_sql_branches_on_and_people_look_for_is_readable(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_what_sql_branches_on_and_people_look_for_is_readable(aflow, conn):
     await run_everything(aflow, conn)
-    assert run_row(conn, "lost", "error->>'type', error->>'message'") == (
-        "test_codec.LostError",
-        None,
-    )
-    assert conn.execute("select name, policy, model, why from pgflow.decisions").fetchall() == [
-        ("choose", "prudence", "m1", None)
-    ]
+    found = run_row(conn, "lost", "error->>'type', error->>'message'")
+    assert found == ("test_codec.LostError", None)
+    found = conn.execute("select name, policy, model, why from pgflow.decisions").fetchall()
+    assert found == [("choose", "prudence", "m1", None)]
     assert {kind for kind, _ in events(conn, "again")} >= {"effect_confirmed", "continued"}
     taken_back = conn.execute(
         "select count(*) from pgflow.effects where name = 'charge.compensate' and status = "
@@ -360,31 +338,20 @@ async def test_what_sql_branches_on_and_people_look_for_is_readable(
 
 
 @pytest.mark.full
-def test_no_value_of_a_sync_run_is_readable_in_the_database(
-    flow: Harness, conn: psycopg.Connection[Any]
-) -> None:
+def test_no_value_of_a_sync_run_is_readable_in_the_database(flow, conn):
     flow(codec=Cipher(), errors=[LostError]).include(everything_sync, helper)
     run = flow.start(everything_sync.options(key="all", metadata={"of": CANARY}), CANARY)
     flow.app.send("all", go, f"go {CANARY}")
     assert run.result(SOON) == [
-        {"word": CANARY},
-        f"found {CANARY}",
-        f"why {CANARY}",
-        f"noted {CANARY}",
-        f"posted {CANARY}",
-        f"helped {CANARY}, {CANARY}",
-        f"go {CANARY}",
-        CANARY,
-        f"because of {CANARY}",
+        {"word": CANARY}, f"found {CANARY}", f"why {CANARY}", f"noted {CANARY}", f"posted {CANARY}",
+        f"helped {CANARY}, {CANARY}", f"go {CANARY}", CANARY, f"because of {CANARY}",
         f"lost at {CANARY}",
-    ]
+    ]  # fmt: skip
     assert list(run.stream("lines")) == [f"line {CANARY}", f"step {CANARY}"]
     assert (run.state(), tables_with(conn, CANARY)) == ({"at": CANARY}, set())
 
 
-async def test_a_run_that_is_stuck_tells_nothing_of_its_values(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_a_run_that_is_stuck_tells_nothing_of_its_values(aflow, conn):
     @dataclass
     class Order:
         word: str
@@ -400,8 +367,7 @@ async def test_a_run_that_is_stuck_tells_nothing_of_its_values(
         await order.wait()
 
     aflow(codec=Cipher()).include(picky)
-    run = await aflow.start(picky.options(key="p"))
-    await aflow.until_idle()
+    run = await settle(aflow, picky.options(key="p"))
     await aflow.app.send("p", Signal("order", dict), {"word": CANARY})
     with pytest.raises(RunStuck, match="does not fit its annotation"):
         await run.result(SOON)
@@ -414,9 +380,7 @@ async def test_a_run_that_is_stuck_tells_nothing_of_its_values(
 
 
 @pytest.mark.full
-async def test_what_a_planner_proposes_is_not_readable(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_what_a_planner_proposes_is_not_readable(aflow, conn):
     @effect(risk="compensable")
     async def book(word: str) -> str:
         return word
@@ -450,13 +414,8 @@ async def test_what_a_planner_proposes_is_not_readable(
     assert tables_with(conn, CANARY) == set()
 
 
-# ---------------------------------------------------------------- keys
-
-
 @in_a_loop
-async def test_old_values_stay_readable_after_a_rotation(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+async def test_old_values_stay_readable_after_a_rotation(dsn, conn):
     old, new = Cipher(), Cipher("k2", {"k1": b"one", "k2": b"two"})
     async with AsyncApp(dsn, include=[waits], codec=old) as app, app.worker():
         run = await app.start(waits.options(key="w"), CANARY)
@@ -482,9 +441,7 @@ async def test_old_values_stay_readable_after_a_rotation(
     "codec", [None, Cipher("k2", {"k2": b"two"})], ids=["without a codec", "without the key"]
 )
 @in_a_loop
-async def test_whoever_cannot_decode_a_value_is_told_and_holds_the_run(
-    dsn: str, conn: psycopg.Connection[Any], codec: Any
-) -> None:
+async def test_whoever_cannot_decode_a_value_is_told_and_holds_the_run(dsn, conn, codec):
     why = r"was encoded with key 'k1', and (this app has no codec: pass codec= to App|the app's codec cannot decode it \(KeyError\))"
     async with AsyncApp(dsn, include=[waits], codec=Cipher()) as app, app.worker():
         await app.start(waits.options(key="w"), CANARY)
@@ -513,9 +470,7 @@ async def test_whoever_cannot_decode_a_value_is_told_and_holds_the_run(
 
 @pytest.mark.full
 @in_a_loop
-async def test_an_answer_that_cannot_be_decoded_holds_the_run_and_is_not_lost(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+async def test_an_answer_that_cannot_be_decoded_holds_the_run_and_is_not_lost(dsn, conn):
     async with (
         AsyncApp(dsn, codec=Cipher("other", {"other": b"other"})) as stranger,
         AsyncApp(dsn, include=[waits], codec=Cipher()) as app,
@@ -534,7 +489,7 @@ async def test_an_answer_that_cannot_be_decoded_holds_the_run_and_is_not_lost(
 
 @pytest.mark.full
 @in_a_loop
-async def test_two_apps_of_one_process_do_not_mix(dsn: str, conn: psycopg.Connection[Any]) -> None:
+async def test_two_apps_of_one_process_do_not_mix(dsn, conn):
     one, two, clear = (
         AsyncApp(dsn, include=[simple], codec=Cipher()),
         AsyncApp(dsn, include=[simple], codec=Zipped()),
@@ -553,9 +508,7 @@ async def test_two_apps_of_one_process_do_not_mix(dsn: str, conn: psycopg.Connec
 
 @pytest.mark.full
 @in_a_loop
-async def test_a_codec_is_switched_on_under_runs_that_go_on(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+async def test_a_codec_is_switched_on_under_runs_that_go_on(dsn, conn):
     """The step has begun with a plain hash of its arguments, and the worker is lost."""
     begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -591,12 +544,7 @@ async def test_a_codec_is_switched_on_under_runs_that_go_on(
     assert run_row(conn, "off", "input->>'$codec', output #>> '{}'") == ("k1", CANARY)
 
 
-# ---------------------------------------------------------------- what is compared
-
-
-def test_a_start_under_a_key_is_the_same_run_with_the_same_input_only(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+def test_a_start_under_a_key_is_the_same_run_with_the_same_input_only(dsn, conn):
     with App(dsn, codec=Cipher()) as app:
         first = app.start(simple.options(key="a"), CANARY)
         assert (
@@ -620,9 +568,7 @@ def test_a_start_under_a_key_is_the_same_run_with_the_same_input_only(
 
 
 @in_a_loop
-async def test_hashes_of_arguments_are_keyed_and_other_arguments_are_noticed(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+async def test_hashes_of_arguments_are_keyed_and_other_arguments_are_noticed(dsn, conn):
     begun = asyncio.Event()
     said = [CANARY]
 
@@ -651,9 +597,7 @@ async def test_hashes_of_arguments_are_keyed_and_other_arguments_are_noticed(
 
 
 @pytest.mark.full
-async def test_the_policy_sees_what_an_effect_lets_it_see_and_nothing_passes_unseen(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_the_policy_sees_what_an_effect_lets_it_see_and_nothing_passes_unseen(aflow, conn):
     @effect(risk="reversible", readable=["cents"])
     async def open_pay(card: str, cents: int) -> str:
         return card
@@ -702,19 +646,14 @@ async def test_the_policy_sees_what_an_effect_lets_it_see_and_nothing_passes_uns
     assert tables_with(conn, CANARY) == set()
 
 
-def test_what_stays_readable_of_an_effect_is_one_of_its_parameters() -> None:
+def test_what_stays_readable_of_an_effect_is_one_of_its_parameters():
     with pytest.raises(DefinitionError, match="'amount', which is none of its parameters"):
 
         @effect(risk="reversible", readable=["amount"])
         async def pay(cents: int) -> None: ...
 
 
-# -------------------------------------------------------------- who reads and writes beside workers
-
-
-def test_a_client_without_a_worker_reads_and_writes(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+def test_a_client_without_a_worker_reads_and_writes(dsn, conn):
     with App(dsn, codec=Cipher()) as client, psycopg.connect(dsn) as caller:
         run = client.using(caller).start(waits.options(key="w"), CANARY)
         client.using(caller).send("w", go, CANARY)
@@ -725,9 +664,7 @@ def test_a_client_without_a_worker_reads_and_writes(
 
 
 @pytest.mark.full
-async def test_what_sql_starts_and_sends_in_clear_is_read_and_stored_in_clear(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_what_sql_starts_and_sends_in_clear_is_read_and_stored_in_clear(aflow, conn):
     aflow(codec=Cipher()).include(waits)
     conn.execute("select pgflow.start_run('waits', '{\"word\": \"from SQL\"}', 'w')")
     await aflow.until_idle()
@@ -738,7 +675,7 @@ async def test_what_sql_starts_and_sends_in_clear_is_read_and_stored_in_clear(
         await aflow.app.start(waits.options(key="w"), "from SQL")
 
 
-def test_a_value_that_looks_encoded_is_refused_with_a_codec_and_without(dsn: str) -> None:
+def test_a_value_that_looks_encoded_is_refused_with_a_codec_and_without(dsn):
     look = {"$codec": "k1", "data": "AAAA"}
     for codec in (None, Cipher()):
         with App(dsn, codec=codec) as app:
@@ -767,20 +704,15 @@ async def lookalike() -> list[str]:
 
 
 @pytest.mark.parametrize("codec", [None, Cipher()], ids=["clear", "encoded"])
-async def test_code_that_says_what_looks_encoded_is_told(aflow: AsyncHarness, codec: Any) -> None:
+async def test_code_that_says_what_looks_encoded_is_told(aflow, codec):
     aflow(codec=codec).include(lookalike)
     run = await aflow.start(lookalike)
     assert await run.result(SOON) == ["a value of stream 's'", "x= of set_state()"]
     assert await run.state() == {"x": {"y": {"$codec": "k", "data": "is deeper"}}}
 
 
-# ---------------------------------------------------------------- doing it again
-
-
 @pytest.mark.full
-def test_forks_rewinds_and_edits_of_encoded_runs(
-    flow: Harness, conn: psycopg.Connection[Any]
-) -> None:
+def test_forks_rewinds_and_edits_of_encoded_runs(flow, conn):
     flow(codec=Cipher()).include(waits, simple)
     app = flow.app
     run = flow.start(waits.options(key="w"), CANARY)
@@ -803,9 +735,7 @@ def test_forks_rewinds_and_edits_of_encoded_runs(
 
 
 @pytest.mark.full
-async def test_what_is_dropped_of_an_encoded_run_is_taken_back_or_handed_on(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_what_is_dropped_of_an_encoded_run_is_taken_back_or_handed_on(aflow, conn):
     @workflow
     async def shop(word: str) -> str:
         await charge(word, 3)
@@ -828,9 +758,7 @@ async def test_what_is_dropped_of_an_encoded_run_is_taken_back_or_handed_on(
     assert tables_with(conn, CANARY) == set()
 
 
-async def test_an_accepted_or_unknown_effect_is_settled_with_an_encoded_value(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_an_accepted_or_unknown_effect_is_settled_with_an_encoded_value(aflow, conn):
     @effect(risk="compensable")
     async def wire(word: str) -> str | Accepted:
         return Accepted("ref-1")
@@ -848,8 +776,7 @@ async def test_an_accepted_or_unknown_effect_is_settled_with_an_encoded_value(
         return [str(await wire(word)), await lose_it(word)]
 
     aflow(codec=Cipher()).include(bank)
-    run = await aflow.start(bank.options(key="b"), CANARY)
-    await aflow.until_idle()
+    run = await settle(aflow, bank.options(key="b"), CANARY)
     assert conn.execute("select detail->>'ref' from pgflow.owed").fetchall() == [("ref-1",)]
     await aflow.app.confirm_effect("ref-1", value={"receipt": CANARY})
     assert await run.result(SOON) == [str(Accepted("ref-1")), f"asked {CANARY}"]
@@ -858,9 +785,7 @@ async def test_an_accepted_or_unknown_effect_is_settled_with_an_encoded_value(
 
 @pytest.mark.full
 @in_a_loop
-async def test_recorded_histories_are_replayed_with_the_codec_only(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+async def test_recorded_histories_are_replayed_with_the_codec_only(dsn, conn):
     codec = Cipher()
     async with AsyncApp(dsn, include=[simple], codec=codec) as app:
         await app.run(simple.options(key="s"), CANARY)
@@ -886,7 +811,7 @@ async def test_recorded_histories_are_replayed_with_the_codec_only(
 
 @pytest.mark.full
 @in_a_loop
-async def test_the_command_line_shows_that_a_value_is_encoded(dsn: str) -> None:
+async def test_the_command_line_shows_that_a_value_is_encoded(dsn):
     async with AsyncApp(dsn, include=[simple, lost], codec=Cipher()) as app, app.worker():
         await (await app.start(simple.options(key="s"), CANARY)).result(SOON)
         with pytest.raises(RunFailed):
@@ -900,11 +825,8 @@ async def test_the_command_line_shows_that_a_value_is_encoded(dsn: str) -> None:
         assert CANARY not in command(dsn, *verb.split()).out
 
 
-# ---------------------------------------------------------------- limits and failures
-
-
 @pytest.mark.full
-async def test_the_limit_holds_for_what_is_stored(aflow: AsyncHarness) -> None:
+async def test_the_limit_holds_for_what_is_stored(aflow):
     @step(retries=1)
     async def long() -> str:
         return os.urandom(450_000).hex()
@@ -929,7 +851,7 @@ async def test_the_limit_holds_for_what_is_stored(aflow: AsyncHarness) -> None:
     assert all("once it is encoded; the limit is 1 MiB" in text for text in said)
 
 
-async def test_an_error_too_long_to_be_encoded_is_cut_and_never_lost(aflow: AsyncHarness) -> None:
+async def test_an_error_too_long_to_be_encoded_is_cut_and_never_lost(aflow):
     @step(raises=[LostError])
     async def burst() -> None:
         error: Exception = LostError("first")
@@ -952,9 +874,7 @@ async def test_an_error_too_long_to_be_encoded_is_cut_and_never_lost(aflow: Asyn
     assert await (await aflow.start(bursts)).result(SOON) == "7"
 
 
-async def test_a_codec_that_fails_holds_the_run_which_goes_on_later(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_a_codec_that_fails_holds_the_run_which_goes_on_later(aflow, conn):
     codec = Cipher()
     acted: list[str] = []
 
@@ -990,14 +910,14 @@ async def test_a_codec_that_fails_holds_the_run_which_goes_on_later(
         (Cipher(hash_key=b"short"), "at least 16 random bytes"),
     ],
 )
-def test_what_is_no_codec_is_refused(codec: Any, says: str) -> None:
+def test_what_is_no_codec_is_refused(codec, says):
     with pytest.raises(DefinitionError, match=says):
         App(codec=codec)
 
 
 @pytest.mark.full
 @in_a_loop
-async def test_progress_and_drafts_are_encoded(dsn: str, conn: psycopg.Connection[Any]) -> None:
+async def test_progress_and_drafts_are_encoded(dsn, conn):
     told, may_end = asyncio.Event(), asyncio.Event()
 
     @step
@@ -1029,9 +949,7 @@ async def test_progress_and_drafts_are_encoded(dsn: str, conn: psycopg.Connectio
 
 
 @pytest.mark.full
-def test_a_codec_that_compresses_hides_nothing_and_needs_no_secret(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+def test_a_codec_that_compresses_hides_nothing_and_needs_no_secret(dsn, conn):
     with App(dsn, include=[simple], codec=Zipped()) as app:
         assert app.run(simple.options(key="z"), "a" * 100_000) == "found " + "a" * 100_000
         assert app.start(simple.options(key="z"), "a" * 100_000).key == "z"
@@ -1043,9 +961,7 @@ def test_a_codec_that_compresses_hides_nothing_and_needs_no_secret(
 DJANGO_CODEC = Cipher()
 
 
-def test_a_django_project_names_its_codec_in_the_settings(
-    dsn: str, conn: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_django_project_names_its_codec_in_the_settings(dsn, conn, monkeypatch):
     import django_project
 
     import pgflow.django
@@ -1058,6 +974,6 @@ def test_a_django_project_names_its_codec_in_the_settings(
     assert run_row(conn, "d", "input->>'$codec'") == ("k1",)
 
 
-def test_an_error_of_divergence_is_still_one(dsn: str) -> None:
+def test_an_error_of_divergence_is_still_one(dsn):
     assert issubclass(CodecError, pgflow.PgflowError)
     assert not issubclass(CodecError, NonDeterminismError)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated
 
 import pydantic
 import pytest
@@ -89,9 +89,7 @@ LONG = Decimal("12345678901234567890.12")
         (Annotated[Decimal, pydantic.Field(le=LONG)] | None, str(LONG), LONG),
     ],
 )  # fmt: skip
-def test_a_number_of_many_digits_is_read_as_it_is_written(
-    annotation: Any, text: str, value: Any
-) -> None:
+def test_a_number_of_many_digits_is_read_as_it_is_written(annotation, text, value):
     assert codec_for(annotation).decode(text, "it") == value
 
 
@@ -103,18 +101,18 @@ class Scanned(pydantic.BaseModel, strict=True):
     due: date
 
 
-def test_what_is_beside_an_exact_amount_is_read_as_json_has_it() -> None:
+def test_what_is_beside_an_exact_amount_is_read_as_json_has_it():
     codec = codec_for(Scanned, "a value")
     scanned = Scanned(cents=Decimal("12345678901234567.89"), image=b"\xff\0", due=date(2026, 1, 2))
     text = codec.encode(scanned, "it").replace('"12345678901234567.89"', "12345678901234567.89")
     assert codec.decode(text, "it") == scanned
 
 
-def test_a_union_says_where_a_text_does_not_fit() -> None:
+def test_a_union_says_where_a_text_does_not_fit():
     with pytest.raises(NotStorable, match=r"1\.Refunded\.back: Field required"):
         codec_for(list[Refunded | Paid]).decode(f'[{{"cents": {LONG}}}, {{"cents": "x"}}]', "it")
 
 
-def test_numbers_that_no_float_tells_apart_are_refused() -> None:
+def test_numbers_that_no_float_tells_apart_are_refused():
     with pytest.raises(NotStorable, match="are the same float: write one as a string"):
         codec_for(list[Decimal]).decode("[1.000000000000000001, 1.0]", "it")

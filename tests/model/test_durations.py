@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from pgflow_cli.look.parsing import parse_duration
-from records import SOON
+from records import SOON, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -136,18 +136,9 @@ def public_durations() -> set[str]:
         if not name.startswith("_") and inspect.isfunction(value)
     }
     classes = [
-        AppBase,
-        App,
-        AsyncApp,
-        Run,
-        AsyncRun,
-        pgflow.Workflow,
-        pgflow.Step,
-        Signal,
-        pgflow.SyncSignal,
-        Harness,
-        AsyncHarness,
-    ]
+        AppBase, App, AsyncApp, Run, AsyncRun, pgflow.Workflow, pgflow.Step, Signal,
+        pgflow.SyncSignal, Harness, AsyncHarness,
+    ]  # fmt: skip
     classes += [type(EFFECT).__mro__[1]]
     found = {
         one
@@ -205,9 +196,8 @@ def test_options_of_a_worker_are_read_as_durations_where_they_are_given(where):
 
 def test_every_option_of_a_worker_that_is_a_time_is_on_the_list():
     times = {field.name for field in fields(WorkerOptions) if "seconds" in field.name}
-    assert {where.split()[-1] for where in IN_SECONDS} == times | {
-        field.name for field in fields(Rhythm)
-    }
+    found = {where.split()[-1] for where in IN_SECONDS}
+    assert found == times | {field.name for field in fields(Rhythm)}
 
 
 @pytest.mark.parametrize("value", [0, timedelta(0)])
@@ -221,10 +211,8 @@ def test_a_step_must_be_given_some_time(value):
 
 def test_a_number_and_a_timedelta_are_the_same():
     assert step(timeout=30)(body).timeout == step(timeout=timedelta(seconds=30))(body).timeout
-    assert (
-        flow_of.options(timeout=30).start_options
-        == flow_of.options(timeout=timedelta(seconds=30)).start_options
-    )
+    found = flow_of.options(timeout=30).start_options
+    assert found == flow_of.options(timeout=timedelta(seconds=30)).start_options
     assert Retries(first_delay=0.5, max_delay=60) == Retries()
     assert duration(-5, "it", least_seconds=-math.inf) == timedelta(0)
 
@@ -270,7 +258,7 @@ in_seconds.update(unasked)
 in_seconds_sync.update(unasked)
 
 
-def test_numbers_are_seconds_in_runs_and_where_a_result_is_waited_for(dsn: str) -> None:
+def test_numbers_are_seconds_in_runs_and_where_a_result_is_waited_for(dsn):
     app = App(dsn, include=[in_seconds, in_seconds_sync])
     with app, app.worker(grace_seconds=1):
         assert app.start(in_seconds).result(timeout=HANG_SECONDS) == ["late", 1, 1]
@@ -284,31 +272,21 @@ def test_numbers_are_seconds_in_runs_and_where_a_result_is_waited_for(dsn: str) 
                 run.result(timeout=wrong)  # type: ignore[arg-type]
 
 
-def test_a_clock_is_moved_by_seconds_too(flow: Harness) -> None:
+def test_a_clock_is_moved_by_seconds_too(flow):
     @workflow
     def waiting() -> str:
         pgflow.sync.sleep(3600)
         return "over"
 
-    flow.include(waiting)
-    run = flow.start(waiting)
-    flow.until_idle()
+    run = settle(flow, waiting)
     flow.skip(3601)
     assert run.result(timeout=HANG_SECONDS) == "over"
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (20, "20s"),
-        (90, "1m30s"),
-        (3600, "1h"),
-        (5400, "1h30m"),
-        (1_209_600, "14d"),
-        (0.25, "0.25s"),
-        (0, "0s"),
-    ],
-)
-def test_a_duration_in_short_is_as_the_command_line_takes_it(given: float, said: str) -> None:
+@pytest.mark.parametrize(("given", "said"), [
+    (20, "20s"), (90, "1m30s"), (3600, "1h"), (5400, "1h30m"), (1_209_600, "14d"), (0.25, "0.25s"),
+    (0, "0s"),
+])  # fmt: skip
+def test_a_duration_in_short_is_as_the_command_line_takes_it(given, said):
     assert in_short(timedelta(seconds=given)) == said
     assert parse_duration(said) == timedelta(seconds=given)

@@ -10,11 +10,11 @@ import json
 from pathlib import Path
 from typing import Any, Self
 
-import psycopg
 import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records import settle
 
 import pgflow
 from pgflow import errors as pgflow_errors
@@ -29,7 +29,6 @@ from pgflow._model.exceptions import (
     rebuild_error,
 )
 from pgflow.errors import NotStorable, PgflowError, RunFailed, StepFailed
-from pgflow.testing import Harness
 
 NOBODY = ErrorClasses()
 
@@ -106,9 +105,6 @@ def caught(act: Any) -> Exception:
     except Exception as error:
         return error
     raise AssertionError("nothing was raised")
-
-
-# ---------------------------------------------------------------- as what an error comes back
 
 
 def test_a_builtin_error_comes_back_as_itself():
@@ -218,17 +214,10 @@ def test_an_exception_group_comes_back_as_a_failed_step_that_names_it():
     assert str(error) == "ExceptionGroup: both (2 sub-exceptions)"
 
 
-@pytest.mark.parametrize(
-    "original",
-    [
-        StopIteration(1),
-        StopAsyncIteration(1),
-        asyncio.CancelledError("x"),
-        SystemExit(3),
-        KeyboardInterrupt(),
-        GeneratorExit(),
-    ],
-)
+@pytest.mark.parametrize("original", [
+    StopIteration(1), StopAsyncIteration(1), asyncio.CancelledError("x"), SystemExit(3),
+    KeyboardInterrupt(), GeneratorExit(),
+])  # fmt: skip
 def test_what_steers_python_itself_never_comes_back_as_itself(original):
     assert isinstance(there_and_back(original), StepFailed)
 
@@ -241,9 +230,6 @@ def test_a_class_that_cannot_be_made_without_its_constructor_gives_way_to_its_ba
     assert type(there_and_back(Picky(1, 2), Picky)) is ValueError
 
 
-# ---------------------------------------------------------------- its text
-
-
 def test_a_known_class_that_makes_its_text_from_fields_has_its_text():
     assert str(there_and_back(Terse(7), Terse)) == "code 7"
 
@@ -252,16 +238,10 @@ def test_an_unknown_class_that_makes_its_text_from_fields_has_its_text_in_the_fa
     assert str(there_and_back(Terse(7))) == f"{__name__}.Terse: code 7"
 
 
-@pytest.mark.parametrize(
-    "original",
-    [
-        BadRow(7),
-        caught(lambda: pydantic.TypeAdapter(int).validate_python("x")),
-        caught(b"\xff".decode),
-        caught("\ud800".encode),
-    ],
-    ids=["own text", "pydantic", "UnicodeDecodeError", "UnicodeEncodeError"],
-)
+@pytest.mark.parametrize("original", [
+    BadRow(7), caught(lambda: pydantic.TypeAdapter(int).validate_python("x")),
+    caught(b"\xff".decode), caught("\ud800".encode),
+], ids=["own text", "pydantic", "UnicodeDecodeError", "UnicodeEncodeError"])  # fmt: skip
 def test_an_error_that_comes_back_as_a_base_class_keeps_its_text(original):
     error = there_and_back(original)
     assert isinstance(error, ValueError)
@@ -272,9 +252,6 @@ def test_an_error_whose_text_cannot_be_read_is_stored_all_the_same():
     error = there_and_back(Unspeakable())
     assert "text cannot be read" in str(through_json(Unspeakable())["message"])
     assert isinstance(error, LookupError)
-
-
-# ---------------------------------------------------------------- what is kept
 
 
 def test_arguments_that_are_not_json_are_kept_as_text():
@@ -295,9 +272,8 @@ def test_a_traceback_names_lines_and_no_values():
 
     data = through_json(caught(fail))
     assert any("fail: raise ValueError(len(secret))" in line for line in data["traceback"])
-    assert "hunter2" not in json.dumps(
-        [line for line in data["traceback"] if "secret = " not in line]
-    )
+    found = json.dumps([line for line in data["traceback"] if "secret = " not in line])
+    assert "hunter2" not in found
 
 
 def test_one_line_of_the_engine_says_no_more_than_the_call_above_it():
@@ -311,9 +287,7 @@ def test_what_the_engine_came_to_itself_keeps_its_lines():
 
 
 @pytest.mark.full
-def test_a_traceback_leaves_out_the_engine_that_runs_the_code(
-    flow: Harness, conn: psycopg.Connection[Any]
-) -> None:
+def test_a_traceback_leaves_out_the_engine_that_runs_the_code(flow, conn):
     @step
     async def declines() -> None:
         raise ValueError("no")
@@ -328,8 +302,7 @@ def test_a_traceback_leaves_out_the_engine_that_runs_the_code(
 
     flow.include(asks, asks_sync)
     for code, line in ((asks, "asks: await declines()"), (asks_sync, "asks_sync: declines.sync()")):
-        flow.start(code.options(key=line))
-        flow.until_idle()
+        settle(flow, code.options(key=line))
         of_run = conn.execute(
             "select error->'traceback' from pgflow.runs where key = %s", (line,)
         ).fetchone()
@@ -349,9 +322,6 @@ def test_a_deep_recursion_leaves_a_short_traceback():
     data = through_json(caught(lambda: dig(0)))
     assert data["type"] == "builtins.RecursionError"
     assert len(data["traceback"]) <= 30
-
-
-# ---------------------------------------------------------------- twice is the same
 
 
 class Odd(Exception):
@@ -394,9 +364,8 @@ def test_an_error_comes_back_the_same_from_the_same_data_and_a_second_journey_ch
 ):
     data = through_json(original)
     once = rebuild_error(data, ErrorClasses([Odd]))
-    assert likeness(once) == likeness(
-        rebuild_error(json.loads(json.dumps(data)), ErrorClasses([Odd]))
-    )
+    found = likeness(once)
+    assert found == likeness(rebuild_error(json.loads(json.dumps(data)), ErrorClasses([Odd])))
     assert likeness(there_and_back(once, Odd)) == likeness(once)
     assert type(once) is type(original)
 
@@ -412,12 +381,8 @@ def test_the_data_is_not_changed_by_who_rebuilds_from_it():
 
 def test_the_first_run_sees_what_a_replay_will_see():
     data = encode_error(Odd((1, 2), inner={1: (2,)}))
-    assert likeness(rebuild_error(data, ErrorClasses([Odd]))) == likeness(
-        rebuild_error(json.loads(json.dumps(data)), ErrorClasses([Odd]))
-    )
-
-
-# ---------------------------------------------------------------- what it was raised from
+    found = likeness(rebuild_error(data, ErrorClasses([Odd])))
+    assert found == likeness(rebuild_error(json.loads(json.dumps(data)), ErrorClasses([Odd])))
 
 
 def raised_from(error: Exception, cause: BaseException | None) -> Exception:
@@ -459,8 +424,6 @@ def test_causes_that_go_round_or_on_for_ever_are_cut():
     assert endless is not None
     assert 3 < len(causes_of(there_and_back(endless))) < 20
 
-
-# ---------------------------------------------------------------- always storable
 
 HORRORS: dict[str, Any] = {
     "NUL": lambda: ValueError("a\0b", {"\0": "\0"}),
@@ -542,9 +505,7 @@ def with_everything() -> Exception:
 
 
 @pytest.mark.parametrize("name", HORRORS)
-def test_encoding_an_error_never_fails_and_its_data_can_always_be_stored(
-    conn: psycopg.Connection, name: str
-):
+def test_encoding_an_error_never_fails_and_its_data_can_always_be_stored(conn, name):
     text = json.dumps(encode_error(HORRORS[name]()))
     assert len(text.encode()) <= MAX_BYTES
     assert conn.execute("select (%s::json)::jsonb is not null", (text,)).fetchone() == (True,)
@@ -564,16 +525,11 @@ def test_a_huge_text_is_cut():
     assert data["message"].endswith("…")
 
 
-# ---------------------------------------------------------------- registered by an integration
-
-
 class OfAnIntegration(Exception):
     pass
 
 
-def test_what_an_integration_has_registered_is_rebuilt_in_every_app(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_an_integration_has_registered_is_rebuilt_in_every_app(monkeypatch):
     monkeypatch.setattr("pgflow._model.exceptions._registered", {})
     data = through_json(OfAnIntegration("no"))
     assert type(rebuild_error(data, NOBODY)) is StepFailed
@@ -587,6 +543,6 @@ def test_what_an_integration_has_registered_is_rebuilt_in_every_app(
 @pytest.mark.parametrize(
     "wrong", [ValueError("an instance"), int, KeyboardInterrupt, StopIteration, "pgflow.errors"]
 )
-def test_only_classes_of_exceptions_are_registered(wrong: Any) -> None:
+def test_only_classes_of_exceptions_are_registered(wrong):
     with pytest.raises(pgflow_errors.DefinitionError, match="register_errors"):
         pgflow.extensions.register_errors(wrong)

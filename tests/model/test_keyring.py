@@ -7,7 +7,7 @@ import json
 import os
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import forked
 import processes
@@ -27,9 +27,6 @@ from pgflow.errors import CodecError, DefinitionError
 from pgflow.extensions import Keyring
 from pgflow.replay.histories import read_database, replay_histories
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
-
 
 def wraps(conn: psycopg.Connection[Any]) -> set[str]:
     """Names of the keys that stored values need."""
@@ -47,9 +44,7 @@ def divergences(conn: psycopg.Connection[Any], app: AsyncApp) -> list[Any]:
     return [one.divergence for one in verdicts if one.divergence is not None]
 
 
-async def test_a_rotation_reaches_every_value_and_changes_none(
-    aflow: AsyncHarness, dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+async def test_a_rotation_reaches_every_value_and_changes_none(aflow, dsn, conn):
     switch_on(conn)
     await run_everything(aflow, conn, ring("k1"))
     seal(conn)
@@ -63,9 +58,8 @@ async def test_a_rotation_reaches_every_value_and_changes_none(
         assert (await both.rotate_keys()).rows == 0
     assert wraps(conn) == {"k2"}
     assert findings(conn) == []
-    assert conn.execute("select run_id, seq, kind from pgflow.unit order by 1, 2").fetchall() == (
-        journal
-    )
+    found = conn.execute("select run_id, seq, kind from pgflow.unit order by 1, 2").fetchall()
+    assert found == journal
     new = AsyncApp(dsn, include=[everything, again], codec=ring("k2"))
     assert divergences(conn, new) == []
     # A seal holds all of a value but its wrap.
@@ -79,9 +73,7 @@ async def test_a_rotation_reaches_every_value_and_changes_none(
         assert (await back.rotate_keys()).rows == done.rows
 
 
-def test_a_value_is_redacted_in_copies_that_a_rotation_has_not_reached(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+def test_a_value_is_redacted_in_copies_that_a_rotation_has_not_reached(dsn, conn):
     switch_on(conn)
     with App(dsn, include=[extends], codec=ring("k1")) as app:
         with app.worker():
@@ -104,7 +96,7 @@ def test_a_value_is_redacted_in_copies_that_a_rotation_has_not_reached(
 
 
 @in_a_loop
-async def test_a_run_whose_key_is_lost_is_stuck_and_goes_on_when_it_is_back(dsn: str) -> None:
+async def test_a_run_whose_key_is_lost_is_stuck_and_goes_on_when_it_is_back(dsn):
     secret = SecretStr("token")
     async with AsyncApp(dsn, include=[extends], codec=ring("k1")) as app:
         await app.start(extends.options(key="a"), secret, 2)
@@ -130,9 +122,7 @@ def begin_rotating(dsn: str) -> Any:
 
 
 @pytest.mark.full
-def test_keys_are_rotated_under_load_and_kills(
-    dsn: str, conn: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_are_rotated_under_load_and_kills(dsn, conn, monkeypatch):
     """Workers and rotations die again and again, while the present key changes under them."""
     switch_on(conn)
     runs: list[str] = []
@@ -176,9 +166,7 @@ def has_key(conn: psycopg.Connection[Any], key: str, name: str) -> bool:
     return conn.execute(query, (f'%"$wrap":"{name}:%', key)).fetchone() == (True,)
 
 
-def test_the_command_line_rotates(
-    dsn: str, conn: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_rotates(dsn, conn, monkeypatch):
     with App(dsn, include=[extends], codec=ring("k0")) as app, app.worker():
         app.start(extends.options(key="a"), SecretStr("token"), 2).result(SOON)
     assert "<encoded with key k0>" in command(dsn, "show", "a", "--table").out
@@ -187,7 +175,7 @@ def test_the_command_line_rotates(
     assert wraps(conn) == {"k0"}
 
 
-def test_what_is_no_key_is_refused() -> None:
+def test_what_is_no_key_is_refused():
     key = os.urandom(32)
     for keys, key_id, says in (
         ({"a": key[:16]}, "a", "32 random bytes"),

@@ -261,141 +261,72 @@ COMES_BACK: list[tuple[Any, Any]] = [
     (dict[str, Shape], {"a": Circle(name="c", radius=2)}),
     (Shape, Ring(name="r", radius=2, inner=Circle(name="c", radius=1))),
     (Box[Shape], Box[Shape](of=Circle(name="c", radius=2))),
-    (Names, Names([Circle(name="c", radius=2)])),
-    (Event, Paid(1, 2)),
-    (list[Event] | None, [Paid(1, 2), Event(3)]),
-    (Cached, Cached(a=1, rows=[1, 2])),
-    (Eur | Usd, Usd(amount=5)),
-    (list[Eur | Usd], [Eur(amount=4), Usd(amount=5)]),
+    (Names, Names([Circle(name="c", radius=2)])), (Event, Paid(1, 2)),
+    (list[Event] | None, [Paid(1, 2), Event(3)]), (Cached, Cached(a=1, rows=[1, 2])),
+    (Eur | Usd, Usd(amount=5)), (list[Eur | Usd], [Eur(amount=4), Usd(amount=5)]),
     (list[Eur] | list[Usd], [Usd(amount=5)]),
-    (dict[str, Eur | Usd | None], {"a": Usd(amount=5), "b": None}),
-    (bytes | str, "aGVsbG8="),
-    (bytes | str, b"hello"),
-    (str | bytes, b"hello"),
-    (datetime | str, "2026-01-01T00:00:00"),
-    (datetime | str, MOMENT),
-    (uuid.UUID | str, str(uuid.UUID(int=7))),
-    (uuid.UUID | str, uuid.UUID(int=7)),
-    (list[int] | set[int], {1, 2}),
-    (list[int] | set[int], [1, 2]),
-    (list[int] | tuple[int, ...], (1, 2)),
-    (frozenset[str] | list[str], frozenset({"a"})),
-    (int | float, 1),
-    (int | float, 1.0),
-    (Decimal | str, "1.50"),
-    (Decimal | str, Decimal("1.50")),
-    (Decimal | float, Decimal("1.5")),
-    (date | datetime, date(2026, 1, 1)),
-    (date | datetime, datetime(2026, 1, 1)),
-    (Tone | str, "low"),
-    (Tone | str, Tone.LOW),
-    (str, Tone.LOW),
-    (list[str], ["a", Tone.HIGH]),
-    (int, Rung.ONE),
-    (int, True),
-    (bool | int, True),
-    (bool | int, 1),
+    (dict[str, Eur | Usd | None], {"a": Usd(amount=5), "b": None}), (bytes | str, "aGVsbG8="),
+    (bytes | str, b"hello"), (str | bytes, b"hello"), (datetime | str, "2026-01-01T00:00:00"),
+    (datetime | str, MOMENT), (uuid.UUID | str, str(uuid.UUID(int=7))),
+    (uuid.UUID | str, uuid.UUID(int=7)), (list[int] | set[int], {1, 2}),
+    (list[int] | set[int], [1, 2]), (list[int] | tuple[int, ...], (1, 2)),
+    (frozenset[str] | list[str], frozenset({"a"})), (int | float, 1), (int | float, 1.0),
+    (Decimal | str, "1.50"), (Decimal | str, Decimal("1.50")), (Decimal | float, Decimal("1.5")),
+    (date | datetime, date(2026, 1, 1)), (date | datetime, datetime(2026, 1, 1)),
+    (Tone | str, "low"), (Tone | str, Tone.LOW), (str, Tone.LOW), (list[str], ["a", Tone.HIGH]),
+    (int, Rung.ONE), (int, True), (bool | int, True), (bool | int, 1),
     (timedelta | str, timedelta(days=-1, microseconds=3)),
-    (str | pathlib.Path, pathlib.Path("a/b")),
-    (str | pathlib.Path, "a/b"),
+    (str | pathlib.Path, pathlib.Path("a/b")), (str | pathlib.Path, "a/b"),
     (ipaddress.IPv4Address | str, ipaddress.IPv4Address("10.0.0.1")),
     (ipaddress.IPv4Address, ipaddress.IPv4Address("10.0.0.1")),
-    (dict[Any, str], {1: "a", "1": "b"}),
-    (dict[int | str, str], {1: "a", "1": "b"}),
-    (dict[Tone, int], {Tone.LOW: 1}),
-    (dict[tuple[int, int], str], {(1, 2): "a"}),
+    (dict[Any, str], {1: "a", "1": "b"}), (dict[int | str, str], {1: "a", "1": "b"}),
+    (dict[Tone, int], {Tone.LOW: 1}), (dict[tuple[int, int], str], {(1, 2): "a"}),
     (dict[uuid.UUID, int], {uuid.UUID(int=1): 1}),
     (dict[date, list[Shape]], {date(2026, 1, 1): [Circle(name="c", radius=1)]}),
-    (dict[str, tuple[int, ...]], {"a": (1, 2)}),
-    (datetime, datetime(2026, 7, 1, tzinfo=BERLIN)),
+    (dict[str, tuple[int, ...]], {"a": (1, 2)}), (datetime, datetime(2026, 7, 1, tzinfo=BERLIN)),
     (datetime, datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=1)),
     (datetime, datetime(2026, 10, 25, 2, 30, fold=1)),
     (datetime, datetime(1850, 1, 1, tzinfo=BERLIN)),
     (list[datetime], [MOMENT.replace(tzinfo=timezone(timedelta(hours=1, seconds=7)))]),
     (datetime, MOMENT.replace(tzinfo=timezone(timedelta(hours=1), "CET"))),
-    (datetime, MOMENT.replace(tzinfo=UTC)),
-    (time, time(1, 2, 3, 4, tzinfo=UTC)),
-    (time, time(1, 2, fold=1)),
-    (Place, Place.AWAY),
-    (dict[str, Place], {"a": Place.HOME}),
-    (Right, Right.READ | Right.WRITE),
-    (Pair, Pair(1, "a")),
-    (list[Pair], [Pair(1, "a")]),
+    (datetime, MOMENT.replace(tzinfo=UTC)), (time, time(1, 2, 3, 4, tzinfo=UTC)),
+    (time, time(1, 2, fold=1)), (Place, Place.AWAY), (dict[str, Place], {"a": Place.HOME}),
+    (Right, Right.READ | Right.WRITE), (Pair, Pair(1, "a")), (list[Pair], [Pair(1, "a")]),
     (collections.deque[int], collections.deque([1, 2], maxlen=3)),
     (collections.defaultdict[str, int], collections.defaultdict(int, a=1)),
-    (collections.OrderedDict[str, int], collections.OrderedDict(b=1, a=2)),
-    (Sequence[int], (1, 2)),
-    (Sequence[int], [1, 2]),
-    (Open, Open(n=1, more={"a": [1]})),
-    (Settled, Settled(s=" a ")),
-    (Bounded, Bounded(quantity=1)),
-    (Hidden, Hidden(n=1)),
-    (Partial, {"a": 1}),
-    (Partial, {"b": MOMENT}),
-    (Partial, {"b": "2026-01-01"}),
-    (float, -0.0),
-    (complex, 1 + 2j),
-    (Decimal, Decimal("1E+400")),
-    (Decimal, Decimal("-0.00")),
-    (Literal["low", 1], "low"),
-    (Any, (1, 2)),
-    (Any, {"a": [(1, {2, 3})]}),
-    (Any, {1: "a", "1": "b"}),
+    (collections.OrderedDict[str, int], collections.OrderedDict(b=1, a=2)), (Sequence[int], (1, 2)),
+    (Sequence[int], [1, 2]), (Open, Open(n=1, more={"a": [1]})), (Settled, Settled(s=" a ")),
+    (Bounded, Bounded(quantity=1)), (Hidden, Hidden(n=1)), (Partial, {"a": 1}),
+    (Partial, {"b": MOMENT}), (Partial, {"b": "2026-01-01"}), (float, -0.0), (complex, 1 + 2j),
+    (Decimal, Decimal("1E+400")), (Decimal, Decimal("-0.00")), (Literal["low", 1], "low"),
+    (Any, (1, 2)), (Any, {"a": [(1, {2, 3})]}), (Any, {1: "a", "1": "b"}),
     (Any, {"at": MOMENT.replace(tzinfo=BERLIN), "of": [b"\xff", Decimal("1.0"), uuid.UUID(int=1)]}),
-    (Any, frozenset({date(2026, 1, 1)})),
-    (Any, {"$pgflow": "tuple", "of": [1]}),
-    (Any, [{"$pgflow": 1}, {"a": {"$pgflow": "nothing"}}]),
-    (dict[str, str], {"$pgflow": "dict"}),
-    (list, [(1, 2)]),
-    (dict, {"a": (1, 2)}),
-    (tuple[Any, ...], ([1], (2,))),
-    (set[int], {True, 2}),
-    (Iterable[int], [1, 2]),
-    (Slotted, Slotted(1, 2)),
-    (Nulling, Nulling(x=1.5)),
-    (Literal[0] | Any, -0.0),
-    (Patch, Patch()),
-    (Patch, Patch(note=None)),
-    (Patch, Patch(name="]")),
+    (Any, frozenset({date(2026, 1, 1)})), (Any, {"$pgflow": "tuple", "of": [1]}),
+    (Any, [{"$pgflow": 1}, {"a": {"$pgflow": "nothing"}}]), (dict[str, str], {"$pgflow": "dict"}),
+    (list, [(1, 2)]), (dict, {"a": (1, 2)}), (tuple[Any, ...], ([1], (2,))), (set[int], {True, 2}),
+    (Iterable[int], [1, 2]), (Slotted, Slotted(1, 2)), (Nulling, Nulling(x=1.5)),
+    (Literal[0] | Any, -0.0), (Patch, Patch()), (Patch, Patch(note=None)), (Patch, Patch(name="]")),
     (Patch, Patch.model_construct({"name"}, name="a", note="b")),
     (Patch, PatchOfMore(name="a", more=[Patch(note="b")])),
-    (Patch | PatchOfOthers, Patch(note="a")),
-    (Patch | PatchOfOthers, PatchOfOthers(note="a")),
-    (dict[str, Patch] | list[Patch], [Patch(), Patch(name="a", note="b")]),
-    (Closed, Closed(b=3)),
-    (Held, Held()),
-    (Held, Held(by_name={"a": Patch(note="b"), "b": None})),
-    (Derived, Derived()),
-    (Derived, Derived(a=2)),
-    (Short, Short(session=None)),
-    (list[Short], [Short(text="a", session=None), Short(text="a")]),
-    (Default, Default()),
+    (Patch | PatchOfOthers, Patch(note="a")), (Patch | PatchOfOthers, PatchOfOthers(note="a")),
+    (dict[str, Patch] | list[Patch], [Patch(), Patch(name="a", note="b")]), (Closed, Closed(b=3)),
+    (Held, Held()), (Held, Held(by_name={"a": Patch(note="b"), "b": None})), (Derived, Derived()),
+    (Derived, Derived(a=2)), (Short, Short(session=None)),
+    (list[Short], [Short(text="a", session=None), Short(text="a")]), (Default, Default()),
     (list[Default], [Default(), Default(4)]),
-    (Open | None, Open.model_construct({"n"}, n=1, more=2)),
-    (Box[Patch], Box[Patch](of=Patch())),
-    (Patch | dict, {"name": "a"}),
-    (dict | Patch, Patch(name="a", note=None)),
-    (list[dict[str, Any] | Eur], [{"amount": 1}, Eur(amount=1)]),
-    (Any | Eur, {"amount": 1}),
-    (tuple[Any, Patch], ({"$pgflow": ["a"]}, Patch())),
-    (Filled, {"a": [1]}),
-    (tuple[Patch | dict, ...], ({"name": "a"}, Patch())),
-    (Wrapped, Wrapped({"name": "a"})),
-    (Marked, Marked(1, "a")),
-    (Sheet[date], Sheet[date](date(2026, 1, 1))),
+    (Open | None, Open.model_construct({"n"}, n=1, more=2)), (Box[Patch], Box[Patch](of=Patch())),
+    (Patch | dict, {"name": "a"}), (dict | Patch, Patch(name="a", note=None)),
+    (list[dict[str, Any] | Eur], [{"amount": 1}, Eur(amount=1)]), (Any | Eur, {"amount": 1}),
+    (tuple[Any, Patch], ({"$pgflow": ["a"]}, Patch())), (Filled, {"a": [1]}),
+    (tuple[Patch | dict, ...], ({"name": "a"}, Patch())), (Wrapped, Wrapped({"name": "a"})),
+    (Marked, Marked(1, "a")), (Sheet[date], Sheet[date](date(2026, 1, 1))),
     (list[Sheet[Any]], [Sheet[int](1), SHOWN]),
     (typing.OrderedDict[str, int], typing.OrderedDict[str, int](b=1, a=2)),
-    (typing.Counter[str], typing.Counter[str]("aab")),
-    (Either, Either(Usd(amount=1))),
-    (Either, Either(Patch())),
-    (list[Either], [Either(Patch(note=None)), Either(Eur(amount=1))]),
-    (str, "$pgflow"),
-    (str | None, "$pgflow"),
-    (list[str], ["$pgflow", '"$pgflow"']),
-    (Any, "$pgflow"),
-    (Literal["$pgflow"], "$pgflow"),
-    (dict[str, int], {"\ufffd": 1}),
-]
+    (typing.Counter[str], typing.Counter[str]("aab")), (Either, Either(Usd(amount=1))),
+    (Either, Either(Patch())), (list[Either], [Either(Patch(note=None)), Either(Eur(amount=1))]),
+    (str, "$pgflow"), (str | None, "$pgflow"), (list[str], ["$pgflow", '"$pgflow"']),
+    (Any, "$pgflow"), (Literal["$pgflow"], "$pgflow"), (dict[str, int], {"\ufffd": 1}),
+]  # fmt: skip
 
 
 def own_vars(value: Any) -> dict[str, Any]:
@@ -436,7 +367,7 @@ def is_same(value: Any, back: Any) -> bool:
     return repr(value) == repr(back)
 
 
-def test_unions_of_another_order_have_readers_of_their_own() -> None:
+def test_unions_of_another_order_have_readers_of_their_own():
     """They are equal, so a worker that met the other order first would read another type."""
     for annotation in (Eur | Usd, Usd | Eur):
         first = annotation.__args__[0]
@@ -445,7 +376,7 @@ def test_unions_of_another_order_have_readers_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(("annotation", "value"), COMES_BACK, ids=lambda value: str(value)[:50])
-def test_a_value_comes_back_in_type_and_content(annotation: Any, value: Any) -> None:
+def test_a_value_comes_back_in_type_and_content(annotation, value):
     codec = codec_for(annotation)
     text = codec.encode(value, "it")
     back = codec.decode(text, "it")
@@ -454,12 +385,12 @@ def test_a_value_comes_back_in_type_and_content(annotation: Any, value: Any) -> 
 
 
 @pytest.mark.parametrize("value", [{"b": "2026-01-01", "a": 1}, {"b": MOMENT, "a": 1}])
-def test_the_fields_of_a_dict_may_be_given_in_any_order(value: Partial) -> None:
+def test_the_fields_of_a_dict_may_be_given_in_any_order(value):
     codec = codec_for(list[Partial])
     assert is_same([value], codec.decode(codec.encode([value], "it"), "it"))
 
 
-def test_a_model_that_is_read_without_its_class_has_no_mark_of_fields_that_were_left_out() -> None:
+def test_a_model_that_is_read_without_its_class_has_no_mark_of_fields_that_were_left_out():
     value = [Held(), Held(by_name={"a": Patch()})]
     text = codec_for(list[Held]).encode(value, "it")
     assert ANYTHING.decode(text, "it") == [one.model_dump() for one in value]
@@ -467,20 +398,15 @@ def test_a_model_that_is_read_without_its_class_has_no_mark_of_fields_that_were_
     assert ANYTHING.decode(root, "it") == [3]
 
 
-def test_a_payload_for_other_programs_has_no_mark_of_fields_that_were_left_out() -> None:
-    assert (
-        encode_by_class({"a": [Patch()]}, "it")
-        == '{"a":[{"name":"","note":null,"$pgflow":["name","note"]}]}'
-    )
-    assert (
-        encode_by_class({"a": [Patch()]}, "it", may_mark=False) == '{"a":[{"name":"","note":null}]}'
-    )
+def test_a_payload_for_other_programs_has_no_mark_of_fields_that_were_left_out():
+    found = encode_by_class({"a": [Patch()]}, "it")
+    assert found == '{"a":[{"name":"","note":null,"$pgflow":["name","note"]}]}'
+    found = encode_by_class({"a": [Patch()]}, "it", may_mark=False)
+    assert found == '{"a":[{"name":"","note":null}]}'
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_fields_that_were_left_out_cost_a_few_calls_however_many_models_there_are(
-    count: int,
-) -> None:
+def test_fields_that_were_left_out_cost_a_few_calls_however_many_models_there_are(count):
     def calls(value: list[Patch]) -> int:
         text = codec.encode(value, "it")
         codec.decode(text, "it")
@@ -511,22 +437,19 @@ class Shown(pydantic.BaseModel):
 SECRETS: list[tuple[Any, Any]] = [
     (Login, Login(user="u", password=SECRET)),
     (list[Login], [Login(user="u", password=SECRET), Login(user="v")]),
-    (pydantic.SecretStr, SECRET),
-    (pydantic.SecretStr | None, SECRET),
+    (pydantic.SecretStr, SECRET), (pydantic.SecretStr | None, SECRET),
     (int | pydantic.SecretStr, SECRET),
     (pydantic.SecretBytes, pydantic.SecretBytes(b"\xff\x00hunter2")),
-    (pydantic.Secret[int], pydantic.Secret[int](4711)),
-    (SecretDate, SecretDate(date(2026, 1, 2))),
-    (Shown, Shown(password=SECRET)),
-    (dict[str, pydantic.SecretStr], {"a": SECRET}),
+    (pydantic.Secret[int], pydantic.Secret[int](4711)), (SecretDate, SecretDate(date(2026, 1, 2))),
+    (Shown, Shown(password=SECRET)), (dict[str, pydantic.SecretStr], {"a": SECRET}),
     (tuple[pydantic.SecretStr, ...], (SECRET,)),
     (Any, {"a": SECRET, "b": [pydantic.SecretBytes(b"hunter2")], "c": pydantic.Secret("x")}),
     (Any, SECRET),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("annotation", "value"), SECRETS)
-def test_a_secret_comes_back_where_the_text_is_encrypted(annotation: Any, value: Any) -> None:
+def test_a_secret_comes_back_where_the_text_is_encrypted(annotation, value):
     codec = codec_for(annotation)
     text = codec.encode(value, "it", is_hidden=True)
     back = codec.decode(text, "it")
@@ -539,7 +462,7 @@ def test_a_secret_comes_back_where_the_text_is_encrypted(annotation: Any, value:
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_text_without_secrets_is_the_same_where_it_is_encrypted() -> None:
+def test_a_text_without_secrets_is_the_same_where_it_is_encrypted():
     for annotation, value in ((Any, {"a": (1, b"x")}), (Login, Login(user="u")), (int, 7)):
         codec = codec_for(annotation)
         assert codec.encode(value, "it") == codec.encode(value, "it", is_hidden=True)
@@ -564,10 +487,8 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (Any, Shape(name="a"), "it is a Shape and would come back as a dict"),
     (Any, [Tone.LOW], r"\[0\] is a Tone and would come back as a str"),
     (float, 2**60 + 1, "it is a int and would come back as a float"),
-    (Decimal, Decimal("NaN"), "finite"),
-    (Decimal, Decimal("sNaN"), "finite"),
-    (Decimal, Decimal("-Infinity"), "finite"),
-    (float, math.nan, "not JSON"),
+    (Decimal, Decimal("NaN"), "finite"), (Decimal, Decimal("sNaN"), "finite"),
+    (Decimal, Decimal("-Infinity"), "finite"), (float, math.nan, "not JSON"),
     (complex, complex(-0.0, 1), "it would come back as another value"),
     (dict[str, int], {1: 1}, r"\[1\] \(the key\) is a int and would come back as a str"),
     (dict[str, int] | None, {True: 1}, r"\(the key\) is a bool and would come back as a str"),
@@ -592,26 +513,23 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (dict[str, list[dict[str, str]]], {"a": [{"\udfff": "b"}]}, r"\['a'\]\[0\]\['\\udfff'\]"),
     (dict[str, Patch], {"\ud800": Patch()}, r"\['\\ud800'\]"),
     (Open, Open.model_construct(None, n=1, **{"\ud800": 2}), "surrogate|another value"),
-    (Any, {"a": [{"\ud800": 1}]}, "surrogate"),
-    (Any, {"a": ({"\ud800": 1},)}, "surrogate"),
-]
+    (Any, {"a": [{"\ud800": 1}]}, "surrogate"), (Any, {"a": ({"\ud800": 1},)}, "surrogate"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("annotation", "value", "says"), REFUSED, ids=lambda v: str(v)[:40])
-def test_what_would_come_back_as_another_value_is_refused_with_its_place(
-    annotation: Any, value: Any, says: str
-) -> None:
+def test_what_would_come_back_as_another_value_is_refused_with_its_place(annotation, value, says):
     with pytest.raises(NotStorable, match=says) as refused:
         codec_for(annotation).encode(value, "it")
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_key_that_cannot_even_be_shown_is_refused() -> None:
+def test_a_key_that_cannot_even_be_shown_is_refused():
     with pytest.raises(NotStorable, match="limit"):
         codec_for(dict[int, str]).encode({10**5000: "a"}, "it")
 
 
-def test_a_private_attribute_that_would_be_lost_is_refused() -> None:
+def test_a_private_attribute_that_would_be_lost_is_refused():
     value = Hidden(n=1)
     value._seen = 7
     with pytest.raises(NotStorable, match=r"\._seen would come back as another value"):
@@ -626,12 +544,12 @@ def test_a_private_attribute_that_would_be_lost_is_refused() -> None:
         *({"\ud800": 1}, [{"a": {"\udc00": "\ufffd"}}], {"\ud800": Patch()}),
     ],
 )
-def test_what_others_read_as_json_is_json_or_refused(encode: Any, value: Any) -> None:
+def test_what_others_read_as_json_is_json_or_refused(encode, value):
     with pytest.raises(NotStorable):
         encode(value, "it")
 
 
-def test_what_is_published_of_a_class_is_written_as_its_class_is() -> None:
+def test_what_is_published_of_a_class_is_written_as_its_class_is():
     value = {"shape": Circle(name="c", radius=2), "at": MOMENT, "all": [Cached(a=1, rows=[2])]}
     assert json.loads(encode_by_class(value, "it")) == {
         "shape": {"name": "c", "radius": 2.0},
@@ -640,47 +558,39 @@ def test_what_is_published_of_a_class_is_written_as_its_class_is() -> None:
     }
 
 
-# ---------------------------------------------------------------- who writes a tag
-
-
-@pytest.mark.parametrize(
-    ("annotation", "text", "says"),
-    [
-        (Shape, '{"$pgflow": "Eur", "amount": 1}', "no subclass of Shape of that name"),
-        (Shape, '{"$pgflow": "Circle", "name": "c", "radius": "x"}', "radius"),
-        (Bounded, '{"$pgflow": "Bounded", "quantity": 0}', "greater than 0"),
-        (Bounded, '{"quantity": {"$pgflow": "int", "of": 0}}', "greater than 0"),
-        (Bounded, '{"quantity": {"$pgflow": "bool", "of": true}}', "tagged as bool"),
-        (str, '{"$pgflow": "int", "of": 1}', "tagged as a int"),
-        (int, '{"$pgflow": "str", "of": "x"}', "tagged as a str"),
-        (list[int], '{"$pgflow": "list", "of": ["x"]}', "integer"),
-        (dict[str, int], '{"$pgflow": "dict", "of": [["a", "x"]]}', "integer"),
-        (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "zone": "../etc"}', "time zone"),
-        (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "zone": "No/Where"}', "time zone"),
-        (Tone, '{"$pgflow": "Tone", "name": "none"}', "no such member"),
-        (Any, '{"$pgflow": "os.system", "of": "ls"}', "needs an annotation"),
-        (Any, '{"$pgflow": "Circle", "name": "c"}', "needs an annotation"),
-        (Any, '{"$pgflow": "dict", "of": [[[1], 2]]}', "not as tags are"),
-        (Any, '{"$pgflow": "dict", "of": [1]}', "not as tags are"),
-        (Any, '{"$pgflow": "set", "of": [[]]}', "not as tags are"),
-        (Any, '{"$pgflow": "deque", "of": [], "maxlen": "x"}', "not as tags are"),
-        (Any, '{"$pgflow": "Ref", "kind": 1}', "id"),
-        (Any, '{"$pgflow": "tuple"}', "needs an annotation"),
-        (dict[Any, int], '{"$pgflow": "dict", "of": [[[1], 2]]}', "not as tags are"),
-        (Right, '{"$pgflow": "Right", "of": []}', "is not a valid Right"),
-        (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "offset": [1e9]}', "not as tags"),
-        (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "offset": "x"}', "not as tags"),
-        (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "fold": 7}', "fold"),
-    ],
-)
-def test_a_tag_passes_no_validator_and_names_no_stranger(
-    annotation: Any, text: str, says: str
-) -> None:
+@pytest.mark.parametrize(("annotation", "text", "says"), [
+    (Shape, '{"$pgflow": "Eur", "amount": 1}', "no subclass of Shape of that name"),
+    (Shape, '{"$pgflow": "Circle", "name": "c", "radius": "x"}', "radius"),
+    (Bounded, '{"$pgflow": "Bounded", "quantity": 0}', "greater than 0"),
+    (Bounded, '{"quantity": {"$pgflow": "int", "of": 0}}', "greater than 0"),
+    (Bounded, '{"quantity": {"$pgflow": "bool", "of": true}}', "tagged as bool"),
+    (str, '{"$pgflow": "int", "of": 1}', "tagged as a int"),
+    (int, '{"$pgflow": "str", "of": "x"}', "tagged as a str"),
+    (list[int], '{"$pgflow": "list", "of": ["x"]}', "integer"),
+    (dict[str, int], '{"$pgflow": "dict", "of": [["a", "x"]]}', "integer"),
+    (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "zone": "../etc"}', "time zone"),
+    (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "zone": "No/Where"}', "time zone"),
+    (Tone, '{"$pgflow": "Tone", "name": "none"}', "no such member"),
+    (Any, '{"$pgflow": "os.system", "of": "ls"}', "needs an annotation"),
+    (Any, '{"$pgflow": "Circle", "name": "c"}', "needs an annotation"),
+    (Any, '{"$pgflow": "dict", "of": [[[1], 2]]}', "not as tags are"),
+    (Any, '{"$pgflow": "dict", "of": [1]}', "not as tags are"),
+    (Any, '{"$pgflow": "set", "of": [[]]}', "not as tags are"),
+    (Any, '{"$pgflow": "deque", "of": [], "maxlen": "x"}', "not as tags are"),
+    (Any, '{"$pgflow": "Ref", "kind": 1}', "id"),
+    (Any, '{"$pgflow": "tuple"}', "needs an annotation"),
+    (dict[Any, int], '{"$pgflow": "dict", "of": [[[1], 2]]}', "not as tags are"),
+    (Right, '{"$pgflow": "Right", "of": []}', "is not a valid Right"),
+    (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "offset": [1e9]}', "not as tags"),
+    (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "offset": "x"}', "not as tags"),
+    (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "fold": 7}', "fold"),
+])  # fmt: skip
+def test_a_tag_passes_no_validator_and_names_no_stranger(annotation, text, says):
     with pytest.raises(NotStorable, match=says):
         codec_for(annotation).decode(text, "it")
 
 
-def test_a_validator_sees_what_a_tag_chose() -> None:
+def test_a_validator_sees_what_a_tag_chose():
     seen: list[Any] = []
 
     def look(value: Any) -> Any:
@@ -694,13 +604,11 @@ def test_a_validator_sees_what_a_tag_chose() -> None:
     assert seen == ["aGVsbG8="]
 
 
-def test_json_that_was_given_is_read_as_the_annotation_says() -> None:
+def test_json_that_was_given_is_read_as_the_annotation_says():
     codec = codec_for(Shape)
     text = codec.encode({"name": "a"}, "it")  # type: ignore[arg-type]
     assert codec.decode(text, "it") == Shape(name="a")
 
-
-# ---------------------------------------------------------------- any annotation, any value
 
 texts = st.text(
     st.characters(codec="utf-8", exclude_characters="\0"), max_size=5
@@ -727,33 +635,22 @@ moments = st.builds(
 )
 LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (int, st.integers(-(10**30), 10**30)),
-    (float, st.floats(allow_nan=False, allow_infinity=False)),
-    (bool, st.booleans()),
-    (str, texts),
-    (type(None), st.none()),
-    (bytes, st.binary(max_size=6)),
-    (Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
-    (uuid.UUID, st.uuids()),
-    (date, st.dates()),
-    (datetime, moments),
-    (time, st.times()),
-    (timedelta, st.timedeltas()),
-    (Tone, st.sampled_from(Tone)),
-    (Rung, st.sampled_from(Rung)),
-    (Place, st.sampled_from(Place)),
+    (float, st.floats(allow_nan=False, allow_infinity=False)), (bool, st.booleans()), (str, texts),
+    (type(None), st.none()), (bytes, st.binary(max_size=6)),
+    (Decimal, st.decimals(allow_nan=False, allow_infinity=False)), (uuid.UUID, st.uuids()),
+    (date, st.dates()), (datetime, moments), (time, st.times()), (timedelta, st.timedeltas()),
+    (Tone, st.sampled_from(Tone)), (Rung, st.sampled_from(Rung)), (Place, st.sampled_from(Place)),
     (Right, st.sampled_from([Right.READ, Right.READ | Right.WRITE])),
-    (Eur, st.builds(Eur, amount=st.integers())),
-    (Usd, st.builds(Usd, amount=st.integers())),
+    (Eur, st.builds(Eur, amount=st.integers())), (Usd, st.builds(Usd, amount=st.integers())),
     (Shape, st.builds(Shape, name=texts) | st.builds(Circle, name=texts, radius=st.just(1.5))),
     (Event, st.builds(Event, st.integers()) | st.builds(Paid, st.integers(), st.integers())),
     (Cached, st.builds(Cached, a=st.integers(), rows=st.lists(st.integers(), max_size=2))),
-    (Settled, st.builds(Settled, s=texts)),
-    (Pair, st.builds(Pair, st.integers(), texts)),
+    (Settled, st.builds(Settled, s=texts)), (Pair, st.builds(Pair, st.integers(), texts)),
     (Open, st.builds(lambda n, more: Open(n=n, more=more), st.integers(), texts)),
     (Patch, st.builds(Patch, name=texts) | st.builds(Patch)),
     (dict, st.sampled_from([{"amount": 1}, {"name": "a"}, {1: 2}, {"$pgflow": ["amount"]}])),
     (Partial, st.sampled_from([{}, {"b": "2026-01-01", "a": 1}, {"b": MOMENT}])),
-]
+]  # fmt: skip
 HASHABLE = [
     leaf
     for leaf in LEAVES
@@ -840,17 +737,17 @@ def played(count: int) -> None:
     assert COUNTS["refused"] < COUNTS["values"] / 5, COUNTS
 
 
-def test_values_of_any_annotation_come_back_or_are_refused() -> None:
+def test_values_of_any_annotation_come_back_or_are_refused():
     played(40)
 
 
 @pytest.mark.full
-def test_values_of_thousands_of_annotations_come_back_or_are_refused() -> None:
+def test_values_of_thousands_of_annotations_come_back_or_are_refused():
     played(1500)
 
 
 @pytest.mark.parametrize("annotation", [int, str, list[int], dict[str, str], Eur, Event, Any])
-def test_what_is_as_common_as_this_is_not_read_again(annotation: Any) -> None:
+def test_what_is_as_common_as_this_is_not_read_again(annotation):
     """The proof is what keeps the codec fast: without one, each value is read and compared."""
     value = {
         int: 1, str: "a", list[int]: [1], dict[str, str]: {"a": "b"},
@@ -861,7 +758,7 @@ def test_what_is_as_common_as_this_is_not_read_again(annotation: Any) -> None:
     assert codec._proof(value)
 
 
-def test_numbers_of_json_are_of_its_own_types_only() -> None:
+def test_numbers_of_json_are_of_its_own_types_only():
     assert proofs.is_json({"a": [1, 2.5, None, True, "x", {"b": []}]})
     for value in [(1,), {1: 2}, [Tone.LOW], {"a": Text("x")}, {"a": {1}}, decimal.Decimal(1)]:
         assert not proofs.is_json(value)
@@ -869,9 +766,7 @@ def test_numbers_of_json_are_of_its_own_types_only() -> None:
 
 
 @pytest.mark.parametrize("annotation", [Any, list[Any], "itself"])
-def test_a_value_that_its_own_class_cannot_read_is_refused_after_a_few_tries(
-    annotation: Any,
-) -> None:
+def test_a_value_that_its_own_class_cannot_read_is_refused_after_a_few_tries(annotation):
     reads: list[Any] = []
 
     class Torn(pydantic.BaseModel):

@@ -16,9 +16,8 @@ def test_what_the_database_records_is_of_the_list(db):
         re.findall(r"json_build_object\('reason', '(\w+)'(?:, 'why',\s+'([^']+)')?", text)
     )
     assert recorded.keys() == {"absent_without_key", "absent_too_early", "key_expired", "silent"}
-    assert {code: WORDS[code] for code, words in recorded.items() if words} == {
-        code: words for code, words in recorded.items() if words
-    }
+    found = {code: WORDS[code] for code, words in recorded.items() if words}
+    assert found == {code: words for code, words in recorded.items() if words}
 
 
 @pytest.mark.parametrize("code", WORDS)
@@ -28,13 +27,9 @@ def test_words_of_an_older_journal_are_read_as_their_code(code):
 
 
 def test_what_somebody_says_comes_before_the_words_of_a_code():
-    assert (
-        in_words({"reason": "no_compensation", "why": "the plan leaves it out"})
-        == "the plan leaves it out"
-    )
-    assert (
-        in_words({"reason": "silent", "heartbeat_timeout": 2.5})
-        == "it was accepted, and sent no heartbeat for 2.5 s"
-    )
+    found = in_words({"reason": "no_compensation", "why": "the plan leaves it out"})
+    assert found == "the plan leaves it out"
+    found = in_words({"reason": "silent", "heartbeat_timeout": 2.5})
+    assert found == "it was accepted, and sent no heartbeat for 2.5 s"
     assert in_words({"reason": "of a newer version"}) == "of a newer version"
     assert (reason_of({}), in_words({})) == ("", "")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pydantic
 import pytest
-from records import SOON
+from records import SOON, settle
 from typing_extensions import TypedDict
 
 import pgflow
@@ -42,7 +41,7 @@ FORMS = ['{"item": "lamp"}', '{"items": ["lamp"]}', '{"lines": [["lamp", 1]]}']
 
 
 @pytest.mark.parametrize("text", FORMS)
-def test_every_form_there_ever_was_is_read(text: str) -> None:
+def test_every_form_there_ever_was_is_read(text):
     assert codec_for(Order).decode(text, "an order") == LAMP
 
 
@@ -50,23 +49,21 @@ def test_every_form_there_ever_was_is_read(text: str) -> None:
     (list[Order], "[%s]", [LAMP]), (dict[str, Order | None], '{"a": %s, "b": null}', {"a": LAMP, "b": None}), (tuple[int, Order], "[1, %s]", (1, LAMP)),
 ])  # fmt: skip
 @pytest.mark.parametrize("form", FORMS)
-def test_wherever_in_a_value_the_class_stands(
-    annotation: Any, text: str, value: Any, form: str
-) -> None:
+def test_wherever_in_a_value_the_class_stands(annotation, text, value, form):
     assert codec_for(annotation).decode(text % form, "it") == value
 
 
 @pytest.mark.parametrize(
     "text", ["{}", "[]", "null", '{"item": 1}', '{"lines": 1}', '{"items": null}']
 )
-def test_what_no_form_takes_is_refused_as_the_class_of_today_says(text: str) -> None:
+def test_what_no_form_takes_is_refused_as_the_class_of_today_says(text):
     with pytest.raises(
         NotStorable, match="an order does not fit its annotation Order: .*(lines|object|Extra)"
     ):
         codec_for(Order).decode(text, "an order")
 
 
-def test_a_form_that_fits_is_taken_as_it_is() -> None:
+def test_a_form_that_fits_is_taken_as_it_is():
     asked = []
 
     class Loose(pydantic.BaseModel):
@@ -81,7 +78,7 @@ def test_a_form_that_fits_is_taken_as_it_is() -> None:
     assert asked == []
 
 
-def test_what_an_upcaster_changes_in_its_argument_is_not_seen_by_the_next_attempt() -> None:
+def test_what_an_upcaster_changes_in_its_argument_is_not_seen_by_the_next_attempt():
     class Strict(pydantic.BaseModel):
         b: int
 
@@ -97,7 +94,7 @@ def test_what_an_upcaster_changes_in_its_argument_is_not_seen_by_the_next_attemp
     assert codec_for(Strict).decode('{"z": 7}', "it") == Strict(b=7)
 
 
-def test_a_dataclass_a_typed_dict_and_a_class_that_holds_itself() -> None:
+def test_a_dataclass_a_typed_dict_and_a_class_that_holds_itself():
     @dataclasses.dataclass
     class Point:
         x: int
@@ -110,9 +107,8 @@ def test_a_dataclass_a_typed_dict_and_a_class_that_holds_itself() -> None:
     upcaster(Tree)(lambda old: {"kids": old["children"]})
     assert codec_for(Point).decode('{"left": 3}', "it") == Point(3)
     assert codec_for(Shape).decode('{"width": 3}', "it") == {"size": 3}
-    assert codec_for(Tree).decode('{"children": [{"kids": []}, {"children": []}]}', "it") == Tree(
-        kids=[Tree(kids=[]), Tree(kids=[])]
-    )
+    found = codec_for(Tree).decode('{"children": [{"kids": []}, {"children": []}]}', "it")
+    assert found == Tree(kids=[Tree(kids=[]), Tree(kids=[])])
 
 
 class Tree(pydantic.BaseModel):
@@ -120,7 +116,7 @@ class Tree(pydantic.BaseModel):
     kids: list[Tree]
 
 
-def test_an_upcaster_that_is_declared_after_the_first_use_counts() -> None:
+def test_an_upcaster_that_is_declared_after_the_first_use_counts():
     class Late(pydantic.BaseModel):
         b: int
 
@@ -132,14 +128,11 @@ def test_an_upcaster_that_is_declared_after_the_first_use_counts() -> None:
 
 
 @pytest.mark.parametrize("target", [int, dict, "Order", list[Order]])
-def test_only_objects_of_named_fields_are_upcast(target: Any) -> None:
+def test_only_objects_of_named_fields_are_upcast(target):
     with pytest.raises(
         DefinitionError, match="takes a pydantic model, a dataclass, a TypedDict or a workflow"
     ):
         upcaster(target)
-
-
-# ---------------------------------------------------------------- in runs
 
 
 OLD_ORDER, ORDER = Signal("order", dict), Signal("order", Order)
@@ -198,9 +191,7 @@ async def shop_across_forms(aflow: AsyncHarness) -> list[str]:
         shop_of_the_first_form(),
         shop_of_the_last_form(called),
     )
-    aflow.include(old_shop, old_child)
-    run = await aflow.start(old_shop, {"item": "in"})
-    await aflow.until_idle()
+    run = await settle(aflow, old_shop, {"item": "in"}, beside=[old_child])
     await aflow.app.send(run.key, OLD_ORDER, {"item": "first"})
     await aflow.until_idle()
     await aflow.crash()  # in memory the run goes on with the old code
@@ -212,16 +203,12 @@ async def shop_across_forms(aflow: AsyncHarness) -> list[str]:
 
 
 @pytest.mark.full
-async def test_inputs_results_signals_children_and_outputs_of_an_older_form(
-    aflow: AsyncHarness,
-) -> None:
+async def test_inputs_results_signals_children_and_outputs_of_an_older_form(aflow):
     assert await shop_across_forms(aflow) == ["in", "priced 1", "from a child", "first", "second"]
 
 
 @pytest.mark.full
-async def test_what_is_recorded_keeps_its_form(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_is_recorded_keeps_its_form(aflow, conn):
     await shop_across_forms(aflow)
     assert conn.execute(
         "select payload->>'item' from pgflow.timeline where event = 'step_completed' and name = "
@@ -229,9 +216,7 @@ async def test_what_is_recorded_keeps_its_form(
     ).fetchone() == ("priced 1",)
 
 
-async def test_a_result_that_was_recorded_in_an_older_form_is_no_divergence(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_result_that_was_recorded_in_an_older_form_is_no_divergence(aflow):
     @workflow(name="made")
     async def before() -> dict[str, str]:
         return {"item": "lamp"}
@@ -240,14 +225,12 @@ async def test_a_result_that_was_recorded_in_an_older_form_is_no_divergence(
     async def after() -> Order:
         return LAMP
 
-    aflow.include(before)
-    run = await aflow.start(before)
-    await aflow.until_idle()
+    run = await settle(aflow, before)
     assert await aflow.app.get(run.key, after).result(SOON) == LAMP
     aflow.app.definitions.workflows["made"] = after  # replayed against it at the end of the test
 
 
-async def test_choices_and_results_of_effects_of_an_older_form(aflow: AsyncHarness) -> None:
+async def test_choices_and_results_of_effects_of_an_older_form(aflow):
     is_new = [False]
 
     async def order(item: str) -> dict[str, str]:
@@ -280,9 +263,7 @@ async def test_choices_and_results_of_effects_of_an_older_form(aflow: AsyncHarne
         await Signal("go", int).wait()
         return [item.lines[0][0] for item in said]
 
-    aflow.include(shop)
-    run = await aflow.start(shop)
-    await aflow.until_idle()
+    run = await settle(aflow, shop)
     await aflow.crash()  # in memory the run has objects of the old form
     is_new[0] = True
     await aflow.until_idle()

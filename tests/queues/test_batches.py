@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,9 +17,6 @@ from sqlkit import Actor, begin, claim, claim_one, connect, finish, one, rows, s
 from pgflow import App, AsyncApp, InvalidArgument, KeyConflict, RunNotFound, workflow
 from pgflow.errors import WrongState
 from pgflow.queues import BatchCount
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 Conn = psycopg.Connection[Any]
 
@@ -63,14 +60,10 @@ def end(conn: Conn, how: str = "completed") -> int:
     return held.run_id
 
 
-# ---------------------------------------------------------------- in SQL
-
-
-def test_a_run_begins_once_all_members_have_ended_however_they_ended(db: Conn) -> None:
+def test_a_run_begins_once_all_members_have_ended_however_they_ended(db):
     waits, ids = open_batch(db, 4)
-    assert rows(db, "select status, reason, reason_code from pgflow.runs where key = 'b'") == [
-        ("waiting", "until the runs of its batch have ended", "batch")
-    ]
+    found = rows(db, "select status, reason, reason_code from pgflow.runs where key = 'b'")
+    assert found == [("waiting", "until the runs of its batch have ended", "batch")]
     end(db)
     end(db, "failed")
     sqlkit.poll(db)
@@ -84,7 +77,7 @@ def test_a_run_begins_once_all_members_have_ended_however_they_ended(db: Conn) -
     assert rows(db, "select passed, begun_at is null from pgflow.batches") == [(4, False)]
 
 
-def test_a_batch_that_is_not_whole_waits_for_more(db: Conn) -> None:
+def test_a_batch_that_is_not_whole_waits_for_more(db):
     waits, _ = open_batch(db, 1, whole=False)
     end(db)
     sqlkit.poll(db)
@@ -102,13 +95,13 @@ def test_a_batch_that_is_not_whole_waits_for_more(db: Conn) -> None:
     assert error.value.sqlstate == "PF006"
 
 
-def test_a_batch_without_members_is_over_at_once(db: Conn) -> None:
+def test_a_batch_without_members_is_over_at_once(db):
     waits, _ = open_batch(db, 0)
     sqlkit.poll(db)
     assert status(db, waits) == "queued"
 
 
-def test_members_that_ended_before_and_generations_count_as_their_chain(db: Conn) -> None:
+def test_members_that_ended_before_and_generations_count_as_their_chain(db):
     held = begin(db, "load", key="m")
     finish(db, begin(db, "load", key="n"))
     finish(db, held, "failed")
@@ -122,7 +115,7 @@ def test_members_that_ended_before_and_generations_count_as_their_chain(db: Conn
     assert (status(db, restarted), status(db, waits)) == ("completed", "queued")
 
 
-def test_a_run_that_waits_is_paused_and_cancelled_as_any_other(db: Conn) -> None:
+def test_a_run_that_waits_is_paused_and_cancelled_as_any_other(db):
     waits, _ = open_batch(db, 1)
     db.execute("select pgflow.pause_run('b')")
     db.execute("select pgflow.wake()")
@@ -148,7 +141,7 @@ def test_a_run_that_waits_is_paused_and_cancelled_as_any_other(db: Conn) -> None
     assert rows(db, "select key from pgflow.batches where begun_at is null") == []
 
 
-def test_only_a_run_that_has_not_begun_can_wait_for_members(db: Conn) -> None:
+def test_only_a_run_that_has_not_begun_can_wait_for_members(db):
     begin(db, key="b")
     start(db, "load", key="l")
     for key, why in (("b", "has begun"), ("l", "another workflow"), ("no", "no run has the key")):
@@ -158,7 +151,7 @@ def test_only_a_run_that_has_not_begun_can_wait_for_members(db: Conn) -> None:
         db.execute("select pgflow.count_batch('b')")
 
 
-def test_a_run_of_a_line_and_one_with_a_time_wait_too(db: Conn) -> None:
+def test_a_run_of_a_line_and_one_with_a_time_wait_too(db):
     db.execute("""select pgflow.set_queue('default', '{"key": "workflow", "per_key": 9}')""")
     waits, ids = open_batch(db, 2)
     later = start(db, key="later", run_at="2100-01-01").run_id
@@ -168,7 +161,7 @@ def test_a_run_of_a_line_and_one_with_a_time_wait_too(db: Conn) -> None:
     assert {status(db, waits), status(db, later)} == {"waiting"}
 
 
-def test_a_cursor_that_is_behind_passes_each_member_once_and_sleepers_are_found(db: Conn) -> None:
+def test_a_cursor_that_is_behind_passes_each_member_once_and_sleepers_are_found(db):
     for n in range(30):  # batches whose first members stay open
         start(db, key=f"o{n}")
         wait_for(db, *members(db, 1), key=f"o{n}")
@@ -193,7 +186,7 @@ def test_a_cursor_that_is_behind_passes_each_member_once_and_sleepers_are_found(
     assert passed == [(10, "waiting"), (20, "waiting"), (25, "queued")]
 
 
-def test_polls_at_once_begin_it_once_and_wait_for_nobody(dsn: str, conn: Conn) -> None:
+def test_polls_at_once_begin_it_once_and_wait_for_nobody(dsn, conn):
     waits, _ = open_batch(conn, 1)
     end(conn)
     with connect(dsn) as mine, Actor(dsn) as other:
@@ -210,7 +203,7 @@ def test_polls_at_once_begin_it_once_and_wait_for_nobody(dsn: str, conn: Conn) -
     assert status(conn, waits) == "queued"
 
 
-def test_history_takes_batches_along(db: Conn) -> None:
+def test_history_takes_batches_along(db):
     open_batch(db, 2)
     for _ in range(2):
         end(db)
@@ -220,11 +213,8 @@ def test_history_takes_batches_along(db: Conn) -> None:
     assert count(db, "pgflow.batch") + count(db, "pgflow.batch_member") == 0
 
 
-# ---------------------------------------------------------------- what people write
-
-
 @pytest.mark.full
-async def test_a_batch_is_started_and_counted_in_python(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_batch_is_started_and_counted_in_python(aflow, conn):
     aflow.include(load, report)
     app = aflow.app
     named = report.options(key="upload-7")
@@ -236,9 +226,8 @@ async def test_a_batch_is_started_and_counted_in_python(aflow: AsyncHarness, con
     again = await app.start_batch(load, [(n,) for n in range(7)], then=named, args=("seven",))
     assert await again.result(SOON) == "seven"
     assert count(conn, "pgflow.run") == 8
-    assert rows(conn, "select key, labels from pgflow.run where key like '%/6'") == [
-        ("upload-7/6", {"batch": "upload-7"})
-    ]
+    found = rows(conn, "select key, labels from pgflow.run where key like '%/6'")
+    assert found == [("upload-7/6", {"batch": "upload-7"})]
     with pytest.raises(WrongState, match="is over"):
         await app.start_batch(load, [(9,)], keys=["new"], then=named, args=("seven",))
     with pytest.raises(KeyConflict, match="another input"):
@@ -249,9 +238,7 @@ async def test_a_batch_is_started_and_counted_in_python(aflow: AsyncHarness, con
         await app.count_batch("upload-8")
 
 
-def test_a_batch_in_parts_goes_on_where_it_was_cut_short(
-    dsn: str, conn: Conn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_in_parts_goes_on_where_it_was_cut_short(dsn, conn, monkeypatch):
     monkeypatch.setattr("pgflow._client.batches.PART", 3)
 
     def inputs() -> Any:
@@ -271,13 +258,10 @@ def test_a_batch_in_parts_goes_on_where_it_was_cut_short(
     assert count(conn, "pgflow.run") == 8
 
 
-def test_a_batch_is_started_in_a_callers_transaction(dsn: str, conn: Conn) -> None:
+def test_a_batch_is_started_in_a_callers_transaction(dsn, conn):
     async def work() -> str:
         async with AsyncApp(dsn, include=[load, report]) as app:
-            async with (
-                await psycopg.AsyncConnection.connect(dsn) as own,
-                own.transaction(),
-            ):
+            async with await psycopg.AsyncConnection.connect(dsn) as own, own.transaction():
                 run = await app.using(own).start_batch(
                     load, [(0,), (3,)], then=report.options(key="b"), args=("b",), keys=["x", "y"]
                 )
@@ -288,7 +272,7 @@ def test_a_batch_is_started_in_a_callers_transaction(dsn: str, conn: Conn) -> No
     assert rows(conn, "select key from pgflow.run order by key") == ["b", "x", "y"]
 
 
-def test_batches_are_shown_on_the_command_line(dsn: str, conn: Conn) -> None:
+def test_batches_are_shown_on_the_command_line(dsn, conn):
     assert "There are no batches" in cli(dsn, "batches", tty=True).err
     open_batch(conn, 3, whole=False)
     end(conn)
@@ -303,9 +287,6 @@ def test_batches_are_shown_on_the_command_line(dsn: str, conn: Conn) -> None:
     assert "no run has the key" in cli(dsn, "batches", "x").err
 
 
-# ---------------------------------------------------------------- the first failure
-
-
 def watch(conn: Conn, key: str = "b", **given: str) -> None:
     conn.execute(
         "select pgflow.on_batch_failure(%s, 'tell', %s, %s)",
@@ -316,7 +297,7 @@ def watch(conn: Conn, key: str = "b", **given: str) -> None:
 FIRED = "select first_failed, failure_key, failure_trouble, failed_at is null from pgflow.batches"
 
 
-def test_one_run_begins_with_the_first_failure_while_others_go_on(db: Conn) -> None:
+def test_one_run_begins_with_the_first_failure_while_others_go_on(db):
     waits, ids = open_batch(db, 4)
     watch(db)
     watch(db)  # sent again
@@ -340,9 +321,7 @@ def test_one_run_begins_with_the_first_failure_while_others_go_on(db: Conn) -> N
     assert status(db, waits) == "queued"
 
 
-def test_a_batch_of_which_all_fail_at_once_begins_both_and_one_that_succeeds_only_one(
-    db: Conn,
-) -> None:
+def test_a_batch_of_which_all_fail_at_once_begins_both_and_one_that_succeeds_only_one(db):
     waits, _ = open_batch(db, 2)
     watch(db)
     end(db, "failed")
@@ -368,9 +347,7 @@ def test_a_batch_of_which_all_fail_at_once_begins_both_and_one_that_succeeds_onl
         watch(db, "none")
 
 
-def test_a_failure_far_behind_a_member_that_stays_open_is_found_by_looks_of_bounded_size(
-    db: Conn,
-) -> None:
+def test_a_failure_far_behind_a_member_that_stays_open_is_found_by_looks_of_bounded_size(db):
     _, ids = open_batch(db, 30)
     watch(db)
     held = {claim.run_id: claim for claim in claim(db, 30)}
@@ -386,7 +363,7 @@ def test_a_failure_far_behind_a_member_that_stays_open_is_found_by_looks_of_boun
     assert looks > 2
 
 
-def test_a_start_that_is_refused_is_noted_and_not_tried_with_every_poll(db: Conn) -> None:
+def test_a_start_that_is_refused_is_noted_and_not_tried_with_every_poll(db):
     open_batch(db, 2)
     watch(db, queue="shut")
     db.execute("""select pgflow.set_queue('shut', '{"closed": true}')""")
@@ -396,7 +373,7 @@ def test_a_start_that_is_refused_is_noted_and_not_tried_with_every_poll(db: Conn
 
 
 @pytest.mark.full
-async def test_a_batch_has_a_run_for_its_first_failure(aflow: AsyncHarness) -> None:
+async def test_a_batch_has_a_run_for_its_first_failure(aflow):
     aflow.include(load, report)
     app = aflow.app
     options = {"then": report.options(key="u"), "args": ("over",)}

@@ -9,22 +9,19 @@ import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 import sqlkit
 from clikit import pgflow as cli
-from records import SOON, count
+from records import SOON, count, result_of
 from servers import HANG_SECONDS
 from sqlkit import T0, Actor, begin, claim, claim_one, connect, finish, one, rows, start, status
 
 import pgflow
 from pgflow import InvalidArgument, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 Conn = psycopg.Connection[Any]
 
@@ -49,12 +46,7 @@ def items_of(conn: Conn, run_id: int) -> Any:
     return one(conn, "select input->'items' from pgflow.run where run_id = %s", run_id)
 
 
-# ---------------------------------------------------------------- so many, or so long
-
-
-def test_a_run_begins_at_once_when_it_has_all_items_and_the_next_start_begins_another(
-    db: Conn,
-) -> None:
+def test_a_run_begins_at_once_when_it_has_all_items_and_the_next_start_begins_another(db):
     clock(db, 0)
     first = give(db, 1)
     clock(db, 4)
@@ -68,14 +60,12 @@ def test_a_run_begins_at_once_when_it_has_all_items_and_the_next_start_begins_an
     assert second != first
     held = claim_one(db)
     assert (held.run_id, json.loads(held.input)) == (first, {"items": [1, 2, 3]})
-    assert rows(db, "select run_at from pgflow.runs where key = 'k' order by run_id") == [
-        T0 + timedelta(seconds=4),
-        T0 + timedelta(seconds=14),
-    ]
+    found = rows(db, "select run_at from pgflow.runs where key = 'k' order by run_id")
+    assert found == [T0 + timedelta(seconds=4), T0 + timedelta(seconds=14)]
     assert one(db, "select pgflow.find_chain('k')") == second
 
 
-def test_a_run_begins_when_its_first_item_has_waited_for_so_long(db: Conn) -> None:
+def test_a_run_begins_when_its_first_item_has_waited_for_so_long(db):
     clock(db, 0)
     run = give(db, 1)
     clock(db, 9)
@@ -88,7 +78,7 @@ def test_a_run_begins_when_its_first_item_has_waited_for_so_long(db: Conn) -> No
     assert give(db, 3) != run
 
 
-def test_a_run_that_waits_for_a_worker_still_collects_up_to_its_bound(db: Conn) -> None:
+def test_a_run_that_waits_for_a_worker_still_collects_up_to_its_bound(db):
     clock(db, 0)
     run = give(db, 1)
     clock(db, 10)
@@ -99,7 +89,7 @@ def test_a_run_that_waits_for_a_worker_still_collects_up_to_its_bound(db: Conn) 
     assert json.loads(claim_one(db).input) == {"items": [1, 2, 3]}
 
 
-def test_items_of_a_start_stay_together_and_one_that_has_no_room_for_them_begins(db: Conn) -> None:
+def test_items_of_a_start_stay_together_and_one_that_has_no_room_for_them_begins(db):
     clock(db, 0)
     first = give(db, 1, 2, most=4)
     second = give(db, 3, 4, 5, most=4)
@@ -109,12 +99,12 @@ def test_items_of_a_start_stay_together_and_one_that_has_no_room_for_them_begins
     assert items_of(db, second) == [3, 4, 5, 6]
 
 
-def test_a_start_that_fills_a_run_by_itself_begins_at_once(db: Conn) -> None:
+def test_a_start_that_fills_a_run_by_itself_begins_at_once(db):
     run = give(db, 1, 2, 3)
     assert claim_one(db).run_id == run
 
 
-def test_a_run_does_not_grow_longer_than_it_may(db: Conn) -> None:
+def test_a_run_does_not_grow_longer_than_it_may(db):
     first = give(db, "x" * 200_000, most=1000)
     second = give(db, "y" * 100_000, most=1000)
     assert second != first
@@ -122,7 +112,7 @@ def test_a_run_does_not_grow_longer_than_it_may(db: Conn) -> None:
     assert claim_one(db).run_id == first
 
 
-def test_items_stay_as_their_encoder_wrote_them(db: Conn) -> None:
+def test_items_stay_as_their_encoder_wrote_them(db):
     for text in ('{"it ems": [1.50, "a\\u00e9,]"]}', ' { "it ems" : [ {"b": [1e400] } ] } '):
         run = give(db, input=text, most=9)
     assert one(db, "select input::text from pgflow.run where run_id = %s", run) == (
@@ -130,7 +120,7 @@ def test_items_stay_as_their_encoder_wrote_them(db: Conn) -> None:
     )
 
 
-def test_keys_collect_apart_and_so_do_queues_and_versions(db: Conn) -> None:
+def test_keys_collect_apart_and_so_do_queues_and_versions(db):
     runs = [
         give(db, 1, key="a"),
         give(db, 2, key="b"),
@@ -144,7 +134,7 @@ def test_keys_collect_apart_and_so_do_queues_and_versions(db: Conn) -> None:
     assert error.value.sqlstate == "PF002"
 
 
-def test_a_run_collects_what_it_collects_wherever_it_stands(db: Conn) -> None:
+def test_a_run_collects_what_it_collects_wherever_it_stands(db):
     clock(db, 0)
     paused = give(db, 1)
     db.execute("select pgflow.pause_run('k')")
@@ -156,16 +146,12 @@ def test_a_run_collects_what_it_collects_wherever_it_stands(db: Conn) -> None:
     assert last != cancelled
     db.execute("select pgflow.wake()")
     restarted = one(db, "select run_id from pgflow.restart_run('k')")
-    assert [items_of(db, run) for run in (paused, cancelled, last, restarted)] == [
-        [1],
-        [2],
-        [3],
-        [3],
-    ]
+    found = [items_of(db, run) for run in (paused, cancelled, last, restarted)]
+    assert found == [[1], [2], [3], [3]]
     assert [status(db, run) for run in (paused, cancelled)] == ["paused", "cancelled"]
 
 
-def test_a_run_that_replaces_another_collects_and_waits_for_its_end(db: Conn) -> None:
+def test_a_run_that_replaces_another_collects_and_waits_for_its_end(db):
     begin(db, key="k")
     new = start(db, key="k", if_taken="replace", input='{"items": [1]}').run_id
     assert give(db, 2, most=2) == new
@@ -174,7 +160,7 @@ def test_a_run_that_replaces_another_collects_and_waits_for_its_end(db: Conn) ->
     assert items_of(db, new) == [1, 2]
 
 
-def test_a_run_that_is_full_stands_in_the_line_of_its_queue(db: Conn) -> None:
+def test_a_run_that_is_full_stands_in_the_line_of_its_queue(db):
     db.execute("""select pgflow.set_queue('default', '{"key": "workflow", "per_key": 1}')""")
     first = give(db, 1, most=2)
     give(db, 2, most=2)
@@ -183,7 +169,7 @@ def test_a_run_that_is_full_stands_in_the_line_of_its_queue(db: Conn) -> None:
     assert rows(db, "select run_id from pgflow.line_run") == [second]
 
 
-def test_a_run_under_the_key_that_collects_nothing_is_left_alone(db: Conn) -> None:
+def test_a_run_under_the_key_that_collects_nothing_is_left_alone(db):
     clock(db, 0)
     texts = ('{"items": []}', '{"items": 1}', '{"items": [1], "n": 2}', '{"others": [1]}', "{}")
     for n, text in enumerate(texts):
@@ -193,10 +179,7 @@ def test_a_run_under_the_key_that_collects_nothing_is_left_alone(db: Conn) -> No
         assert one(db, "select input::text from pgflow.run where run_id = %s", run) == text
 
 
-# ---------------------------------------------------------------- each item once
-
-
-def test_a_start_that_is_sent_again_adds_nothing_wherever_its_run_is(db: Conn) -> None:
+def test_a_start_that_is_sent_again_adds_nothing_wherever_its_run_is(db):
     clock(db, 0)
     first = give(db, 1)
     assert give(db, 2, start_id=MINE) == first
@@ -213,7 +196,7 @@ def test_a_start_that_is_sent_again_adds_nothing_wherever_its_run_is(db: Conn) -
     assert count(db, "pgflow.run_key") == 1
 
 
-def test_history_that_is_dropped_takes_the_numbers_of_its_starts_along(db: Conn) -> None:
+def test_history_that_is_dropped_takes_the_numbers_of_its_starts_along(db):
     clock(db, 0)
     give(db, 1, start_id=MINE, most=1)
     finish(db, claim_one(db))
@@ -222,9 +205,7 @@ def test_history_that_is_dropped_takes_the_numbers_of_its_starts_along(db: Conn)
     assert count(db, "pgflow.run_key") == 0
 
 
-def test_starts_at_once_come_one_after_the_other_and_a_claim_waits_for_none(
-    dsn: str, conn: Conn
-) -> None:
+def test_starts_at_once_come_one_after_the_other_and_a_claim_waits_for_none(dsn, conn):
     clock(conn, 0)
     run = give(conn, 1)
     with connect(dsn) as mine, Actor(dsn) as other:
@@ -252,9 +233,7 @@ def test_starts_at_once_come_one_after_the_other_and_a_claim_waits_for_none(
 
 
 @pytest.mark.full
-def test_of_many_that_start_at_once_fail_and_send_again_each_item_is_in_one_run(
-    dsn: str, conn: Conn
-) -> None:
+def test_of_many_that_start_at_once_fail_and_send_again_each_item_is_in_one_run(dsn, conn):
     def work(n: int) -> list[tuple[int, int]]:
         rng = random.Random(n)
         kept = []
@@ -283,10 +262,7 @@ def test_of_many_that_start_at_once_fail_and_send_again_each_item_is_in_one_run(
     assert max(len(items) for _, items in found) <= 7
 
 
-# ---------------------------------------------------------------- what people write
-
-
-async def test_starts_are_collected_in_python(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_starts_are_collected_in_python(aflow, conn):
     aflow.include(adds)
     few = adds.options(key="k", collect=4, max_wait=timedelta(minutes=5))
     runs = [await aflow.start(few, [n]) for n in range(4)]
@@ -297,7 +273,7 @@ async def test_starts_are_collected_in_python(aflow: AsyncHarness, conn: Conn) -
     assert count(conn, "pgflow.run") == 2
 
 
-async def test_what_cannot_be_collected_is_refused(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_cannot_be_collected_is_refused(aflow, conn):
     app = aflow.app
 
     @workflow
@@ -340,11 +316,10 @@ async def test_what_cannot_be_collected_is_refused(aflow: AsyncHarness, conn: Co
             return str(error)
         return "started"
 
-    aflow.include(parent)
-    assert "a child is this run's own" in await (await aflow.start(parent)).result(SOON)
+    assert "a child is this run's own" in await result_of(aflow, parent)
 
 
-def test_starts_are_collected_on_the_command_line(dsn: str, conn: Conn) -> None:
+def test_starts_are_collected_on_the_command_line(dsn, conn):
     begin(conn)
     said = ("start", "demo", "--key", "k", "--collect", "3", "--max-wait", "1h")
     assert "Started k" in cli(dsn, *said, "items:=[1]", tty=True).out

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clikit import pgflow as cli
-from records import SOON, eventually, run_row
+from records import SOON, eventually, launch, run_row
 
 import pgflow
 from pgflow import Signal, workflow
@@ -99,9 +99,7 @@ async def is_there(conn: psycopg.Connection[Any], *keys: str) -> None:
     )
 
 
-async def test_two_lines_in_order_whose_holders_call_into_the_other(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any], dsn: str
-) -> None:
+async def test_two_lines_in_order_whose_holders_call_into_the_other(aflow, conn, dsn):
     await in_order(aflow)
     one = await aflow.start(left_calls_right.options(key="one"))
     two = await aflow.start(right_calls_left.options(key="two"))
@@ -128,9 +126,7 @@ async def test_two_lines_in_order_whose_holders_call_into_the_other(
     assert await circle(aflow) == []
 
 
-async def test_a_lock_and_a_child_that_asks_for_it(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_a_lock_and_a_child_that_asks_for_it(aflow, conn):
     await in_order(aflow)
     run = await aflow.start(locks_and_calls.options(key="one"))
     await is_there(conn, "one", "child-locks")
@@ -144,9 +140,7 @@ async def test_a_lock_and_a_child_that_asks_for_it(
     assert await circle(aflow) == []
 
 
-async def test_a_lock_a_child_and_a_line(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_a_lock_a_child_and_a_line(aflow, conn):
     await in_order(aflow)
     one = await aflow.start(locks_and_calls_left.options(key="one"))
     await is_waiting(conn, "one")
@@ -165,9 +159,7 @@ async def test_a_lock_a_child_and_a_line(
     ]
 
 
-async def test_whoever_has_a_timeout_waits_for_nobody_for_ever(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_whoever_has_a_timeout_waits_for_nobody_for_ever(aflow, conn):
     await in_order(aflow)
 
     @workflow(queue="left")
@@ -179,8 +171,7 @@ async def test_whoever_has_a_timeout_waits_for_nobody_for_ever(
         except TimeoutError:
             return 0
 
-    aflow.include(patient)
-    one = await aflow.start(patient.options(key="one"))
+    one = await launch(aflow, patient.options(key="one"))
     two = await aflow.start(right_calls_left.options(key="two"))
     await is_waiting(conn, "one", "two")
     await one.send(go, 1)

@@ -38,9 +38,7 @@ def start_keys(conn: Conn, keys: str) -> list[int]:
     return [s.run_id for s in start_many(conn, [(None, json.dumps({"k": k})) for k in keys])]
 
 
-def test_a_claim_waits_for_another_of_the_same_line_and_then_counts_its_leases(
-    conn: Conn, dsn: str
-) -> None:
+def test_a_claim_waits_for_another_of_the_same_line_and_then_counts_its_leases(conn, dsn):
     rule(conn, key="input.k", per_key=1)
     start_keys(conn, "aab")
     with Actor(dsn) as first, Actor(dsn) as second:
@@ -52,7 +50,7 @@ def test_a_claim_waits_for_another_of_the_same_line_and_then_counts_its_leases(
     assert {json.loads(c.input)["k"] for c in (*taken, rest)} == {"a", "b"}
 
 
-def test_rules_wait_for_a_claim_that_is_under_way(conn: Conn, dsn: str) -> None:
+def test_rules_wait_for_a_claim_that_is_under_way(conn, dsn):
     rule(conn, key="input.k", per_key=2)
     start_keys(conn, "aaa")
     with Actor(dsn) as first, Actor(dsn) as second:
@@ -64,7 +62,7 @@ def test_rules_wait_for_a_claim_that_is_under_way(conn: Conn, dsn: str) -> None:
     assert claim(conn, 5) == []
 
 
-def test_a_claim_passes_over_a_run_that_somebody_is_just_cancelling(conn: Conn, dsn: str) -> None:
+def test_a_claim_passes_over_a_run_that_somebody_is_just_cancelling(conn, dsn):
     rule(conn, key="input.k")
     first, second = start(conn, input='{"k": "a"}'), start(conn, input='{"k": "b"}')
     conn.execute("select pgflow.cancel_run(%s)", (first.run_key,))
@@ -75,14 +73,10 @@ def test_a_claim_passes_over_a_run_that_somebody_is_just_cancelling(conn: Conn, 
     assert sqlkit.status(conn, first.run_id) == "cancelled"
 
 
-def test_a_start_waits_for_no_claim_and_no_claim_for_a_start(conn: Conn, dsn: str) -> None:
+def test_a_start_waits_for_no_claim_and_no_claim_for_a_start(conn, dsn):
     rule(conn, key="input.k", fifo=True, rate="1000/1s")
     start_keys(conn, "a")
-    with (
-        connect(dsn) as starter,
-        connect(dsn) as worker,
-        starter.transaction(),
-    ):
+    with connect(dsn) as starter, connect(dsn) as worker, starter.transaction():
         start_keys(starter, "ab")
         with worker.transaction():
             assert len(claim(worker, 5)) == 1
@@ -95,9 +89,7 @@ def test_a_start_waits_for_no_claim_and_no_claim_for_a_start(conn: Conn, dsn: st
 @pytest.mark.parametrize(
     "rules", [{"per_key": 2}, {"fifo": True}, {"per_key": 1, "rate": "500/100ms"}]
 )
-def test_nobody_is_lost_and_no_limit_is_passed_whoever_meets_whom(
-    conn: Conn, dsn: str, rules: dict[str, Any]
-) -> None:
+def test_nobody_is_lost_and_no_limit_is_passed_whoever_meets_whom(conn, dsn, rules):
     rule(conn, key="input.k", **rules)
     most = rules.get("per_key", 1)
     lane = start(conn, input='{"k": "a"}').lane_id

@@ -14,7 +14,6 @@ from pgflow import Signal, workflow
 if TYPE_CHECKING:
     import psycopg
 
-    from pgflow.testing import AsyncHarness
 
 go = Signal("go", int)
 
@@ -77,24 +76,17 @@ def ended(conn: psycopg.Connection[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("rules", [{}, {"key": "input.c"}], ids=str)
-async def test_a_run_for_which_its_line_waits_passes(
-    aflow: AsyncHarness, rules: dict[str, Any]
-) -> None:
+async def test_a_run_for_which_its_line_waits_passes(aflow, rules):
     aflow.include(*FAMILY)
     await aflow.app.set_queue("line", fifo=True, **rules)
     wanted: list[tuple[Any, Any]] = [
-        (calls, "a"),
-        (fans_out, ["a"] * 3),
-        (calls_deeply, "a"),
-        (calls_beyond, "a"),
-    ]
+        (calls, "a"), (fans_out, ["a"] * 3), (calls_deeply, "a"), (calls_beyond, "a"),
+    ]  # fmt: skip
     runs = [await aflow.start(declared, "a") for declared, _ in wanted]
     assert [await run.result(SOON) for run in runs] == [result for _, result in wanted]
 
 
-async def test_none_but_children_of_whoever_has_the_turn_pass(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_none_but_children_of_whoever_has_the_turn_pass(aflow, conn):
     aflow.include(*FAMILY)
     await aflow.app.set_queue("line", fifo=True)
     first = await aflow.start(leaves_one_behind.options(key="first"), "a")
@@ -115,9 +107,7 @@ async def test_none_but_children_of_whoever_has_the_turn_pass(
     assert keys == ["left behind", "first", "second"]
 
 
-async def test_one_that_passes_is_counted_by_a_rate(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_one_that_passes_is_counted_by_a_rate(aflow, conn):
     aflow.include(*FAMILY)
     await aflow.app.set_queue("line", fifo=True, rate="2/1h")
     await aflow.start(fans_out, "a")
@@ -125,9 +115,7 @@ async def test_one_that_passes_is_counted_by_a_rate(
     assert conn.execute("select sum(starts) from pgflow.line_rate").fetchone() == (2,)
 
 
-async def test_what_passes_holds_its_line_as_long_as_it_is_open(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_what_passes_holds_its_line_as_long_as_it_is_open(aflow, conn):
     aflow.include(*FAMILY, calls_one_that_waits)
     await aflow.app.set_queue("line", fifo=True)
     first = await aflow.start(calls_one_that_waits, "a")

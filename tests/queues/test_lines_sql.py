@@ -63,10 +63,7 @@ def held_by(db: Conn, run_id: int) -> Claim:
     )
 
 
-# ---------------------------------------------------------------- limits
-
-
-def test_no_more_runs_of_a_key_are_held_than_its_queue_allows(db: Conn) -> None:
+def test_no_more_runs_of_a_key_are_held_than_its_queue_allows(db):
     rule(db, key="input.k", per_key=2)
     start_keys(db, "aaaabbbc")
     first = claim(db, 10)
@@ -77,7 +74,7 @@ def test_no_more_runs_of_a_key_are_held_than_its_queue_allows(db: Conn) -> None:
     assert claim(db, 10) == []
 
 
-def test_a_run_in_a_line_is_queued(db: Conn) -> None:
+def test_a_run_in_a_line_is_queued(db):
     rule(db, key="input.k", per_key=1)
     run = start_of(db, "a")
     assert status(db, run) == "queued"
@@ -86,7 +83,7 @@ def test_a_run_in_a_line_is_queued(db: Conn) -> None:
     assert rows(db, "select queued from pgflow.lanes") == [1]
 
 
-def test_the_limits_of_a_queue_and_of_a_worker_hold_together_with_that_of_keys(db: Conn) -> None:
+def test_the_limits_of_a_queue_and_of_a_worker_hold_together_with_that_of_keys(db):
     rule(db, key="input.k", per_key=2, concurrency=5, per_worker=3)
     start_keys(db, "abcdefgh")
     one_worker, other = register(db), register(db)
@@ -96,7 +93,7 @@ def test_the_limits_of_a_queue_and_of_a_worker_hold_together_with_that_of_keys(d
     assert claim(db, 10, worker=other) == []
 
 
-def test_a_limit_for_each_worker_needs_no_line(db: Conn) -> None:
+def test_a_limit_for_each_worker_needs_no_line(db):
     rule(db, per_worker=2)
     start_keys(db, "abcdef")
     assert count(db, "ready") == 6
@@ -107,7 +104,7 @@ def test_a_limit_for_each_worker_needs_no_line(db: Conn) -> None:
     assert len(claim(db, 10, worker=other)) == 1
 
 
-def test_what_comes_back_stands_in_line_again_before_what_has_not_begun(db: Conn) -> None:
+def test_what_comes_back_stands_in_line_again_before_what_has_not_begun(db):
     rule(db, key="input.k", per_key=1)
     started = start_keys(db, "aab")
     first = next(c for c in claim(db, 10) if c.run_id == started[0])
@@ -124,7 +121,7 @@ def test_what_comes_back_stands_in_line_again_before_what_has_not_begun(db: Conn
 
 
 @pytest.mark.parametrize("then", ["is claimed", "waits", "is paused before"])
-def test_in_order_a_run_that_goes_on_as_new_keeps_its_turn(db: Conn, then: str) -> None:
+def test_in_order_a_run_that_goes_on_as_new_keeps_its_turn(db, then):
     rule(db, key="input.k", fifo=True)
     _, second = start_keys(db, "aa")
     first = claim_one(db)
@@ -146,7 +143,7 @@ def test_in_order_a_run_that_goes_on_as_new_keeps_its_turn(db: Conn, then: str) 
     assert [c.run_id for c in claim(db, 9)] == [second]
 
 
-def test_a_run_whose_worker_died_is_a_suspect_in_its_line_too(db: Conn) -> None:
+def test_a_run_whose_worker_died_is_a_suspect_in_its_line_too(db):
     rule(db, key="input.k", per_key=1)
     started = start_keys(db, "aa")
     for _ in range(2):
@@ -158,7 +155,7 @@ def test_a_run_whose_worker_died_is_a_suspect_in_its_line_too(db: Conn) -> None:
     assert (again.run_id, again.suspect, again.attempt) == (started[0], 2, 3)
 
 
-def test_a_run_that_is_cancelled_or_paused_leaves_its_line(db: Conn) -> None:
+def test_a_run_that_is_cancelled_or_paused_leaves_its_line(db):
     rule(db, key="input.k", per_key=1)
     a, b, c = (start(db, input='{"k": "x"}') for _ in range(3))
     db.execute("select pgflow.cancel_run(%s)", (a.run_key,))
@@ -174,7 +171,7 @@ def test_a_run_that_is_cancelled_or_paused_leaves_its_line(db: Conn) -> None:
     assert claim_one(db).run_id == b.run_id
 
 
-def test_one_that_goes_on_takes_its_cancel_when_its_turn_comes(db: Conn) -> None:
+def test_one_that_goes_on_takes_its_cancel_when_its_turn_comes(db):
     rule(db, key="input.k", per_key=1)
     first, second = (start(db, input='{"k": "x"}') for _ in range(2))
     sqlkit.commit(db, sqlkit.wait_for(claim_one(db), "paid"))
@@ -192,7 +189,7 @@ def test_one_that_goes_on_takes_its_cancel_when_its_turn_comes(db: Conn) -> None
     assert (again.run_id, again.has_mail) == (first.run_id, True)
 
 
-def test_one_that_is_restarted_leaves_its_line_and_its_heir_stands_there(db: Conn) -> None:
+def test_one_that_is_restarted_leaves_its_line_and_its_heir_stands_there(db):
     rule(db, key="input.k", per_key=1)
     first, second = (start(db, input='{"k": "x"}') for _ in range(2))
     claimed = claim_one(db)
@@ -204,15 +201,12 @@ def test_one_that_is_restarted_leaves_its_line_and_its_heir_stands_there(db: Con
     assert claim_one(db).run_id == heir
 
 
-def test_children_and_runs_that_waited_before_stand_in_line(db: Conn) -> None:
+def test_children_and_runs_that_waited_before_stand_in_line(db):
     started = start_keys(db, "aab")
     rule(db, key="input.k", per_key=1)
     assert count(db, "ready") == 3
     assert sorted(c.run_id for c in claim(db, 10)) == [started[0], started[2]]
     assert (count(db, "ready"), count(db, "line_run")) == (1, 1)
-
-
-# ---------------------------------------------------------------- keys
 
 
 @pytest.mark.parametrize(
@@ -222,7 +216,7 @@ def test_children_and_runs_that_waited_before_stand_in_line(db: Conn) -> None:
         ("labels.a.b", "l"), ("tenant, input.k", "t/7"), ("input.a", '{"b": "x"}'), ("input.list.1", "two"),
     ],
 )  # fmt: skip
-def test_a_key_is_made_of_parts_of_a_run(db: Conn, expression: str, expected: str) -> None:
+def test_a_key_is_made_of_parts_of_a_run(db, expression, expected):
     rule(db, key=expression, per_key=1)
     start(
         db,
@@ -233,7 +227,7 @@ def test_a_key_is_made_of_parts_of_a_run(db: Conn, expression: str, expected: st
     assert rows(db, "select key from pgflow.line_run") == [expected]
 
 
-def test_a_long_key_is_known_by_its_hash(db: Conn) -> None:
+def test_a_long_key_is_known_by_its_hash(db):
     rule(db, key="input.k", per_key=1)
     start_keys(db, "a")
     start_of(db, "x" * 300)
@@ -241,10 +235,7 @@ def test_a_long_key_is_known_by_its_hash(db: Conn) -> None:
     assert len(claim(db, 10)) == 2
 
 
-# ---------------------------------------------------------------- order
-
-
-def test_in_order_a_key_waits_for_the_end_of_what_began_before(db: Conn) -> None:
+def test_in_order_a_key_waits_for_the_end_of_what_began_before(db):
     rule(db, key="input.k", fifo=True)
     sqlkit.set_clock(db, T0)
     started = start_keys(db, "aab")
@@ -259,7 +250,7 @@ def test_in_order_a_key_waits_for_the_end_of_what_began_before(db: Conn) -> None
     assert claim_one(db).run_id == started[1]
 
 
-def test_in_order_priorities_do_not_count(db: Conn) -> None:
+def test_in_order_priorities_do_not_count(db):
     rule(db, key="input.k", fifo=True)
     first = start_of(db, "a", priority=5)
     second = start_of(db, "a", priority=-5)
@@ -270,14 +261,14 @@ def test_in_order_priorities_do_not_count(db: Conn) -> None:
     assert claim_one(db).run_id == second
 
 
-def test_priorities_count_among_the_runs_of_a_key(db: Conn) -> None:
+def test_priorities_count_among_the_runs_of_a_key(db):
     rule(db, key="input.k", per_key=1)
     start_of(db, "a", priority=5)
     urgent = start_of(db, "a", priority=-5)
     assert claim_one(db).run_id == urgent
 
 
-def test_a_run_that_waits_long_enough_goes_before_one_of_a_better_priority(db: Conn) -> None:
+def test_a_run_that_waits_long_enough_goes_before_one_of_a_better_priority(db):
     rule(db, ageing_seconds=10)
     clock(db, 0)
     old = start_of(db, "a", priority=3)
@@ -289,33 +280,27 @@ def test_a_run_that_waits_long_enough_goes_before_one_of_a_better_priority(db: C
     assert claim_one(db).run_id == old
 
 
-# ---------------------------------------------------------------- turns
-
-
-def test_keys_take_turns_however_many_runs_one_has(db: Conn) -> None:
+def test_keys_take_turns_however_many_runs_one_has(db):
     rule(db, key="input.k")
     start_keys(db, "a" * 50 + "bbcc")
     assert [keys_of(claim(db, 1)) for _ in range(6)] == list("abcabc")
     assert keys_of(claim(db, 10)) == "a" * 10
 
 
-def test_a_key_has_as_many_runs_in_its_turn_as_its_weight(db: Conn) -> None:
+def test_a_key_has_as_many_runs_in_its_turn_as_its_weight(db):
     rule(db, key="input.k", weights={"a": 3})
     start_keys(db, "a" * 20 + "b" * 20)
     assert sorted(keys_of(claim(db, 8))) == list("aaaaaabb")
     assert keys_of(claim(db, 4)).count("b") == 1
 
 
-def test_a_turn_that_another_worker_cannot_take_is_not_lost(db: Conn) -> None:
+def test_a_turn_that_another_worker_cannot_take_is_not_lost(db):
     rule(db, key="input.k", per_key=1)
     start_keys(db, "abcdefghij")
     assert keys_of(claim(db, 4)) + keys_of(claim(db, 4)) + keys_of(claim(db, 4)) == "abcdefghij"
 
 
-# ---------------------------------------------------------------- rates
-
-
-def test_no_window_has_more_starts_than_the_rate_and_the_next_has_as_many(db: Conn) -> None:
+def test_no_window_has_more_starts_than_the_rate_and_the_next_has_as_many(db):
     clock(db, 0)
     rule(db, rate="5/10s")
     start_keys(db, "a" * 30)
@@ -331,7 +316,7 @@ def test_no_window_has_more_starts_than_the_rate_and_the_next_has_as_many(db: Co
     assert 5.9 < one(db, "select seconds from pgflow.next_turn('{default}')") < 6.2
 
 
-def test_a_bucket_lets_a_burst_through_and_then_its_rate(db: Conn) -> None:
+def test_a_bucket_lets_a_burst_through_and_then_its_rate(db):
     clock(db, 0)
     rule(db, rate="10/10s", burst=4)
     start_keys(db, "a" * 30)
@@ -344,7 +329,7 @@ def test_a_bucket_lets_a_burst_through_and_then_its_rate(db: Conn) -> None:
 
 
 @pytest.mark.parametrize("burst", [None, 2])
-def test_a_rate_of_keys_holds_for_each(db: Conn, burst: int | None) -> None:
+def test_a_rate_of_keys_holds_for_each(db, burst):
     clock(db, 0)
     rule(db, key="input.k", key_rate="2/10s", key_burst=burst)
     start_keys(db, "aaaabbbc")
@@ -354,7 +339,7 @@ def test_a_rate_of_keys_holds_for_each(db: Conn, burst: int | None) -> None:
     assert sorted(keys_of(claim(db, 20))) == list("aab")
 
 
-def test_a_run_that_goes_on_needs_no_leave_of_a_rate(db: Conn) -> None:
+def test_a_run_that_goes_on_needs_no_leave_of_a_rate(db):
     clock(db, 0)
     rule(db, rate="1/1h")
     start_keys(db, "ab")
@@ -365,7 +350,7 @@ def test_a_run_that_goes_on_needs_no_leave_of_a_rate(db: Conn) -> None:
     assert [c.run_id for c in claim(db, 10)] == [first.run_id]
 
 
-def test_a_clock_that_is_put_back_holds_a_rate_for_a_window_at_most(db: Conn) -> None:
+def test_a_clock_that_is_put_back_holds_a_rate_for_a_window_at_most(db):
     clock(db, 100_000)
     rule(db, rate="1/10s")
     start_keys(db, "abc")
@@ -375,13 +360,8 @@ def test_a_clock_that_is_put_back_holds_a_rate_for_a_window_at_most(db: Conn) ->
     assert claim(db, 5) == []
 
 
-# ---------------------------------------------------------------- expiry
-
-
 @pytest.mark.parametrize("fifo", [False, True])
-def test_work_that_has_not_begun_in_time_is_cancelled_and_never_begins(
-    db: Conn, fifo: bool
-) -> None:
+def test_work_that_has_not_begun_in_time_is_cancelled_and_never_begins(db, fifo):
     clock(db, 0)
     rule(db, key="input.k", per_key=1, expires_seconds=60, fifo=fifo)
     begun = start_of(db, "a")
@@ -395,16 +375,13 @@ def test_work_that_has_not_begun_in_time_is_cancelled_and_never_begins(
     sqlkit.poll(db)
     if fifo:
         assert claim_one(db).run_id == young
-    assert [status(db, run) for run in (begun, late, young)] == [
-        "completed",
-        "cancelled",
-        "running",
-    ]
+    found = [status(db, run) for run in (begun, late, young)]
+    assert found == ["completed", "cancelled", "running"]
     query = "select reason, reason_code from pgflow.runs where run_id = %s"
     assert db.execute(query, (late,)).fetchone() == ("expired", "expired")
 
 
-def test_a_run_that_has_begun_does_not_expire(db: Conn) -> None:
+def test_a_run_that_has_begun_does_not_expire(db):
     clock(db, 0)
     rule(db, expires_seconds=60)
     run = start_of(db, "a")
@@ -415,21 +392,15 @@ def test_a_run_that_has_begun_does_not_expire(db: Conn) -> None:
     assert claim_one(db).run_id == run
 
 
-# ---------------------------------------------------------------- changes
-
-
-def test_rules_that_are_not_named_stay_and_null_takes_one_away(db: Conn) -> None:
-    assert rule(db, concurrency=5, rate="100/1m", key="input.k") == {
-        "concurrency": 5,
-        "rate": "100/1m",
-        "key": "input.k",
-    }
+def test_rules_that_are_not_named_stay_and_null_takes_one_away(db):
+    found = rule(db, concurrency=5, rate="100/1m", key="input.k")
+    assert found == {"concurrency": 5, "rate": "100/1m", "key": "input.k"}
     assert rule(db, rate=None, per_key=2) == {"concurrency": 5, "key": "input.k", "per_key": 2}
     assert rule(db, key=None, per_key=None, concurrency=None) == {}
     assert rows(db, "select is_lined from pgflow.queue") == [None]
 
 
-def test_a_line_that_is_over_lets_everybody_out_also_who_comes_late(dsn: str) -> None:
+def test_a_line_that_is_over_lets_everybody_out_also_who_comes_late(dsn):
     with sqlkit.connect(dsn) as conn, sqlkit.connect(dsn) as late:
         rule(conn, key="input.k", per_key=1)
         start_keys(conn, "aaa")
@@ -443,7 +414,7 @@ def test_a_line_that_is_over_lets_everybody_out_also_who_comes_late(dsn: str) ->
         assert count(conn, "line_run") == 0
 
 
-def test_another_key_is_of_those_who_wait_and_those_who_run(db: Conn) -> None:
+def test_another_key_is_of_those_who_wait_and_those_who_run(db):
     rule(db, key="input.k", per_key=1)
     start(db, input='{"k": "a", "j": "x"}')
     start(db, input='{"k": "a", "j": "x"}')
@@ -453,7 +424,7 @@ def test_another_key_is_of_those_who_wait_and_those_who_run(db: Conn) -> None:
     assert [json.loads(c.input)["j"] for c in claim(db, 10)] == ["y"]
 
 
-def test_a_rate_of_another_length_counts_what_has_begun(db: Conn) -> None:
+def test_a_rate_of_another_length_counts_what_has_begun(db):
     clock(db, 0)
     rule(db, rate="3/10s")
     start_keys(db, "a" * 10)
@@ -466,7 +437,7 @@ def test_a_rate_of_another_length_counts_what_has_begun(db: Conn) -> None:
     assert len(claim(db, 10)) == 3
 
 
-def test_it_is_kept_who_changed_what(db: Conn) -> None:
+def test_it_is_kept_who_changed_what(db):
     db.execute("""select pgflow.set_queue('q', '{"concurrency": 2}', 'too slow', 'ann')""")
     db.execute(
         "select pgflow.pause_queue('q'), pgflow.resume_queue('q'), pgflow.set_queue('q', jsonb_build_object('concurrency', 3))"
@@ -492,7 +463,7 @@ def test_it_is_kept_who_changed_what(db: Conn) -> None:
         {"nonsense": 1}, {"expires_seconds": 4e7}, {"key": 3}, {"fifo": True, "key": "tenant", "per_key": 2}, {"ageing_seconds": 1e9},
     ],
 )  # fmt: skip
-def test_rules_that_no_queue_can_have_are_refused(db: Conn, rules: dict[str, Any]) -> None:
+def test_rules_that_no_queue_can_have_are_refused(db, rules):
     with pytest.raises(psycopg.Error) as raised, db.transaction():
         rule(db, **rules)
     assert raised.value.sqlstate == "PF003"

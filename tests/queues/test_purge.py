@@ -35,10 +35,7 @@ def close(conn: Conn, *, closed: bool = True) -> None:
     conn.execute("select pgflow.set_queue('default', %s)", (json.dumps({"closed": closed}),))
 
 
-# ---------------------------------------------------------------- closed
-
-
-def test_a_closed_queue_takes_no_new_runs_and_what_is_there_goes_on(db: Conn) -> None:
+def test_a_closed_queue_takes_no_new_runs_and_what_is_there_goes_on(db):
     waiting = start(db, key="k")
     close(db)
     for refused in (lambda: start(db), lambda: start_many(db, [(None, "{}")])):
@@ -54,10 +51,7 @@ def test_a_closed_queue_takes_no_new_runs_and_what_is_there_goes_on(db: Conn) ->
     assert start(db).is_new
 
 
-# ---------------------------------------------------------------- purged
-
-
-def test_a_backlog_is_counted_and_those_that_were_counted_are_cancelled(db: Conn) -> None:
+def test_a_backlog_is_counted_and_those_that_were_counted_are_cancelled(db):
     held = begin(db)
     waiting = [s.run_id for s in start_many(db, [(None, "{}")] * 5)]
     later = start(db, run_at="2100-01-01").run_id
@@ -68,21 +62,15 @@ def test_a_backlog_is_counted_and_those_that_were_counted_are_cancelled(db: Conn
     assert [purge(db, later, 4)[0] for _ in range(3)] == [4, 2, 0]
     sqlkit.poll(db)
     assert {status(db, run) for run in (*waiting, later)} == {"cancelled"}
-    assert [status(db, run) for run in (held.run_id, other, since)] == [
-        "running",
-        "queued",
-        "queued",
-    ]
-    assert rows(db, "select distinct reason_code from pgflow.runs where status = 'cancelled'") == [
-        "purged"
-    ]
-    assert rows(db, "select what, said->'runs' from pgflow.queue_changes order by 2") == [
-        ("purged", 2),
-        ("purged", 4),
-    ]
+    found = [status(db, run) for run in (held.run_id, other, since)]
+    assert found == ["running", "queued", "queued"]
+    found = rows(db, "select distinct reason_code from pgflow.runs where status = 'cancelled'")
+    assert found == ["purged"]
+    found = rows(db, "select what, said->'runs' from pgflow.queue_changes order by 2")
+    assert found == [("purged", 2), ("purged", 4)]
 
 
-def test_what_has_begun_is_no_backlog_though_it_waits_again(db: Conn) -> None:
+def test_what_has_begun_is_no_backlog_though_it_waits_again(db):
     woken, released = begin(db, key="a"), begin(db, key="b")
     sqlkit.commit(db, sqlkit.wait_for(woken, "paid"))
     assert purge(db) == (0, None)
@@ -93,7 +81,7 @@ def test_what_has_begun_is_no_backlog_though_it_waits_again(db: Conn) -> None:
     assert purge(db) == (0, None)
 
 
-def test_runs_in_a_line_are_purged_too(db: Conn) -> None:
+def test_runs_in_a_line_are_purged_too(db):
     db.execute("""select pgflow.set_queue('default', '{"key": "input.k", "per_key": 1}')""")
     start_many(db, [(None, '{"k": 1}')] * 3)
     assert len(claim(db, 9)) == 1
@@ -102,18 +90,12 @@ def test_runs_in_a_line_are_purged_too(db: Conn) -> None:
     purge(db, newest)
     sqlkit.poll(db)
     assert count(db, "line_run") == 0
-    assert rows(db, "select status from pgflow.runs order by 1") == [
-        "cancelled",
-        "cancelled",
-        "running",
-    ]
-
-
-# ---------------------------------------------------------------- what people write
+    found = rows(db, "select status from pgflow.runs order by 1")
+    assert found == ["cancelled", "cancelled", "running"]
 
 
 @pytest.mark.full
-def test_queues_are_closed_and_purged_in_both_colours(dsn: str) -> None:
+def test_queues_are_closed_and_purged_in_both_colours(dsn):
     with App(dsn, include=[order]) as app:
         app.start_many(order, [(n,) for n in range(3)])
         backlog = app.count_backlog("orders")
@@ -135,21 +117,17 @@ def test_queues_are_closed_and_purged_in_both_colours(dsn: str) -> None:
 
     assert asyncio.run(other()) == 1
     with psycopg.connect(dsn) as conn:
-        assert rows(conn, "select status, count(*) from pgflow.runs group by 1 order by 1") == [
-            ("cancelled", 4),
-            ("completed", 1),
-        ]
+        found = rows(conn, "select status, count(*) from pgflow.runs group by 1 order by 1")
+        assert found == [("cancelled", 4), ("completed", 1)]
 
 
 @pytest.mark.full
-def test_queues_are_closed_and_purged_on_the_command_line(dsn: str, conn: Conn) -> None:
+def test_queues_are_closed_and_purged_on_the_command_line(dsn, conn):
     start_many(conn, [(None, "{}")] * 2)
     assert cli(dsn, "queues", "set", "default", "--closed").data[0]["rules"] == {"closed": True}
     assert "is closed: it takes no new runs" in cli(dsn, "start", "demo").err
-    assert (
-        "2 runs of default would be cancelled; nothing was done"
-        in cli(dsn, "queues", "purge", "default", "--dry-run", tty=True).out
-    )
+    found = cli(dsn, "queues", "purge", "default", "--dry-run", tty=True).out
+    assert "2 runs of default would be cancelled; nothing was done" in found
     assert "pass --yes" in cli(dsn, "queues", "purge", "default").err
     assert count(conn, "signal") == 0
     said = cli(dsn, "queues", "purge", "default", "--yes", "--why", "a mistake")

@@ -27,12 +27,10 @@ async def look(n: int) -> int:
     return n
 
 
-def test_rules_are_set_in_both_colours_and_read(dsn: str) -> None:
+def test_rules_are_set_in_both_colours_and_read(dsn):
     with App(dsn) as app:
-        assert app.set_queue("orders", concurrency=50, rate="100/1m", why="slow", by="ann") == {
-            "concurrency": 50,
-            "rate": "100/1m",
-        }
+        found = app.set_queue("orders", concurrency=50, rate="100/1m", why="slow", by="ann")
+        assert found == {"concurrency": 50, "rate": "100/1m"}
         with pytest.raises(InvalidArgument, match="invalid rate"):
             app.set_queue("orders", rate="often")
 
@@ -48,12 +46,9 @@ def test_rules_are_set_in_both_colours_and_read(dsn: str) -> None:
             )
 
     rules = {
-        "concurrency": 50,
-        "key": "tenant",
-        "weights": {"a": 2},
-        "ageing_seconds": 60,
+        "concurrency": 50, "key": "tenant", "weights": {"a": 2}, "ageing_seconds": 60,
         "expires_seconds": 3600,
-    }
+    }  # fmt: skip
     assert asyncio.run(other()) == rules
     with psycopg.connect(dsn, autocommit=True) as conn:
         assert inspect.ask(conn, inspect.list_queues("orders"))[0].rules == rules
@@ -67,13 +62,13 @@ def test_rules_are_set_in_both_colours_and_read(dsn: str) -> None:
         assert inspect.ask(conn, inspect.list_queue_changes("other")) == []
 
 
-def test_each_rule_has_an_option_a_kind_and_one_text() -> None:
+def test_each_rule_has_an_option_a_kind_and_one_text():
     texts = {"weights" if name == "weight" else name: option[1] for name, option in OPTIONS.items()}
     assert texts == {name: rule.help for name, rule in inspect.QUEUE_RULES.items()}
     assert texts.keys() == QueueRules.__annotations__.keys()
 
 
-def test_rules_are_set_and_shown_on_the_command_line(dsn: str) -> None:
+def test_rules_are_set_and_shown_on_the_command_line(dsn):
     said = cli(
         dsn,
         "queues",
@@ -98,13 +93,9 @@ def test_rules_are_set_and_shown_on_the_command_line(dsn: str) -> None:
         "--yes",
     )
     assert said.data[0]["rules"] == {
-        "concurrency": 50,
-        "rate": "100/1m",
-        "key": "input.customer",
-        "per_key": 2,
-        "weights": {"a": 2, "b": 3},
-        "ageing_seconds": 90,
-    }
+        "concurrency": 50, "rate": "100/1m", "key": "input.customer", "per_key": 2,
+        "weights": {"a": 2, "b": 3}, "ageing_seconds": 90,
+    }  # fmt: skip
     assert "rate=100/1m" in cli(dsn, "queues", tty=True).out
     fewer = cli(
         dsn,
@@ -138,7 +129,7 @@ def test_rules_are_set_and_shown_on_the_command_line(dsn: str) -> None:
 
 
 @pytest.mark.full
-def test_workers_claim_again_when_a_rate_opens(dsn: str, conn: psycopg.Connection) -> None:
+def test_workers_claim_again_when_a_rate_opens(dsn, conn):
     with App(dsn, include=[order]) as app:
         app.set_queue("orders", rate="5/100ms")
         runs = app.start_many(order, [("a", n) for n in range(40)])
@@ -149,7 +140,7 @@ def test_workers_claim_again_when_a_rate_opens(dsn: str, conn: psycopg.Connectio
 
 
 @pytest.mark.full
-def test_a_queue_of_many_keys_drains_on_two_workers(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_queue_of_many_keys_drains_on_two_workers(dsn, conn):
     with App(dsn, include=[order]) as app, App(dsn, include=[order]) as other:
         app.set_queue("orders", key="input.customer", per_key=1, concurrency=7)
         runs = app.start_many(order, [(str(n % 50), n) for n in range(500)])
@@ -165,9 +156,7 @@ def test_a_queue_of_many_keys_drains_on_two_workers(dsn: str, conn: psycopg.Conn
     "rules", [{"concurrency": 2}, {"key": "input.customer", "per_key": 1}, {"key": "input.customer", "fifo": True}],
     ids=str,
 )  # fmt: skip
-def test_each_end_lets_the_next_of_a_limited_queue_begin(
-    dsn: str, rules: dict[str, object]
-) -> None:
+def test_each_end_lets_the_next_of_a_limited_queue_begin(dsn, rules):
     """No poll comes in between: none is due before the test would be over."""
     with App(dsn, include=[order]) as app:
         app.set_queue("orders", **rules)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from clikit import pgflow as doctor
-from records import SOON, wait_until
+from records import SOON, launch, wait_until
 from schedulekit import at, keep, setting
 from servers import HANG_SECONDS
 from sqlkit import one, rows, set_clock
@@ -26,7 +26,6 @@ from pgflow.inspect import (
     list_schedules,
 )
 from pgflow.prometheus import DatabaseCollector
-from pgflow.testing import AsyncHarness, Harness
 
 
 @schedule("0 * * * *")
@@ -56,9 +55,7 @@ async def greeting(slot: Slot, name: str, times: float = 1.0) -> str:
 
 
 @pytest.mark.full
-async def test_a_test_skips_to_the_slots_one_after_the_other(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_test_skips_to_the_slots_one_after_the_other(aflow, conn):
     aflow.include(hourly)
     await aflow.until_idle()
     began = one(conn, "select pgflow.now_()")
@@ -72,7 +69,7 @@ async def test_a_test_skips_to_the_slots_one_after_the_other(
 
 
 @pytest.mark.full
-def test_sync_code_has_schedules_too(flow: Harness, conn: psycopg.Connection) -> None:
+def test_sync_code_has_schedules_too(flow, conn):
     flow.include(plain)
     assert flow.until_idle() is not None  # the next slot
     flow.skip(timedelta(hours=1))
@@ -81,25 +78,19 @@ def test_sync_code_has_schedules_too(flow: Harness, conn: psycopg.Connection) ->
 
 
 @pytest.mark.full
-async def test_a_buffered_slot_runs_when_the_run_before_has_ended(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_buffered_slot_runs_when_the_run_before_has_ended(aflow, conn):
     aflow.include(waiting)
     await aflow.until_idle()
     await aflow.skip(timedelta(hours=3))
     (key,) = rows(conn, "select key from pgflow.run")
     await aflow.app.send(key, go, "on")
     await aflow.until_idle()
-    assert rows(conn, "select pgflow.status_(run_id) from pgflow.run order by run_id") == [
-        "completed",
-        "waiting",
-    ]
+    found = rows(conn, "select pgflow.status_(run_id) from pgflow.run order by run_id")
+    assert found == ["completed", "waiting"]
 
 
 @pytest.mark.full
-async def test_a_run_of_a_schedule_outlives_its_worker(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_of_a_schedule_outlives_its_worker(aflow, conn):
     aflow.include(hourly)
     await aflow.until_idle()
     await aflow.skip(timedelta(hours=1))
@@ -109,7 +100,7 @@ async def test_a_run_of_a_schedule_outlives_its_worker(
 
 
 @pytest.mark.full
-def test_a_worker_fires_what_is_due_by_itself(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_worker_fires_what_is_due_by_itself(dsn, conn):
     @schedule("* * * * * *", overlap="allow", name="each second")
     @workflow
     async def ticking(slot: Slot) -> None: ...
@@ -124,9 +115,7 @@ def test_a_worker_fires_what_is_due_by_itself(dsn: str, conn: psycopg.Connection
 
 
 @pytest.mark.full
-def test_a_worker_says_what_is_not_declared_any_more(
-    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_says_what_is_not_declared_any_more(dsn, conn, caplog):
     @schedule("* * * * * *", name="old")
     @workflow
     async def old() -> None: ...
@@ -144,7 +133,7 @@ def test_a_worker_says_what_is_not_declared_any_more(
             wait_until(lambda: "pgflow schedules remove old" in caplog.text, "it is said")
 
 
-def test_clients_set_pause_trigger_backfill_and_remove(dsn: str, conn: psycopg.Connection) -> None:
+def test_clients_set_pause_trigger_backfill_and_remove(dsn, conn):
     set_clock(conn, at("03-01 10:30"))
 
     async def main() -> None:
@@ -172,31 +161,25 @@ def test_clients_set_pause_trigger_backfill_and_remove(dsn: str, conn: psycopg.C
             filled = await app.backfill_schedule(
                 "greet acme", at("03-01 08:00"), at("03-01 10:00"), overlap="allow"
             )
-            assert [(one.slot_at.hour, one.state) for one in filled] == [
-                (8, "started"),
-                (9, "there"),
-                (10, "started"),
-            ]
+            got = [(one.slot_at.hour, one.state) for one in filled]
+            assert got == [(8, "started"), (9, "there"), (10, "started")]
             async with app.worker(poll_seconds=0.1):
                 said = await app.get(key, greeting).result(timeout=SOON)
             assert said == "Ada 09:00 1e+22"
-            assert rows(
-                conn, "select distinct (priority, labels->>'of')::text from pgflow.run"
-            ) == ["(3,acme)"]
+            got = rows(conn, "select distinct (priority, labels->>'of')::text from pgflow.run")
+            assert got == ["(3,acme)"]
             assert not await app.remove_schedule("greet acme", why="gone", by="eve")
             with pytest.raises(ScheduleNotFound, match="schedule 'greet acme' does not exist"):
                 await app.pause_schedule("greet acme")
             changes = await ask_async(app, list_schedule_changes("greet acme"))
-            assert [(one.what, one.said_by) for one in reversed(changes.items)][:2] == [
-                ("set", "eve (postgres)"),
-                ("paused", "eve (postgres)"),
-            ]
+            got = [(one.what, one.said_by) for one in reversed(changes.items)][:2]
+            assert got == [("set", "eve (postgres)"), ("paused", "eve (postgres)")]
             assert changes.items[0].what == "removed"
 
     asyncio.run(main())
 
 
-def test_schedules_are_read_in_pages(dsn: str) -> None:
+def test_schedules_are_read_in_pages(dsn):
     with App(dsn) as app:
         for name in ("b", "a", "c"):
             app.set_schedule(name, schedule(every=60), plain)
@@ -211,9 +194,7 @@ def test_schedules_are_read_in_pages(dsn: str) -> None:
         ]
 
 
-def test_a_schedule_that_is_set_in_a_transaction_is_there_if_that_commits(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_schedule_that_is_set_in_a_transaction_is_there_if_that_commits(dsn, conn):
     with App(dsn) as app:
         with psycopg.connect(dsn) as mine:
             app.using(mine).set_schedule("a", schedule(every=60), plain)
@@ -221,7 +202,7 @@ def test_a_schedule_that_is_set_in_a_transaction_is_there_if_that_commits(
         assert rows(conn, "select name from pgflow.schedules") == ["a"]
 
 
-def test_declarations_that_cannot_be_kept_are_refused_at_once() -> None:
+def test_declarations_that_cannot_be_kept_are_refused_at_once():
     with pytest.raises(DefinitionError, match="no values for b"):
 
         @schedule("0 * * * *")  # type: ignore[arg-type]
@@ -238,7 +219,7 @@ def test_declarations_that_cannot_be_kept_are_refused_at_once() -> None:
         schedule("0 * * * *", overlap="never")  # type: ignore[arg-type]
 
 
-def test_catching_up_with_all_slots_warns_where_a_slot_may_be_skipped() -> None:
+def test_catching_up_with_all_slots_warns_where_a_slot_may_be_skipped():
     with pytest.warns(UserWarning, match='catch_up="all" starts no run for a slot that comes'):
         schedule("0 * * * *", catch_up="all")
     for overlap in ("skip", "buffer_all", "allow"):
@@ -246,7 +227,7 @@ def test_catching_up_with_all_slots_warns_where_a_slot_may_be_skipped() -> None:
     assert schedule("0 * * * *").declared.overlap == "skip"
 
 
-def test_two_schedules_of_one_name_are_refused(dsn: str) -> None:
+def test_two_schedules_of_one_name_are_refused(dsn):
     @schedule("0 * * * *")
     @schedule("30 * * * *")
     @workflow
@@ -256,13 +237,12 @@ def test_two_schedules_of_one_name_are_refused(dsn: str) -> None:
         App(dsn, include=[twice]).start(twice)
 
 
-async def test_a_workflow_with_a_schedule_is_started_as_any_other(aflow: AsyncHarness) -> None:
-    aflow.include(hourly)
-    run = await aflow.start(hourly, Slot(at("03-01 10:00")))
+async def test_a_workflow_with_a_schedule_is_started_as_any_other(aflow):
+    run = await launch(aflow, hourly, Slot(at("03-01 10:00")))
     assert await asyncio.wait_for(run.result(), HANG_SECONDS) == at("03-01 10:00")
 
 
-def test_what_is_late_broken_or_undeclared_is_counted(dsn: str, conn: psycopg.Connection) -> None:
+def test_what_is_late_broken_or_undeclared_is_counted(dsn, conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn)
     setting(conn, "bad", spec={"cron": ["61 * * * *"]})
@@ -270,10 +250,8 @@ def test_what_is_late_broken_or_undeclared_is_counted(dsn: str, conn: psycopg.Co
     set_clock(conn, at("03-01 11:00:30"))
     with App(dsn) as app:
         counts = ask(app, count_schedules())
-    assert [(one.state, one.schedules, one.late_seconds) for one in counts] == [
-        ("active", 1, 30.0),
-        ("broken", 1, 0.0),
-    ]
+    got = [(one.state, one.schedules, one.late_seconds) for one in counts]
+    assert got == [("active", 1, 30.0), ("broken", 1, 0.0)]
     found = {
         (sample.name, *sample.labels.values()): sample.value
         for family in DatabaseCollector(dsn).collect()

@@ -21,7 +21,7 @@ from pgflow._worker.scheduler import compute
 Conn = psycopg.Connection
 
 
-def test_slots_fire_when_they_are_due_and_not_before(conn: Conn) -> None:
+def test_slots_fire_when_they_are_due_and_not_before(conn):
     set_clock(conn, at("03-01 10:30"))
     assert setting(conn, slot_parameter="slot", input='{"n": 1e22, "b": -0.0}')
     assert keep(conn) == 0
@@ -36,7 +36,7 @@ def test_slots_fire_when_they_are_due_and_not_before(conn: Conn) -> None:
     assert one(conn, "select labels from pgflow.run") == {"schedule": "s"}
 
 
-def test_a_slot_has_one_run_though_many_look_at_once(conn: Conn, dsn: str) -> None:
+def test_a_slot_has_one_run_though_many_look_at_once(conn, dsn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn, overlap="allow")
     keep(conn)
@@ -49,7 +49,7 @@ def test_a_slot_has_one_run_though_many_look_at_once(conn: Conn, dsn: str) -> No
     assert slots(conn) == ["2027-03-01T11:00:00Z"]
 
 
-def test_a_crash_before_the_commit_leaves_the_slot_to_the_next(conn: Conn, dsn: str) -> None:
+def test_a_crash_before_the_commit_leaves_the_slot_to_the_next(conn, dsn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn)
     keep(conn)
@@ -62,7 +62,7 @@ def test_a_crash_before_the_commit_leaves_the_slot_to_the_next(conn: Conn, dsn: 
     assert slots(conn) == ["2027-03-01T11:00:00Z"]
 
 
-def test_slots_that_were_computed_twice_count_once(conn: Conn) -> None:
+def test_slots_that_were_computed_twice_count_once(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn)
     first = run(conn, calls.keep_schedules(0, 100, at_once=True)).refills
@@ -72,7 +72,7 @@ def test_slots_that_were_computed_twice_count_once(conn: Conn) -> None:
     assert column(conn, "cardinality(upcoming)") == 16
 
 
-def test_a_clock_that_goes_back_fires_nothing_again(conn: Conn) -> None:
+def test_a_clock_that_goes_back_fires_nothing_again(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn)
     keep(conn)
@@ -87,7 +87,7 @@ def test_a_clock_that_goes_back_fires_nothing_again(conn: Conn) -> None:
 @pytest.mark.parametrize(("catch_up", "fired", "missed"), [
     ("skip", ["12:00"], 5), ("latest", ["12:00"], 5), ("all", [f"{h:02}:00" for h in range(7, 13)], 0),
 ])  # fmt: skip
-def test_late_slots_are_caught_up_as_it_is_said(conn: Conn, catch_up, fired, missed) -> None:
+def test_late_slots_are_caught_up_as_it_is_said(conn, catch_up, fired, missed):
     set_clock(conn, at("03-01 06:30"))
     setting(conn, catch_up=catch_up, overlap="allow")
     keep(conn)
@@ -99,7 +99,7 @@ def test_late_slots_are_caught_up_as_it_is_said(conn: Conn, catch_up, fired, mis
 @pytest.mark.parametrize(
     ("catch_up", "fired"), [("skip", []), ("latest", ["12:00"]), ("all", ["11:00", "12:00"])]
 )
-def test_when_all_are_late_only_skip_starts_nothing(conn: Conn, catch_up, fired) -> None:
+def test_when_all_are_late_only_skip_starts_nothing(conn, catch_up, fired):
     set_clock(conn, at("03-01 10:30"))
     setting(conn, catch_up=catch_up, overlap="allow")
     keep(conn)
@@ -109,9 +109,7 @@ def test_when_all_are_late_only_skip_starts_nothing(conn: Conn, catch_up, fired)
 
 @pytest.mark.parametrize("pause", [40, 75, 160])
 @pytest.mark.parametrize("every", [2, 10])
-def test_slots_that_are_seconds_apart_do_not_start_all_at_once_after_a_pause(
-    conn: Conn, every: int, pause: int
-) -> None:
+def test_slots_that_are_seconds_apart_do_not_start_all_at_once_after_a_pause(conn, every, pause):
     set_clock(conn, at("03-01 10:00:00"))
     setting(conn, spec={"every": every}, overlap="allow", catch_up="skip")
     keep(conn)
@@ -121,7 +119,7 @@ def test_slots_that_are_seconds_apart_do_not_start_all_at_once_after_a_pause(
     assert fired + column(conn, "missed") == (pause + 3) // every - 3 // every
 
 
-def test_a_slot_that_is_late_by_a_moment_is_not_missed(conn: Conn) -> None:
+def test_a_slot_that_is_late_by_a_moment_is_not_missed(conn):
     set_clock(conn, at("03-01 10:00:00"))
     setting(conn, spec={"every": 1}, overlap="allow", catch_up="skip")
     keep(conn)
@@ -129,7 +127,7 @@ def test_a_slot_that_is_late_by_a_moment_is_not_missed(conn: Conn) -> None:
     assert column(conn, "missed") == 0
 
 
-def test_after_a_year_as_many_are_caught_up_as_may_be(conn: Conn) -> None:
+def test_after_a_year_as_many_are_caught_up_as_may_be(conn):
     set_clock(conn, at("03-01 06:30"))
     setting(conn, spec={"cron": ["*/5 * * * *"]}, catch_up="all", max_catch_up=7, overlap="allow")
     keep(conn)
@@ -151,7 +149,7 @@ def hours(conn: Conn) -> list[int]:
     return [int(slot[11:13]) for slot in slots(conn)]
 
 
-def test_a_slot_is_skipped_while_a_run_is_open(conn: Conn) -> None:
+def test_a_slot_is_skipped_while_a_run_is_open(conn):
     overlapping(conn, "skip")
     assert hours(conn) == [11]
     assert column(conn, "skipped") == 2
@@ -162,7 +160,7 @@ def test_a_slot_is_skipped_while_a_run_is_open(conn: Conn) -> None:
 
 
 @pytest.mark.parametrize("then", ["is queued", "is claimed"])
-def test_a_run_that_has_gone_on_as_new_is_open(conn: Conn, then: str) -> None:
+def test_a_run_that_has_gone_on_as_new_is_open(conn, then):
     set_clock(conn, at("03-01 10:30"))
     setting(conn)
     keep(conn)
@@ -177,7 +175,7 @@ def test_a_run_that_has_gone_on_as_new_is_open(conn: Conn, then: str) -> None:
         assert keep(conn, at("03-01 13:00")) == 1
 
 
-def test_one_slot_waits_for_the_end_of_the_run_before(conn: Conn) -> None:
+def test_one_slot_waits_for_the_end_of_the_run_before(conn):
     overlapping(conn, "buffer_one")
     assert (hours(conn), column(conn, "skipped")) == ([11], 1)
     finish_all(conn)
@@ -185,7 +183,7 @@ def test_one_slot_waits_for_the_end_of_the_run_before(conn: Conn) -> None:
     assert hours(conn) == [11, 12]
 
 
-def test_all_slots_wait_each_for_the_run_before(conn: Conn) -> None:
+def test_all_slots_wait_each_for_the_run_before(conn):
     overlapping(conn, "buffer_all")
     assert (hours(conn), column(conn, "buffered")) == ([11], [at("03-01 12:00"), at("03-01 13:00")])
     for expected in ([11, 12], [11, 12, 13]):
@@ -196,7 +194,7 @@ def test_all_slots_wait_each_for_the_run_before(conn: Conn) -> None:
     assert keep(conn) == 0
 
 
-def test_a_slot_cancels_the_run_before_and_follows_it(conn: Conn) -> None:
+def test_a_slot_cancels_the_run_before_and_follows_it(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn, overlap="cancel_other")
     keep(conn)
@@ -214,13 +212,13 @@ def test_a_slot_cancels_the_run_before_and_follows_it(conn: Conn) -> None:
     assert column(conn, "skipped") == 1
 
 
-def test_all_run_side_by_side_if_they_may(conn: Conn) -> None:
+def test_all_run_side_by_side_if_they_may(conn):
     overlapping(conn, "allow")
     assert hours(conn) == [11, 12, 13]
     assert column(conn, "open_runs") == 3
 
 
-def test_jitter_is_the_same_for_a_slot_and_changes_no_order(conn: Conn) -> None:
+def test_jitter_is_the_same_for_a_slot_and_changes_no_order(conn):
     set_clock(conn, at("03-01 00:30"))
     setting(conn, jitter_seconds=1800, overlap="allow")
     setting(conn, "other", jitter_seconds=1800, overlap="allow")
@@ -239,7 +237,7 @@ def test_jitter_is_the_same_for_a_slot_and_changes_no_order(conn: Conn) -> None:
     assert slots(conn) == ["2027-03-01T01:00:00Z"]
 
 
-def test_a_changed_expression_counts_from_the_change_on(conn: Conn) -> None:
+def test_a_changed_expression_counts_from_the_change_on(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn, overlap="allow")
     keep(conn)
@@ -250,7 +248,7 @@ def test_a_changed_expression_counts_from_the_change_on(conn: Conn) -> None:
     assert slots(conn) == ["2027-03-01T11:00:00Z", "2027-03-01T11:45:00Z"]
 
 
-def test_slots_of_an_old_expression_are_not_taken(conn: Conn) -> None:
+def test_slots_of_an_old_expression_are_not_taken(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn)
     old = run(conn, calls.keep_schedules(0, 100, at_once=True)).refills
@@ -260,33 +258,28 @@ def test_slots_of_an_old_expression_are_not_taken(conn: Conn) -> None:
     assert column(conn, "upcoming[1]") == at("03-01 10:45")
 
 
-def test_what_is_set_again_as_it_was_changes_nothing(conn: Conn) -> None:
+def test_what_is_set_again_as_it_was_changes_nothing(conn):
     set_clock(conn, at("03-01 10:30"))
     assert setting(conn)
     assert not setting(conn)
     assert setting(conn, overlap="allow")
-    assert rows(conn, "select what from pgflow.schedule_changes order by change_id") == [
-        "set",
-        "set",
-    ]
+    found = rows(conn, "select what from pgflow.schedule_changes order by change_id")
+    assert found == ["set", "set"]
     keep(conn)
     upcoming = column(conn, "upcoming")
     assert setting(conn, queue="other")
     assert column(conn, "upcoming") == upcoming
 
 
-def test_a_paused_schedule_starts_nothing_and_goes_on_with_what_is_to_come(conn: Conn) -> None:
+def test_a_paused_schedule_starts_nothing_and_goes_on_with_what_is_to_come(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn, catch_up="all", overlap="allow")
     keep(conn)
     paused = "select pgflow.pause_schedule('s', 'the books are closed', 'ada')"
     assert (one(conn, paused), one(conn, paused)) == (True, False)
     assert keep(conn, at("03-01 13:30")) == 0
-    assert column(conn, "(state, paused_by, why_paused)") == (
-        "paused",
-        "ada (postgres)",
-        "the books are closed",
-    )
+    found = column(conn, "(state, paused_by, why_paused)")
+    assert found == ("paused", "ada (postgres)", "the books are closed")
     assert one(conn, "select pgflow.resume_schedule('s')") is True
     assert one(conn, "select pgflow.resume_schedule('s')") is False
     assert keep(conn) == 0
@@ -294,7 +287,7 @@ def test_a_paused_schedule_starts_nothing_and_goes_on_with_what_is_to_come(conn:
     assert slots(conn) == ["2027-03-01T14:00:00Z"]
 
 
-def test_one_that_is_paused_for_long_goes_on_too(conn: Conn) -> None:
+def test_one_that_is_paused_for_long_goes_on_too(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn, catch_up="all", overlap="allow")
     keep(conn)
@@ -305,7 +298,7 @@ def test_one_that_is_paused_for_long_goes_on_too(conn: Conn) -> None:
     assert keep(conn, at("09-01 11:00")) == 1
 
 
-def test_a_run_is_triggered_whatever_else_is(conn: Conn) -> None:
+def test_a_run_is_triggered_whatever_else_is(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn)
     conn.execute("select pgflow.pause_schedule('s')")
@@ -332,31 +325,26 @@ def backfill(conn: Conn, *given: str, **options: str) -> list[tuple]:
     )
 
 
-def test_a_range_of_the_past_is_filled_and_no_slot_twice(conn: Conn) -> None:
+def test_a_range_of_the_past_is_filled_and_no_slot_twice(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn)
     keep(conn)
     keep(conn, at("03-01 11:00"))
-    assert backfill(conn, "09:00", "10:00", "11:00") == [
-        ("09:00", "buffered"),
-        ("10:00", "buffered"),
-        ("11:00", "there"),
-    ]
+    found = backfill(conn, "09:00", "10:00", "11:00")
+    assert found == [("09:00", "buffered"), ("10:00", "buffered"), ("11:00", "there")]
     assert backfill(conn, "09:00", "08:00") == [("08:00", "buffered"), ("09:00", "buffered")]
     for expected in ([11, 8], [11, 8, 9], [11, 8, 9, 10]):
         finish_all(conn)
         keep(conn)
         assert hours(conn) == expected
     finish_all(conn)
-    assert backfill(conn, "07:00", "08:00", overlap="allow") == [
-        ("07:00", "started"),
-        ("08:00", "there"),
-    ]
+    found = backfill(conn, "07:00", "08:00", overlap="allow")
+    assert found == [("07:00", "started"), ("08:00", "there")]
     assert keep(conn, at("03-01 12:00")) == 0  # skip: that of seven o'clock is open
     assert hours(conn) == [11, 8, 9, 10, 7]
 
 
-def test_a_slot_that_was_backfilled_before_it_was_caught_up_runs_once(conn: Conn) -> None:
+def test_a_slot_that_was_backfilled_before_it_was_caught_up_runs_once(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn, overlap="allow", catch_up="all")
     keep(conn)
@@ -382,7 +370,7 @@ def test_a_slot_that_was_backfilled_before_it_was_caught_up_runs_once(conn: Conn
     ("pgflow.set_schedule('t', 'w', '{\"every\": 60}', overlap => 'both')", "cannot be kept"),
     ("pgflow.set_schedule('', 'w', '{\"every\": 60}')", "1 to 90 characters"),
 ])  # fmt: skip
-def test_what_cannot_be_is_refused(conn: Conn, call: str, says: str) -> None:
+def test_what_cannot_be_is_refused(conn, call, says):
     set_clock(conn, at("03-01 10:30"))
     setting(conn)
     with pytest.raises(psycopg.Error, match=says) as refused:
@@ -390,40 +378,30 @@ def test_what_cannot_be_is_refused(conn: Conn, call: str, says: str) -> None:
     assert refused.value.sqlstate == "PF003"
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        "pause_schedule",
-        "resume_schedule",
-        "trigger_schedule",
-        "remove_schedule",
-        "read_schedule_spec",
-    ],
-)
-def test_a_schedule_that_there_is_not_is_said_to_be_none(conn: Conn, verb: str) -> None:
+@pytest.mark.parametrize("verb", [
+    "pause_schedule", "resume_schedule", "trigger_schedule", "remove_schedule",
+    "read_schedule_spec",
+])  # fmt: skip
+def test_a_schedule_that_there_is_not_is_said_to_be_none(conn, verb):
     with pytest.raises(psycopg.Error, match="schedule 'x' does not exist") as refused:
         conn.execute(f"select pgflow.{verb}('x')")
     assert refused.value.sqlstate == "PF027"
 
 
-def test_an_expression_that_cannot_be_evaluated_breaks_no_other(conn: Conn) -> None:
+def test_an_expression_that_cannot_be_evaluated_breaks_no_other(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn, "bad", spec={"cron": ["61 * * * *"]})
     setting(conn)
     keep(conn)
-    assert column(conn, "(state, error)", "bad") == (
-        "broken",
-        "'61 * * * *' is not a cron expression: Bad minute",
-    )
+    found = column(conn, "(state, error)", "bad")
+    assert found == ("broken", "'61 * * * *' is not a cron expression: Bad minute")
     assert keep(conn, at("03-01 11:00")) == 1
     assert setting(conn, "bad", spec={"cron": ["1 * * * *"]})
     assert keep(conn, at("03-01 11:01")) == 1
     assert column(conn, "state", "bad") == "active"
 
 
-def test_one_whose_evaluation_fails_in_any_way_breaks_no_other(
-    conn: Conn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_whose_evaluation_fails_in_any_way_breaks_no_other(conn, monkeypatch):
     def fail(spec: object, *rest: object) -> object:
         if getattr(spec, "tz", "") == "Europe/London":
             raise LookupError("odd")
@@ -438,7 +416,7 @@ def test_one_whose_evaluation_fails_in_any_way_breaks_no_other(
     assert keep(conn, at("03-01 11:00")) == 1
 
 
-def test_a_run_that_cannot_be_started_is_the_trouble_of_its_schedule_alone(conn: Conn) -> None:
+def test_a_run_that_cannot_be_started_is_the_trouble_of_its_schedule_alone(conn):
     set_clock(conn, at("03-01 10:30"))
     conn.execute("insert into pgflow.queue (queue) values ('strict') on conflict do nothing")
     setting(conn, "a bad one", queue="strict", workflow="nobody")
@@ -454,7 +432,7 @@ def test_a_run_that_cannot_be_started_is_the_trouble_of_its_schedule_alone(conn:
     assert column(conn, "error", "a bad one") is None
 
 
-def test_a_schedule_without_slots_left_is_over(conn: Conn) -> None:
+def test_a_schedule_without_slots_left_is_over(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(
         conn, spec={"cron": ["0 * * * *"], "end_at": "2027-03-01T12:00:00+00:00"}, overlap="allow"
@@ -466,7 +444,7 @@ def test_a_schedule_without_slots_left_is_over(conn: Conn) -> None:
     assert keep(conn, at("03-01 13:00")) == 0
 
 
-def test_a_removed_schedule_leaves_its_runs(conn: Conn) -> None:
+def test_a_removed_schedule_leaves_its_runs(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn)
     keep(conn)
@@ -481,10 +459,7 @@ def test_a_removed_schedule_leaves_its_runs(conn: Conn) -> None:
     assert keep(conn, at("03-01 11:00")) == 0
 
 
-# ---------------------------------------------------------------- who looks
-
-
-def test_one_worker_keeps_the_schedules_and_the_others_ask_seldom(conn: Conn) -> None:
+def test_one_worker_keeps_the_schedules_and_the_others_ask_seldom(conn):
     set_clock(conn, at("03-01 10:30"))
     assert look(conn, 1, at_once=False).wait_seconds == 30  # nothing to keep
     setting(conn)
@@ -510,7 +485,7 @@ def test_one_worker_keeps_the_schedules_and_the_others_ask_seldom(conn: Conn) ->
     assert look(conn, fleet[2], at_once=False).wait_seconds == 5
 
 
-def test_the_keeper_comes_when_a_slot_is_due(conn: Conn) -> None:
+def test_the_keeper_comes_when_a_slot_is_due(conn):
     set_clock(conn, at("03-01 10:59:58"))
     setting(conn)
     worker = register(conn)
@@ -520,9 +495,7 @@ def test_the_keeper_comes_when_a_slot_is_due(conn: Conn) -> None:
     assert look(conn, worker, at_once=False).fired == 1
 
 
-def test_the_keeper_does_not_ask_again_and_again_for_what_a_person_has_locked(
-    conn: Conn, dsn: str
-) -> None:
+def test_the_keeper_does_not_ask_again_and_again_for_what_a_person_has_locked(conn, dsn):
     set_clock(conn, at("03-01 10:59"))
     setting(conn)
     worker = register(conn)
@@ -535,7 +508,7 @@ def test_the_keeper_does_not_ask_again_and_again_for_what_a_person_has_locked(
     assert look(conn, worker, at_once=False).fired == 1
 
 
-def test_a_worker_that_stops_keeps_nothing(conn: Conn) -> None:
+def test_a_worker_that_stops_keeps_nothing(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn)
     first, second = register(conn), register(conn)
@@ -543,9 +516,6 @@ def test_a_worker_that_stops_keeps_nothing(conn: Conn) -> None:
     assert look(conn, second, at_once=False).refills == []
     conn.execute("select pgflow.beat(%s, true)", (first,))
     assert look(conn, second, at_once=False).wait_seconds == 5
-
-
-# ---------------------------------------------------------------- declared in code
 
 
 def declare(conn: Conn, worker: int, *names: str, cron: str = "0 * * * *") -> list[str]:
@@ -571,7 +541,7 @@ def declare(conn: Conn, worker: int, *names: str, cron: str = "0 * * * *") -> li
     return run(conn, calls.declare_schedules(worker, declared))
 
 
-def test_a_deploy_of_the_same_code_changes_nothing(conn: Conn) -> None:
+def test_a_deploy_of_the_same_code_changes_nothing(conn):
     set_clock(conn, at("03-01 10:30"))
     assert declare(conn, register(conn), "s") == ["s"]
     keep(conn)
@@ -582,7 +552,7 @@ def test_a_deploy_of_the_same_code_changes_nothing(conn: Conn) -> None:
     assert rows(conn, "select what from pgflow.schedule_changes") == ["declared"]
 
 
-def test_what_a_person_has_set_stands_until_the_code_says_something_else(conn: Conn) -> None:
+def test_what_a_person_has_set_stands_until_the_code_says_something_else(conn):
     set_clock(conn, at("03-01 10:30"))
     declare(conn, register(conn), "s")
     assert setting(conn, spec={"cron": ["30 * * * *"]})
@@ -592,7 +562,7 @@ def test_what_a_person_has_set_stands_until_the_code_says_something_else(conn: C
     assert column(conn, "spec->'cron'->>0") == "15 * * * *"
 
 
-def test_what_no_code_declares_any_more_stops_and_says_so(conn: Conn) -> None:
+def test_what_no_code_declares_any_more_stops_and_says_so(conn):
     set_clock(conn, at("03-01 10:30"))
     old = register(conn)
     declare(conn, old, "s", "kept")
@@ -616,7 +586,7 @@ def test_what_no_code_declares_any_more_stops_and_says_so(conn: Conn) -> None:
     assert keep(conn, at("03-01 14:00")) == 2
 
 
-def test_what_the_old_code_missed_is_caught_up_before_the_new_code_changes_it(conn: Conn) -> None:
+def test_what_the_old_code_missed_is_caught_up_before_the_new_code_changes_it(conn):
     set_clock(conn, at("03-01 10:30"))
     first = register(conn)
     declare(conn, first, "s")
@@ -630,7 +600,7 @@ def test_what_the_old_code_missed_is_caught_up_before_the_new_code_changes_it(co
     assert slots(conn)[-2:] == ["2027-03-04T10:00:00Z", "2027-03-04T10:30:00Z"]
 
 
-def test_two_versions_side_by_side_do_not_take_each_others_schedules_away(conn: Conn) -> None:
+def test_two_versions_side_by_side_do_not_take_each_others_schedules_away(conn):
     set_clock(conn, at("03-01 10:30"))
     old, new = register(conn), register(conn)
     declare(conn, old, "s")
@@ -644,7 +614,7 @@ def expression(conn: Conn) -> str:
     return str(column(conn, "spec->'cron'->>0"))
 
 
-def test_the_newest_code_that_is_there_says_when(conn: Conn) -> None:
+def test_the_newest_code_that_is_there_says_when(conn):
     set_clock(conn, at("03-01 10:30"))
     old = register(conn)
     declare(conn, old, "s")
@@ -666,7 +636,7 @@ def test_the_newest_code_that_is_there_says_when(conn: Conn) -> None:
     assert slots(conn) == ["2027-03-01T11:00:00Z"]
 
 
-def test_an_old_worker_that_was_thought_dead_hands_over_when_it_goes(conn: Conn) -> None:
+def test_an_old_worker_that_was_thought_dead_hands_over_when_it_goes(conn):
     set_clock(conn, at("03-01 10:30"))
     old = register(conn)
     declare(conn, old, "s")
@@ -687,7 +657,7 @@ def test_an_old_worker_that_was_thought_dead_hands_over_when_it_goes(conn: Conn)
     assert slots(conn) == ["2027-03-01T11:30:00Z"]
 
 
-def test_what_a_person_has_removed_or_set_stays_so_when_a_worker_goes(conn: Conn) -> None:
+def test_what_a_person_has_removed_or_set_stays_so_when_a_worker_goes(conn):
     set_clock(conn, at("03-01 10:30"))
     first, second = register(conn), register(conn)
     for worker in (first, second):
@@ -701,7 +671,7 @@ def test_what_a_person_has_removed_or_set_stays_so_when_a_worker_goes(conn: Conn
     assert rows(conn, "select name from pgflow.schedules") == ["s"]
 
 
-def test_who_chooses_waits_for_no_open_transaction_and_looks_again(conn: Conn, dsn: str) -> None:
+def test_who_chooses_waits_for_no_open_transaction_and_looks_again(conn, dsn):
     set_clock(conn, at("03-01 10:30"))
     old = register(conn)
     declare(conn, old, "s")
@@ -720,7 +690,7 @@ def test_who_chooses_waits_for_no_open_transaction_and_looks_again(conn: Conn, d
 
 
 @pytest.mark.full
-def test_no_look_starts_more_than_its_connection_has_time_for(conn: Conn) -> None:
+def test_no_look_starts_more_than_its_connection_has_time_for(conn):
     set_clock(conn, at("03-01 10:00"))
     for n in range(4):
         setting(conn, f"s{n}", {"every": 60}, overlap="allow", catch_up="all", max_catch_up=300)
@@ -730,7 +700,7 @@ def test_no_look_starts_more_than_its_connection_has_time_for(conn: Conn) -> Non
     assert [look(conn).fired for _ in range(3)] == [600, 600, 0]
 
 
-def test_declarations_of_workers_that_are_gone_are_forgotten(conn: Conn) -> None:
+def test_declarations_of_workers_that_are_gone_are_forgotten(conn):
     set_clock(conn, at("03-01 10:30"))
     for _ in range(5):
         worker = register(conn)

@@ -13,10 +13,8 @@ from sqlkit import connect, one, rows, set_clock
 
 from pgflow import App, Slot, schedule, workflow
 
-Conn = psycopg.Connection
 
-
-def test_slots_of_a_paused_queue_wait_in_it_and_overlap_as_ever(conn: Conn) -> None:
+def test_slots_of_a_paused_queue_wait_in_it_and_overlap_as_ever(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn)
     keep(conn)
@@ -28,7 +26,7 @@ def test_slots_of_a_paused_queue_wait_in_it_and_overlap_as_ever(conn: Conn) -> N
     assert column(conn, "(open_runs, skipped)") == ("1", "2")
 
 
-def test_a_workflow_that_nobody_serves_has_its_runs_wait(conn: Conn) -> None:
+def test_a_workflow_that_nobody_serves_has_its_runs_wait(conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn, workflow="not_deployed")
     keep(conn)
@@ -39,9 +37,7 @@ def test_a_workflow_that_nobody_serves_has_its_runs_wait(conn: Conn) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("place", ["pooler", "serializable"])
-def test_workers_fire_behind_a_pooler_and_in_a_serializable_database(
-    dsn: str, conn: Conn, place: str
-) -> None:
+def test_workers_fire_behind_a_pooler_and_in_a_serializable_database(dsn, conn, place):
     @schedule("* * * * * *", overlap="allow", name="each second")
     @workflow
     async def ticking(slot: Slot) -> None: ...
@@ -66,7 +62,7 @@ def test_workers_fire_behind_a_pooler_and_in_a_serializable_database(
     assert len(set(keys)) == len(keys)
 
 
-def test_looks_at_once_in_serializable_transactions_fire_once(conn: Conn, dsn: str) -> None:
+def test_looks_at_once_in_serializable_transactions_fire_once(conn, dsn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn, overlap="allow")
     keep(conn)

@@ -70,9 +70,7 @@ def keys(conn: psycopg.Connection[Any]) -> list[str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("catch_up", ["latest", "all"])
-def test_a_tick_catches_up_with_slots_that_were_dropped(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path, catch_up: str
-) -> None:
+def test_a_tick_catches_up_with_slots_that_were_dropped(dsn, conn, tmp_path, catch_up):
     flows = write(tmp_path, catch_up)
     first = tick(dsn, flows).data
     assert first["outcome"] == "idle"
@@ -89,9 +87,7 @@ def test_a_tick_catches_up_with_slots_that_were_dropped(
     assert keys(conn) == before
 
 
-def test_ticks_at_once_fire_each_slot_once(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+def test_ticks_at_once_fire_each_slot_once(dsn, conn, tmp_path):
     flows = write(tmp_path, "all")
     tick(dsn, flows)
     taken = len(keys(conn))
@@ -102,9 +98,7 @@ def test_ticks_at_once_fire_each_slot_once(
 
 
 @pytest.mark.full
-def test_a_tick_that_is_killed_leaves_the_rest_to_the_next(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+def test_a_tick_that_is_killed_leaves_the_rest_to_the_next(dsn, conn, tmp_path):
     flows = write(tmp_path, "all")
     tick(dsn, flows)
     missed = let_pass(conn, 40.5)
@@ -118,9 +112,7 @@ def test_a_tick_that_is_killed_leaves_the_rest_to_the_next(
     assert rows(conn, status) == ["completed"]
 
 
-def test_a_run_that_ends_behind_the_look_at_schedules_ends_no_tick(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_run_that_ends_behind_the_look_at_schedules_ends_no_tick(dsn, conn):
     """The slot behind it becomes due by that end, and whoever looked before has not seen it."""
 
     @pgflow.read

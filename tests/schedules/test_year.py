@@ -8,7 +8,6 @@ import random
 import signal
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -25,7 +24,7 @@ EXPRESSIONS = [
 
 
 @pytest.mark.full
-def test_no_slot_of_a_year_is_missed_or_doubled(conn: psycopg.Connection, dsn: str) -> None:
+def test_no_slot_of_a_year_is_missed_or_doubled(conn, dsn):
     """By the oracle, which knows nothing of this library. Looks are up to two days late."""
     chance = random.Random(24)
     conn.execute("set synchronous_commit = off")
@@ -46,10 +45,7 @@ def test_no_slot_of_a_year_is_missed_or_doubled(conn: psycopg.Connection, dsn: s
     now = YEAR
     with connect(dsn) as dying:
         while now < END:
-            now = min(
-                now + timedelta(seconds=chance.expovariate(1 / 100_000)),
-                END,
-            )
+            now = min(now + timedelta(seconds=chance.expovariate(1 / 100_000)), END)
             set_clock(conn, now)
             if chance.random() < 0.2:
                 with dying.transaction(force_rollback=True):
@@ -85,9 +81,7 @@ def _count(conn: psycopg.Connection) -> int:
 
 
 @pytest.mark.full
-def test_four_workers_that_are_killed_fire_each_second_once(
-    conn: psycopg.Connection, dsn: str, tmp_path: Path
-) -> None:
+def test_four_workers_that_are_killed_fire_each_second_once(conn, dsn, tmp_path):
     flows = tmp_path / "ticking.py"
     flows.write_text(TICKING)
     chance = random.Random(24)
@@ -129,9 +123,7 @@ def test_four_workers_that_are_killed_fire_each_second_once(
 
 
 @pytest.mark.full
-def test_a_thousand_schedules_cost_an_idle_fleet_less_than_a_statement_a_second(
-    conn: psycopg.Connection,
-) -> None:
+def test_a_thousand_schedules_cost_an_idle_fleet_less_than_a_statement_a_second(conn):
     """An hour of ten workers on a clock of our own, each of which comes when it was told to."""
     set_clock(conn, YEAR)
     conn.execute("set synchronous_commit = off")

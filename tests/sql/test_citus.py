@@ -37,7 +37,7 @@ create constraint trigger die after insert on public.orders initially deferred
 """
 
 
-def test_a_plain_server_has_no_triggers_of_two_phase_commits(conn: Connection) -> None:
+def test_a_plain_server_has_no_triggers_of_two_phase_commits(conn):
     assert conn.execute("select pgflow.join_citus_()").fetchone() == ("plain",)
     assert conn.execute(GUARDED).fetchone() == (0,)
 
@@ -65,9 +65,7 @@ def two_orders_sync() -> int:
 
 
 @pytest.mark.parametrize("flow_of", [two_orders, two_orders_sync], ids=["async", "sync"])
-def test_a_run_waits_until_the_rows_of_its_step_are_on_all_nodes(
-    dsn: str, conn: Connection, caplog: pytest.LogCaptureFixture, flow_of: Any
-) -> None:
+def test_a_run_waits_until_the_rows_of_its_step_are_on_all_nodes(dsn, conn, caplog, flow_of):
     conn.execute(UNFINISHED)
     with App(dsn, include=[flow_of]) as app, app.worker():
         run = app.start(flow_of)
@@ -77,17 +75,13 @@ def test_a_run_waits_until_the_rows_of_its_step_are_on_all_nodes(
         assert run.result(SOON) == 3
 
 
-def test_a_look_that_fails_is_not_an_outcome_of_the_step(
-    dsn: str, conn: Connection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_look_that_fails_is_not_an_outcome_of_the_step(dsn, conn, caplog):
     conn.execute(UNFINISHED)
     conn.execute("alter table pg_dist_transaction rename column gid to number")
     with App(dsn, include=[two_orders]) as app, app.worker():
         assert app.start(two_orders).result(SOON) == 3
     assert "cannot see whether a step has committed on all nodes" in caplog.text
 
-
-# ---------------------------------------------------------------- a cluster, where there is one
 
 SKEW = """
 create table if not exists public.skew (id int, n int);
@@ -159,9 +153,7 @@ VERBS = {
 @pytest.mark.full
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("home", [0, 1])
-def test_a_verb_beside_a_remote_row_commits_in_two_phases(
-    nodes: dict[int, str], verb: str, home: int
-) -> None:
+def test_a_verb_beside_a_remote_row_commits_in_two_phases(nodes, verb, home):
     key = f"{verb} {home}"
     with psycopg.connect(nodes[home], autocommit=True) as conn:
         conn.execute("set citus.enable_ddl_propagation = off")
@@ -181,9 +173,7 @@ def test_a_verb_beside_a_remote_row_commits_in_two_phases(
 @pytest.mark.full
 @pytest.mark.parametrize("is_guarded", [True, False])
 @pytest.mark.parametrize("home", [0, 1])
-def test_a_commit_that_fails_here_leaves_no_remote_row(
-    nodes: dict[int, str], home: int, is_guarded: bool
-) -> None:
+def test_a_commit_that_fails_here_leaves_no_remote_row(nodes, home, is_guarded):
     """Two serializable transactions that only one server can order: the second COMMIT fails. The
     control, whose anchor is not touched, shows that the remote row would stay.
     """
@@ -227,9 +217,7 @@ def books(customers: list[int], key: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("home", [0, 1])
-def test_a_run_books_on_every_node_and_doctor_finds_nothing_wrong(
-    nodes: dict[int, str], home: int
-) -> None:
+def test_a_run_books_on_every_node_and_doctor_finds_nothing_wrong(nodes, home):
     key = secrets.token_hex(4)
     customers = [customer_of(nodes, group) for group in nodes if group]
     with App(nodes[home], include=[books]) as app, app.worker():

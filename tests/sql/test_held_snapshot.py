@@ -46,9 +46,7 @@ def churn(conn: Conn, worker: int) -> tuple[int, int]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("workflows", [("a",), ("a", "b", "c")], ids=["one lane", "three lanes"])
-def test_claims_that_read_on_read_no_more_pages_while_a_snapshot_is_held(
-    dsn: str, conn: Conn, workflows: tuple[str, ...]
-) -> None:
+def test_claims_that_read_on_read_no_more_pages_while_a_snapshot_is_held(dsn, conn, workflows):
     for workflow in workflows:
         sqlkit.start_many(conn, [(None, "{}")] * ((CHURNED + LEFT) // len(workflows)), workflow)
     conn.execute("vacuum analyze")

@@ -36,15 +36,10 @@ FUNCTIONS: LiteralString = """
 """
 
 TAKES_ITS_OWN = {
-    "flow_source": "program",
-    "list_ended": "place",
-    "period_now": "tz",
-    "record_flow": "program",
-    "refill_schedules": "slots",
-    "said_of_update": "payload",
-    "declare_schedules": "worker_id",
+    "flow_source": "program", "list_ended": "place", "period_now": "tz", "record_flow": "program",
+    "refill_schedules": "slots", "said_of_update": "payload", "declare_schedules": "worker_id",
     "open_entity": "idle_timeout_ms",
-}
+}  # fmt: skip
 """Parameters that carry back what another function of ours or a view has given: they may be told in
 Postgres' words. An idle time-out ends the session, as it was told to.
 """
@@ -79,37 +74,14 @@ JSON: list[Any] = [
     '{"pgflow_history": "1", "key": "h", "workflow": "w", "queue": "q", "input": "x", "status": "failed", "units": []}',
 ]  # fmt: skip
 FLOATS: list[Any] = [
-    None,
-    "NaN",
-    "Infinity",
-    "-Infinity",
-    "0",
-    "-1",
-    "1e308",
-    "1e-320",
-    "1",
-    "1e15",
-    "9e18",
-]
+    None, "NaN", "Infinity", "-Infinity", "0", "-1", "1e308", "1e-320", "1", "1e15", "9e18",
+]  # fmt: skip
 TIMES: list[Any] = [
-    None,
-    "infinity",
-    "-infinity",
-    "4714-11-24 BC",
-    "294276-12-31 23:59:59+00",
-    "2000-01-01",
-]
+    None, "infinity", "-infinity", "4714-11-24 BC", "294276-12-31 23:59:59+00", "2000-01-01",
+]  # fmt: skip
 LISTS: list[Any] = [
-    None,
-    "{}",
-    "{NULL}",
-    "{1,NULL}",
-    "{{1,2},{3,4}}",
-    "[5:6]={1,2}",
-    "{0}",
-    "{-1}",
-    "{1,1}",
-]
+    None, "{}", "{NULL}", "{1,NULL}", "{{1,2},{3,4}}", "[5:6]={1,2}", "{0}", "{-1}", "{1,1}",
+]  # fmt: skip
 HOSTILE: dict[str, list[Any]] = {
     "text": TEXTS,
     "json": JSON,
@@ -129,18 +101,11 @@ HOSTILE: dict[str, list[Any]] = {
     "uuid": [None, "00000000-0000-0000-0000-000000000000"],
 }  # fmt: skip
 PLAUSIBLE: dict[str, list[Any]] = {
-    "key": ["k", "over", "waits", "stuck", "live", "acme-own"],
-    "workflow": ["demo", "hello"],
-    "queue": ["default"],
-    "name": ["s", "r", "p", "go", "step", "hello"],
-    "pool": ["p"],
-    "relay": ["r"],
-    "collection": ["c"],
-    "tenant": ["", "acme", "beta"],
-    "payload": ["1", '{"a": 1}'],
-    "input": ["{}", '{"a": 1}'],
-    "labels": ['{"a": "b"}'],
-}
+    "key": ["k", "over", "waits", "stuck", "live", "acme-own"], "workflow": ["demo", "hello"],
+    "queue": ["default"], "name": ["s", "r", "p", "go", "step", "hello"], "pool": ["p"],
+    "relay": ["r"], "collection": ["c"], "tenant": ["", "acme", "beta"],
+    "payload": ["1", '{"a": 1}'], "input": ["{}", '{"a": 1}'], "labels": ['{"a": "b"}'],
+}  # fmt: skip
 """Values that lead somewhere, so that the hostile one beside them is looked at."""
 
 
@@ -227,7 +192,7 @@ def complaint(conn: Conn, role: str, name: str, given: list[tuple[str, str, Any]
 
 
 @pytest.mark.full
-def test_no_argument_of_a_call_gets_an_error_that_is_not_ours(filled: Conn) -> None:
+def test_no_argument_of_a_call_gets_an_error_that_is_not_ours(filled):
     chance = random.Random(SEED)
     tried: Counter[str] = Counter()
     found = []

@@ -105,9 +105,8 @@ async def test_what_the_engine_says_is_not_compiled_and_what_a_body_says_is_as_e
         runs = [await app.start(parent, n) for n in range(5)]
         for run in runs:
             await run.send(GO, 7)
-        assert await asyncio.gather(*(run.result() for run in runs)) == [
-            2 * n + 6 * n + 7 for n in range(5)
-        ]
+        got = await asyncio.gather(*(run.result() for run in runs))
+        assert got == [2 * n + 6 * n + 7 for n in range(5)]
     found = compiling.compiled()
     assert [query for query, _ in found if "the_bodys_own" in query] != []
     assert [query for query, _ in found if "the_bodys_own" not in query] == []
@@ -116,9 +115,8 @@ async def test_what_the_engine_says_is_not_compiled_and_what_a_body_says_is_as_e
 @pytest.mark.full
 def test_who_calls_a_function_by_sql_waits_for_no_compiler(compiling):
     with psycopg.connect(compiling.dsn, autocommit=True) as conn:
-        assert conn.execute("select count(*) as mine from generate_series(1, 300)").fetchone() == (
-            300,
-        )
+        got = conn.execute("select count(*) as mine from generate_series(1, 300)").fetchone()
+        assert got == (300,)
         for n in range(3):
             conn.execute("select pgflow.start_run('parent', '{\"number\": 1}', %s)", (f"run-{n}",))
             conn.execute("select pgflow.send_signal(%s, 'go', '1')", (f"run-{n}",))
@@ -134,9 +132,8 @@ def test_who_calls_a_function_by_sql_waits_for_no_compiler(compiling):
 @pytest.mark.full
 def test_a_session_of_ours_reads_views_uncompiled(compiling):
     with connect(ConnectOptions(compiling.dsn), "test") as ours:
-        assert (
-            ours.execute("select * from pgflow.runs order by run_id desc limit 50").fetchall() == []
-        )
+        found = ours.execute("select * from pgflow.runs order by run_id desc limit 50").fetchall()
+        assert found == []
     assert compiling.compiled() == []
 
 
@@ -153,10 +150,7 @@ def test_doctor_says_which_looks_at_views_are_compiled(compiling):
     assert "pgflow.runs, pgflow.steps" in said
     database = compiling.conn.info.dbname
     compiling.conn.execute(f"alter database {database} set jit_above_cost = 100000")
-    assert found() == (
-        "ok",
-        "Postgres does not compile (jit) what reads the views",
-    )
+    assert found() == ("ok", "Postgres does not compile (jit) what reads the views")
     compiling.conn.execute(f"alter database {database} set jit = off")
     assert found() == ("ok", "this server compiles nothing (jit)")
 

@@ -49,7 +49,7 @@ def keys(conn: Conn) -> set[str]:
     return set(rows(conn, "select key from pgflow.runs"))
 
 
-def test_the_rule_with_the_most_conditions_decides(db: Conn) -> None:
+def test_the_rule_with_the_most_conditions_decides(db):
     set_clock(db, T0)
     ended(db, "plain")
     ended(db, "failed", "failed")
@@ -82,7 +82,7 @@ def test_the_rule_with_the_most_conditions_decides(db: Conn) -> None:
     assert retire(db) == 1
 
 
-def test_a_family_goes_by_the_rule_of_its_head_once_all_have_ended(db: Conn) -> None:
+def test_a_family_goes_by_the_rule_of_its_head_once_all_have_ended(db):
     set_clock(db, T0)
     keep(db, "parents", 1, workflow="parent")
     head = begin(db, "parent", key="head")
@@ -98,7 +98,7 @@ def test_a_family_goes_by_the_rule_of_its_head_once_all_have_ended(db: Conn) -> 
     assert count(db, "run") == 0
 
 
-def test_a_legal_hold_keeps_a_family_from_every_removal(db: Conn) -> None:
+def test_a_legal_hold_keeps_a_family_from_every_removal(db):
     set_clock(db, T0)
     keep(db, "all", 1)
     ended(db, "held", labels='{"subject": "ann"}')
@@ -117,7 +117,7 @@ def test_a_legal_hold_keeps_a_family_from_every_removal(db: Conn) -> None:
     assert retire(db) == 1
 
 
-def test_a_subject_is_forgotten_with_all_that_its_runs_came_of(db: Conn) -> None:
+def test_a_subject_is_forgotten_with_all_that_its_runs_came_of(db):
     set_clock(db, T0)
     ended(db, "ann-1", labels='{"subject": "ann"}', key_retention_seconds=10**6)
     ended(db, "bob-1", labels='{"subject": "bob"}')
@@ -149,7 +149,7 @@ def test_a_subject_is_forgotten_with_all_that_its_runs_came_of(db: Conn) -> None
     assert rows(db, "select why from pgflow.dropped_history") == ["request 4711"] * 2
 
 
-def test_only_the_runs_of_a_tenant_are_forgotten(db: Conn) -> None:
+def test_only_the_runs_of_a_tenant_are_forgotten(db):
     for tenant in ("acme", "beta"):
         ended(db, "one", tenant=tenant, labels='{"customer": "7"}')
     forget = "select removed from pgflow.forget_subject('7', 'asked', 'customer', %s)"
@@ -157,7 +157,7 @@ def test_only_the_runs_of_a_tenant_are_forgotten(db: Conn) -> None:
     assert rows(db, "select tenant from pgflow.runs") == ["beta"]
 
 
-def test_a_rule_that_cannot_be_is_refused(db: Conn) -> None:
+def test_a_rule_that_cannot_be_is_refused(db):
     for given in (
         {"keep_seconds": None},
         {"keep_seconds": -1},
@@ -174,9 +174,6 @@ def test_a_rule_that_cannot_be_is_refused(db: Conn) -> None:
     assert rows(db, "select rule from pgflow.retention_rules") == []
     with pytest.raises(psycopg.Error, match="why"), db.transaction():
         db.execute("select pgflow.hold_history('x', ' ')")
-
-
-# ---------------------------------------------------------------- what a batch costs
 
 
 def fill(conn: Conn, runs: int, blobs: int) -> None:
@@ -212,7 +209,7 @@ def pages_of_a_batch(conn: Conn) -> int:
     return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
 
-def test_a_batch_reads_as_many_pages_whatever_else_is_kept(conn: Conn) -> None:
+def test_a_batch_reads_as_many_pages_whatever_else_is_kept(conn):
     set_clock(conn, T0)
     keep(conn, "all", 30)
 
@@ -230,7 +227,7 @@ def test_a_batch_reads_as_many_pages_whatever_else_is_kept(conn: Conn) -> None:
     assert many < 1.25 * few, (few, many)
 
 
-def test_a_look_reads_as_many_pages_however_much_is_too_young_or_open(conn: Conn) -> None:
+def test_a_look_reads_as_many_pages_however_much_is_too_young_or_open(conn):
     set_clock(conn, T0)
     keep(conn, "all", 30)
     fill(conn, 500, 0)
@@ -249,7 +246,7 @@ def test_a_look_reads_as_many_pages_however_much_is_too_young_or_open(conn: Conn
     assert many < 1.5 * few, (few, many)
 
 
-def test_runs_of_a_clock_that_was_ahead_hide_none_that_came_after(db: Conn) -> None:
+def test_runs_of_a_clock_that_was_ahead_hide_none_that_came_after(db):
     keep(db, "all", 30)
     db.execute("select setval('pgflow.run_id_seq', 5000)")
     set_clock(db, T0 + 400 * DAY)

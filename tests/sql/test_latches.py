@@ -49,9 +49,7 @@ def guesses(details: list[str]) -> list[str]:
     return [*numbers, *pairs, *hashed]
 
 
-def test_a_role_without_rights_holds_nothing_up_with_numbers_that_it_guesses(
-    conn: psycopg.Connection, stranger: psycopg.Connection
-) -> None:
+def test_a_role_without_rights_holds_nothing_up_with_numbers_that_it_guesses(conn, stranger):
     run = sqlkit.begin(conn)
     tries = guesses(["", f" {run.run_id}", f" {run.chain_id}", " a", " g", " 1"])
     for number in tries:
@@ -73,14 +71,12 @@ def test_a_role_without_rights_holds_nothing_up_with_numbers_that_it_guesses(
 @pytest.mark.parametrize(
     "peek", ["select salt from pgflow.salt", "select pgflow.latch_('retention')"]
 )
-def test_the_secret_is_the_owners_alone(stranger: psycopg.Connection, peek: str) -> None:
+def test_the_secret_is_the_owners_alone(stranger, peek):
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         stranger.execute(peek)  # type: ignore[arg-type]
 
 
-def test_whoever_has_the_lock_of_a_gate_is_named_and_waited_for_with_patience(
-    dsn: str, conn: psycopg.Connection, stranger: psycopg.Connection
-) -> None:
+def test_whoever_has_the_lock_of_a_gate_is_named_and_waited_for_with_patience(dsn, conn, stranger):
     number = sqlkit.one(conn, "select pgflow.latch_('gate g')")
     stranger.execute(f"select pg_advisory_lock({number})")  # type: ignore[arg-type]
     with sqlkit.connect(dsn, "-c lock_timeout=20ms") as own:
@@ -99,7 +95,7 @@ def test_whoever_has_the_lock_of_a_gate_is_named_and_waited_for_with_patience(
         conn.execute("select pgflow.answer_gate('g', 'approve')")
 
 
-def test_every_advisory_lock_has_a_number_of_the_installation() -> None:
+def test_every_advisory_lock_has_a_number_of_the_installation():
     calls = [
         found[1]
         for file in own_assets().sources

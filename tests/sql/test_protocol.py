@@ -19,17 +19,12 @@ from tools.protocol import columns_of
 
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 SAMPLES: dict[str, tuple[Any, Any]] = {
-    "int": (7, 7),
-    "bigint": (2**40, 2**40),
-    "bigint[]": ([1, 2], [1, 2]),
-    "boolean": (True, True),
-    "text": ("it's", "it's"),
-    '"char"': ("c", "c"),
-    "json": ('{"b":1,"a":1e22}', {"a": 1e22, "b": 1}),
-    "jsonb": ({"a": [None]}, {"a": [None]}),
+    "int": (7, 7), "bigint": (2**40, 2**40), "bigint[]": ([1, 2], [1, 2]), "boolean": (True, True),
+    "text": ("it's", "it's"), '"char"': ("c", "c"),
+    "json": ('{"b":1,"a":1e22}', {"a": 1e22, "b": 1}), "jsonb": ({"a": [None]}, {"a": [None]}),
     "timestamptz": (int(MOMENT.timestamp()) * 1_000_000, MOMENT),
     "interval": (1.5, timedelta(seconds=1.5)),
-}
+}  # fmt: skip
 """By type in SQL: a value as a worker sends it, and as it is read."""
 
 
@@ -55,21 +50,18 @@ def read(
 
 
 @pytest.mark.parametrize("name", protocol.READERS)
-def test_sql_reads_each_slot_by_its_name(db: psycopg.Connection, name: str) -> None:
+def test_sql_reads_each_slot_by_its_name(db, name):
     reader = protocol.READERS[name]
     sent = {slot: SAMPLES[kind][0] for slot, _, kind, _ in slots(reader)}
     found = read(db, name, reader.wire, sent if reader.of_objects else [*sent.values()])
-    assert {k: v for k, v in found.items() if k not in (reader.numbered, reader.whole)} == {
-        column: SAMPLES[kind][1] for _, column, kind, _ in slots(reader)
-    }
+    got = {k: v for k, v in found.items() if k not in (reader.numbered, reader.whole)}
+    assert got == {column: SAMPLES[kind][1] for _, column, kind, _ in slots(reader)}
     if reader.numbered:
         assert found[reader.numbered] == 1
 
 
 @pytest.mark.parametrize("name", protocol.READERS)
-def test_a_slot_without_a_value_is_null_whether_it_is_sent_or_not(
-    db: psycopg.Connection, name: str
-) -> None:
+def test_a_slot_without_a_value_is_null_whether_it_is_sent_or_not(db, name):
     reader = protocol.READERS[name]
     optional = {slot: column for slot, column, _, may_be_null in slots(reader) if may_be_null}
     sent = {
@@ -86,7 +78,7 @@ def test_a_slot_without_a_value_is_null_whether_it_is_sent_or_not(
         assert {found[column] for column in optional.values()} <= {None}
 
 
-def test_a_reader_is_inlined_into_the_query_that_calls_it(db: psycopg.Connection) -> None:
+def test_a_reader_is_inlined_into_the_query_that_calls_it(db):
     for name, reader in protocol.READERS.items():
         plan = "\n".join(
             rows(db, f"explain (costs off) select count(*) from pgflow.{name}('[]'::{reader.wire})")
@@ -94,14 +86,14 @@ def test_a_reader_is_inlined_into_the_query_that_calls_it(db: psycopg.Connection
         assert f"Function Scan on {reader.wire}_array_elements" in plan, plan
 
 
-def test_each_row_of_a_batch_begins_with_its_run() -> None:
+def test_each_row_of_a_batch_begins_with_its_run():
     for name, hint in get_type_hints(protocol.Batch).items():
         for row in get_args(hint):
             assert row is int or next(iter(get_type_hints(row))) in ("run_id", "continue"), name
     assert "run" in protocol.Question.__required_keys__
 
 
-def test_a_batch_leaves_out_bad_runs_whatever_the_kind_of_row(db: psycopg.Connection) -> None:
+def test_a_batch_leaves_out_bad_runs_whatever_the_kind_of_row(db):
     def row(kind: Any, run: int) -> Any:
         return run if kind is int else {"run": run} if kind is protocol.Question else [run, "x"]
 
@@ -119,7 +111,7 @@ def test_a_batch_leaves_out_bad_runs_whatever_the_kind_of_row(db: psycopg.Connec
     assert one(db, without, json.dumps(batch)) == kept
 
 
-def test_a_run_that_ends_beside_a_lost_one_waits_for_no_events(db: psycopg.Connection) -> None:
+def test_a_run_that_ends_beside_a_lost_one_waits_for_no_events(db):
     ends, lost = begin(db), begin(db)
     wait = {"signals": [[1, "event"]], "events": [[1, "event", "orders", None, None, None]]}
     commit(db, flush(ends, **wait))
@@ -137,7 +129,7 @@ def test_a_run_that_ends_beside_a_lost_one_waits_for_no_events(db: psycopg.Conne
     assert one(db, "select count(*) from pgflow.event_wait") == 0
 
 
-def test_a_flush_is_written_as_it_is_described() -> None:
+def test_a_flush_is_written_as_it_is_described():
     unit = Row(4, 2, "c", "step", '"long"', 5_000_000, 3.0, "key")
     sent = Flush(9, 77, 8, 3, 4, [unit], ending=Ending("completed", None, "1", None))
     sent.has_kin = sent.has_gates = sent.has_events = sent.has_locks = True
@@ -154,18 +146,13 @@ def test_a_flush_is_written_as_it_is_described() -> None:
     assert [protocol.UnitRow(*row) for row in batch["units"]] == [
         protocol.UnitRow(9, 4, 2, "c", "step", '"long"', None, 5_000_000, 3.0, 77, "key")
     ]
-    assert [protocol.EndRow(*row) for row in batch["ends"]] == [
-        protocol.EndRow(9, "completed", None, "1", None, 8, 77)
-    ]
-    assert [protocol.TakenRow(*row) for row in batch["taken"]] == [
-        protocol.TakenRow(9, 8, "paid", 31),
-        protocol.TakenRow(9, 8, "2", 32, "c"),
-    ]
-    assert [protocol.ReturnedRow(*row) for row in batch["returned"]] == [
-        protocol.ReturnedRow(9, 8, 2, 3, "no fit")
-    ]
-    assert [protocol.ReplyRow(*row) for row in batch["replies"]] == [
-        protocol.ReplyRow(9, 8, "u", 33, 4, "completed", None)
-    ]
+    found = [protocol.EndRow(*row) for row in batch["ends"]]
+    assert found == [protocol.EndRow(9, "completed", None, "1", None, 8, 77)]
+    found = [protocol.TakenRow(*row) for row in batch["taken"]]
+    assert found == [protocol.TakenRow(9, 8, "paid", 31), protocol.TakenRow(9, 8, "2", 32, "c")]
+    found = [protocol.ReturnedRow(*row) for row in batch["returned"]]
+    assert found == [protocol.ReturnedRow(9, 8, 2, 3, "no fit")]
+    found = [protocol.ReplyRow(*row) for row in batch["replies"]]
+    assert found == [protocol.ReplyRow(9, 8, "u", 33, 4, "completed", None)]
     assert [protocol.DrawRow(*row) for row in batch["draws"]] == [protocol.DrawRow(9, None)]
     assert batch["kin"] == batch["gated"] == batch["awaiting"] == batch["locking"] == [9]

@@ -57,7 +57,7 @@ def keys(conn: Conn) -> set[str]:
     return set(rows(conn, "select key from pgflow.runs"))
 
 
-def test_runs_that_ended_long_ago_go_with_all_that_is_known_of_them(db: Conn) -> None:
+def test_runs_that_ended_long_ago_go_with_all_that_is_known_of_them(db):
     set_clock(db, T0)
     for n in range(5):
         start(db, key=f"old-{n}")
@@ -70,17 +70,13 @@ def test_runs_that_ended_long_ago_go_with_all_that_is_known_of_them(db: Conn) ->
     set_clock(db, T0 + 20 * DAY)
     assert drop(db, T0 + 5 * DAY, most=2) == 5
     assert keys(db) == {"new", "open"}
-    assert {table: count(db, table) for table in HISTORY} == {
-        **dict.fromkeys(HISTORY, 0),
-        "run": 2,
-        "outcome": 1,
-        "run_key": 2,
-    }
+    found = {table: count(db, table) for table in HISTORY}
+    assert found == {**dict.fromkeys(HISTORY, 0), "run": 2, "outcome": 1, "run_key": 2}
     assert sum(rows(db, "select runs from pgflow.dropped_history")) == 5
     assert start(db, key="old-1").is_new
 
 
-def test_every_table_has_a_key_by_which_a_publication_names_its_rows(db: Conn) -> None:
+def test_every_table_has_a_key_by_which_a_publication_names_its_rows(db):
     """Without one, the first update or delete after `create publication ... for all tables` fails."""
     query = """
         select c.relname from pg_class c where c.relnamespace = 'pgflow'::regnamespace and c.relkind in ('r', 'p')
@@ -90,7 +86,7 @@ def test_every_table_has_a_key_by_which_a_publication_names_its_rows(db: Conn) -
 
 
 @pytest.mark.filterwarnings("default")  # the server says that its wal_level publishes nothing
-def test_old_runs_go_though_a_publication_has_all_tables(conn: Conn, dsn: str) -> None:
+def test_old_runs_go_though_a_publication_has_all_tables(conn, dsn):
     conn.execute("create publication everything for all tables")
     for n in range(3):
         start(conn, key=f"old-{n}")
@@ -103,7 +99,7 @@ def test_old_runs_go_though_a_publication_has_all_tables(conn: Conn, dsn: str) -
 
 
 @pytest.mark.parametrize("kin", ["child", "generation"])
-def test_a_run_stays_until_all_that_came_of_it_has_ended(db: Conn, kin: str) -> None:
+def test_a_run_stays_until_all_that_came_of_it_has_ended(db, kin):
     set_clock(db, T0)
     start(db, key="root")
     root = claim_one(db)
@@ -122,7 +118,7 @@ def test_a_run_stays_until_all_that_came_of_it_has_ended(db: Conn, kin: str) -> 
     assert {table: count(db, table) for table in HISTORY} == dict.fromkeys(HISTORY, 0)
 
 
-def test_families_that_stay_do_not_hold_up_those_behind_them(db: Conn) -> None:
+def test_families_that_stay_do_not_hold_up_those_behind_them(db):
     set_clock(db, T0)
     for n in range(3):
         start(db, key=f"parent-{n}")
@@ -141,7 +137,7 @@ def test_families_that_stay_do_not_hold_up_those_behind_them(db: Conn) -> None:
     assert "behind" not in keys(db)
 
 
-def test_a_key_that_is_kept_longer_keeps_its_history(db: Conn) -> None:
+def test_a_key_that_is_kept_longer_keeps_its_history(db):
     set_clock(db, T0)
     start(db, key="kept", key_retention_seconds=30 * 86400)
     end_all(db)
@@ -151,7 +147,7 @@ def test_a_key_that_is_kept_longer_keeps_its_history(db: Conn) -> None:
     assert drop(db, T0 + 10 * DAY) == 1
 
 
-def test_a_time_to_come_is_refused(db: Conn) -> None:
+def test_a_time_to_come_is_refused(db):
     for moment in ("now() + interval '1 hour'", "null"):
         with (
             pytest.raises(psycopg.Error, match="must be a time that has passed") as error,
@@ -161,7 +157,7 @@ def test_a_time_to_come_is_refused(db: Conn) -> None:
         assert error.value.sqlstate == "PF003"
 
 
-def test_a_message_to_a_run_that_is_just_removed_is_removed_too(dsn: str, conn: Conn) -> None:
+def test_a_message_to_a_run_that_is_just_removed_is_removed_too(dsn, conn):
     set_clock(conn, T0)
     start(conn, key="old")
     end_all(conn)
@@ -174,7 +170,7 @@ def test_a_message_to_a_run_that_is_just_removed_is_removed_too(dsn: str, conn: 
     assert count(conn, "signal") == count(conn, "nudge") == 0
 
 
-def test_a_partition_of_which_no_run_is_left_is_dropped(conn: Conn) -> None:
+def test_a_partition_of_which_no_run_is_left_is_dropped(conn):
     partitions = "select count(*) from pg_inherits where inhparent = 'pgflow.unit'::regclass"
     set_clock(conn, T0)
     before = one(conn, partitions)
@@ -202,7 +198,7 @@ def test_a_partition_of_which_no_run_is_left_is_dropped(conn: Conn) -> None:
     assert one(conn, "select units from (select count(*) as units from pgflow.unit) u") == 1
 
 
-def test_a_partition_that_is_in_use_is_left_for_the_next_time(dsn: str, conn: Conn) -> None:
+def test_a_partition_that_is_in_use_is_left_for_the_next_time(dsn, conn):
     upper = one(
         conn,
         "select max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO "
@@ -217,10 +213,7 @@ def test_a_partition_that_is_in_use_is_left_for_the_next_time(dsn: str, conn: Co
     assert one(conn, "select partitions from pgflow.drop_history(now())") > 0
 
 
-# ---------------------------------------------------------------- pgflow prune
-
-
-def test_prune_asks_removes_and_says_how_many(dsn: str, conn: Conn) -> None:
+def test_prune_asks_removes_and_says_how_many(dsn, conn):
     for n in range(3):
         start(conn, key=f"done-{n}")
     end_all(conn)
@@ -241,7 +234,7 @@ def test_prune_asks_removes_and_says_how_many(dsn: str, conn: Conn) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--older-than", "soon"], []])
-def test_prune_without_an_age_does_nothing(dsn: str, conn: Conn, arguments: list[str]) -> None:
+def test_prune_without_an_age_does_nothing(dsn, conn, arguments):
     answer = pgflow(dsn, "prune", "--yes", *arguments)
     assert answer.code == 2
     assert "--older-than" in answer.err

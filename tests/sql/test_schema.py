@@ -45,14 +45,9 @@ if TYPE_CHECKING:
 ANSWERERS = ("pgflow_approver", "pgflow_speaker")
 """They see what an auditor sees."""
 READERS = (
-    "pgflow_client",
-    "pgflow_worker",
-    "pgflow_operator",
-    "pgflow_auditor",
-    "pgflow_declarer",
-    *ANSWERERS,
-    "pgflow_tenant",
-)
+    "pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_auditor", "pgflow_declarer",
+    *ANSWERERS, "pgflow_tenant",
+)  # fmt: skip
 ROLES = ("pgflow_owner", *READERS)
 
 
@@ -144,7 +139,7 @@ def changed_assets(**texts: str) -> schema.Assets:
     return ours._replace(
         sources=tuple(
             file._replace(text=file.text + added.get(file.name, "")) for file in ours.sources
-        ),
+        )
     )
 
 
@@ -259,9 +254,8 @@ def test_only_changed_files_are_applied_again_and_then_the_privileges(installed)
     report = schema.install(installed, newer)
     assert report.sources == ("core/clock", "privileges")
     assert report.migrations == ()
-    assert installed.execute(
-        "select obj_description('pgflow.now_()'::regprocedure)"
-    ).fetchone() == ("changed",)
+    found = installed.execute("select obj_description('pgflow.now_()'::regprocedure)").fetchone()
+    assert found == ("changed",)
 
 
 @pytest.mark.full
@@ -468,12 +462,9 @@ create index next_fact_idx on pgflow.next_fact (n);
 comment on column pgflow.lock.key is 'The key';
 """
 LOCK_MODES = (
-    "ShareUpdateExclusiveLock",
-    "ShareLock",
-    "ShareRowExclusiveLock",
-    "ExclusiveLock",
+    "ShareUpdateExclusiveLock", "ShareLock", "ShareRowExclusiveLock", "ExclusiveLock",
     "AccessExclusiveLock",
-)
+)  # fmt: skip
 LOCKED = """
 select c.relname, l.mode from pg_locks l join pg_class c on c.oid = l.relation
 where l.pid = pg_backend_pid() and c.relnamespace = 'pgflow'::regnamespace and l.granted
@@ -723,9 +714,8 @@ def test_the_script_run_twice_fails_and_harms_nothing(empty_dsn, installed):
 
 def test_every_file_is_ascii_so_that_any_client_encoding_will_do():
     assets = schema.own_assets()
-    assert [
-        file.name for file in (*assets.migrations, *assets.sources) if not file.text.isascii()
-    ] == []
+    found = [file.name for file in (*assets.migrations, *assets.sources) if not file.text.isascii()]
+    assert found == []
 
 
 @pytest.mark.full
@@ -750,10 +740,8 @@ def test_a_role_that_may_make_roles_hands_the_schema_to_their_owner(login, bare_
     with connect(bare_dsn) as admin:
         assert owners(admin) == {"pgflow_owner"}
     with connect(dsn) as conn:
-        assert schema.install(conn, changed_assets(clock="\n-- newer\n")).sources == (
-            "core/clock",
-            "privileges",
-        )
+        found = schema.install(conn, changed_assets(clock="\n-- newer\n")).sources
+        assert found == ("core/clock", "privileges")
 
 
 def granted_roles(conn: psycopg.Connection) -> set[str]:
@@ -780,12 +768,8 @@ def test_a_plain_role_installs_without_roles_and_says_what_an_administrator_must
         assert granted_roles(administrator) == set()
         report = schema.migrate_dsn(dsn)
         assert (report.migrations, report.sources, report.advice) == ((), ("privileges",), ())
-        assert granted_roles(administrator) == {
-            "pgflow_client",
-            "pgflow_worker",
-            "pgflow_operator",
-            "pgflow_tenant",
-        }
+        found = granted_roles(administrator)
+        assert found == {"pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_tenant"}
     assert schema.migrate_dsn(dsn).already_current
 
 
@@ -904,12 +888,8 @@ def test_roles_that_were_dropped_are_made_again(bare_dsn):
     report = schema.migrate_dsn(bare_dsn)
     assert (report.roles_created, report.sources) == (("pgflow_client",), ("privileges",))
     with connect(bare_dsn) as superuser:
-        assert granted_roles(superuser) == {
-            "pgflow_client",
-            "pgflow_worker",
-            "pgflow_operator",
-            "pgflow_tenant",
-        }
+        found = granted_roles(superuser)
+        assert found == {"pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_tenant"}
 
 
 def declared_grants() -> dict[str, set[str]]:

@@ -115,9 +115,7 @@ def expected(server_dsn: str, template: str) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_a_session_gets_the_same_whatever_its_settings(
-    conn: Conn, expected: dict[str, Any], settings: str
-) -> None:
+def test_a_session_gets_the_same_whatever_its_settings(conn, expected, settings):
     for name, value in SETTINGS[settings].items():
         conn.execute("select set_config(%s, %s, false)", (name, value))
     assert play(conn) == expected

@@ -5,14 +5,14 @@ waits for long.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 import sqlkit
 from catalog import dump_catalog
 from clikit import pgflow
-from records import SOON, count, wait_until
+from records import SOON, count, recover, settle, wait_until
 from servers import HANG_SECONDS
 from sqlkit import (
     T0,
@@ -31,9 +31,6 @@ from sqlkit import (
 )
 
 from pgflow import Signal, step, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
 
 Conn = psycopg.Connection[Any]
 
@@ -102,7 +99,7 @@ def kept_large(conn: Conn) -> list[Any]:
 
 
 @pytest.mark.full
-def test_a_partition_that_an_open_run_keeps_is_shrunk_to_it(conn: Conn, old: Claim) -> None:
+def test_a_partition_that_an_open_run_keeps_is_shrunk_to_it(conn, old):
     journal, catalog, before = (
         rows(conn, JOURNAL, old.run_id),
         dump_catalog(conn, with_server_details=True),
@@ -111,11 +108,8 @@ def test_a_partition_that_an_open_run_keeps_is_shrunk_to_it(conn: Conn, old: Cla
     assert before > 8 << 20
     ((partition, bytes_before, bytes_after, units),) = rows(conn, SHRINK)
     assert (partition, bytes_before, bytes_after, units) == (
-        "unit_0",
-        before,
-        size(conn),
-        OLD_UNITS,
-    )
+        "unit_0", before, size(conn), OLD_UNITS,
+    )  # fmt: skip
     assert bytes_after <= 64 << 10
     assert rows(conn, JOURNAL, old.run_id) == journal
     assert dump_catalog(conn, with_server_details=True) == catalog
@@ -126,42 +120,32 @@ def test_a_partition_that_an_open_run_keeps_is_shrunk_to_it(conn: Conn, old: Cla
     assert sqlkit.unsound(conn) == set()
 
 
-def test_whoever_reads_with_a_snapshot_from_before_finds_the_journal(
-    dsn: str, conn: Conn, old: Claim
-) -> None:
+def test_whoever_reads_with_a_snapshot_from_before_finds_the_journal(dsn, conn, old):
     with (
         connect(dsn, "-c default_transaction_isolation=repeatable\\ read") as reader,
         reader.transaction(),
     ):
         one(reader, "select count(*) from pgflow.run_key")
         assert len(rows(conn, SHRINK)) == 1
-        assert (
-            one(reader, "select count(*) from pgflow.unit where run_id = %s", old.run_id)
-            == OLD_UNITS
-        )
+        found = one(reader, "select count(*) from pgflow.unit where run_id = %s", old.run_id)
+        assert found == OLD_UNITS
 
 
 @pytest.mark.full
-def test_a_commit_of_the_run_that_is_moved_waits_and_counts(
-    dsn: str, conn: Conn, old: Claim
-) -> None:
+def test_a_commit_of_the_run_that_is_moved_waits_and_counts(dsn, conn, old):
     with connect(dsn) as mover, Actor(dsn) as worker:
         with mover.transaction():
             assert len(rows(mover, SHRINK)) == 1
             sent = worker.do(commit, flush(old, unit("c", OLD_UNITS + 1, "late")))
             worker.until_waiting(conn)
         sent.result(HANG_SECONDS)
-    assert [row[3] for row in rows(conn, JOURNAL, old.run_id)] == [
-        *(f"step-{n}" for n in range(1, OLD_UNITS + 1)),
-        "late",
-    ]
+    found = [row[3] for row in rows(conn, JOURNAL, old.run_id)]
+    assert found == [*(f"step-{n}" for n in range(1, OLD_UNITS + 1)), "late"]
     assert old.seq == OLD_UNITS + 1
 
 
 @pytest.mark.full
-def test_a_lock_that_is_not_to_be_had_is_tried_again_less_and_less_often(
-    dsn: str, conn: Conn, old: Claim
-) -> None:
+def test_a_lock_that_is_not_to_be_had_is_tried_again_less_and_less_often(dsn, conn, old):
     backing_off = "select partition from pgflow.shrink_journal(backing_off => true)"
     at = T0 + MINUTE
     with connect(dsn) as worker:
@@ -190,7 +174,7 @@ def test_a_lock_that_is_not_to_be_had_is_tried_again_less_and_less_often(
 
 
 @pytest.mark.full
-def test_a_mover_that_is_killed_leaves_the_old_file(dsn: str, conn: Conn, old: Claim) -> None:
+def test_a_mover_that_is_killed_leaves_the_old_file(dsn, conn, old):
     before = size(conn)
     mover = connect(dsn)
     mover.execute("begin")
@@ -205,7 +189,7 @@ def test_a_mover_that_is_killed_leaves_the_old_file(dsn: str, conn: Conn, old: C
 
 
 @pytest.mark.full
-def test_two_movers_do_not_wait_for_each_other(dsn: str, conn: Conn, old: Claim) -> None:
+def test_two_movers_do_not_wait_for_each_other(dsn, conn, old):
     with connect(dsn) as first, connect(dsn) as second, first.transaction():
         assert len(rows(first, SHRINK)) == 1
         assert rows(second, SHRINK) == []
@@ -213,9 +197,7 @@ def test_two_movers_do_not_wait_for_each_other(dsn: str, conn: Conn, old: Claim)
 
 
 @pytest.mark.full
-def test_more_rows_than_may_be_moved_stay_and_the_doctor_says_so(
-    dsn: str, conn: Conn, old: Claim
-) -> None:
+def test_more_rows_than_may_be_moved_stay_and_the_doctor_says_so(dsn, conn, old):
     before = size(conn)
     few = f"select partition from pgflow.shrink_journal(max_units => {OLD_UNITS - 1})"
     assert rows(conn, few) == []
@@ -227,15 +209,13 @@ def test_more_rows_than_may_be_moved_stay_and_the_doctor_says_so(
     assert f"max_units => {OLD_UNITS}" in found["do"]
     prune = ("prune", "--older-than", "0s", "--yes")
     assert pgflow(dsn, *prune, "--move-at-most", str(OLD_UNITS - 1)).data["shrunk"] == 0
-    assert (
-        pgflow(dsn, *prune, tty=True).out.strip()
-        == "0 runs removed, and 1 partition of the journal shrunk"
-    )
+    got = pgflow(dsn, *prune, tty=True).out.strip()
+    assert got == "0 runs removed, and 1 partition of the journal shrunk"
     (found,) = [row for row in pgflow(dsn, "doctor", "--json").data if row["check"] == "journal"]
     assert (found["level"], kept_large(conn)) == ("ok", [])
 
 
-def test_an_index_that_is_larger_than_its_table_is_shrunk_too(conn: Conn) -> None:
+def test_an_index_that_is_larger_than_its_table_is_shrunk_too(conn):
     set_clock(conn, T0)
     old = open_run(conn, 2)  # in front of all others: vacuum gives the table's room back itself
     fill(conn)
@@ -244,15 +224,14 @@ def test_an_index_that_is_larger_than_its_table_is_shrunk_too(conn: Conn) -> Non
     assert one(
         conn, "select pg_relation_size('pgflow.unit_0') < pg_relation_size('pgflow.unit_0_pkey')"
     )
-    assert rows(conn, "select partition from pgflow.shrink_journal(min_bytes => 65536)") == [
-        "unit_0"
-    ]
+    found = rows(conn, "select partition from pgflow.shrink_journal(min_bytes => 65536)")
+    assert found == ["unit_0"]
     assert one(conn, "select pg_relation_size('pgflow.unit_0_pkey')") <= 16384
     assert len(rows(conn, JOURNAL, old.run_id)) == 2
 
 
 @pytest.mark.full
-def test_units_of_more_bytes_than_may_be_moved_stay(conn: Conn, old: Claim) -> None:
+def test_units_of_more_bytes_than_may_be_moved_stay(conn, old):
     large = f'"{"x" * (1 << 20)}"'
     conn.execute("alter table pgflow.unit_0 alter column payload set storage external")
     commit(conn, flush(old, unit("c", OLD_UNITS + 1, payload=large)))
@@ -266,14 +245,13 @@ def test_units_of_more_bytes_than_may_be_moved_stay(conn: Conn, old: Claim) -> N
     conn.execute("vacuum pgflow.unit_0")
     assert rows(conn, SHRINK) == []
     assert kept_large(conn) == [("unit_0", "units", OLD_UNITS + 65, 0)]
-    assert rows(conn, "select partition from pgflow.shrink_journal(max_bytes => null)") == [
-        "unit_0"
-    ]
+    found = rows(conn, "select partition from pgflow.shrink_journal(max_bytes => null)")
+    assert found == ["unit_0"]
     assert len(rows(conn, JOURNAL, old.run_id)) == OLD_UNITS + 65
 
 
 @pytest.mark.full
-def test_rows_that_are_not_vacuumed_are_not_read_under_a_lock(dsn: str, conn: Conn) -> None:
+def test_rows_that_are_not_vacuumed_are_not_read_under_a_lock(dsn, conn):
     set_clock(conn, T0)
     fill(conn)
     old = open_run(conn)
@@ -295,7 +273,7 @@ def test_rows_that_are_not_vacuumed_are_not_read_under_a_lock(dsn: str, conn: Co
     assert len(rows(conn, JOURNAL, old.run_id)) == OLD_UNITS
 
 
-def test_a_partition_in_which_history_is_kept_is_left_alone(conn: Conn) -> None:
+def test_a_partition_in_which_history_is_kept_is_left_alone(conn):
     set_clock(conn, T0)
     fill(conn)
     conn.execute("select setval('pgflow.run_id_seq', 10000001)")
@@ -309,29 +287,20 @@ def test_a_partition_in_which_history_is_kept_is_left_alone(conn: Conn) -> None:
     )
 
 
-def test_a_partition_into_which_runs_may_still_come_is_left_alone(conn: Conn, old: Claim) -> None:
+def test_a_partition_into_which_runs_may_still_come_is_left_alone(conn, old):
     conn.execute("select setval('pgflow.run_id_seq', 9999998)")
     assert rows(conn, SHRINK) == []
     assert old.run_id < 100
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "max_units => 0",
-        "max_units => null",
-        "max_bytes => 0",
-        "min_bytes => -1",
-        "min_bytes => null",
-    ],
-)
-def test_bounds_that_make_no_sense_are_refused(conn: Conn, arguments: str) -> None:
+@pytest.mark.parametrize("arguments", [
+    "max_units => 0", "max_units => null", "max_bytes => 0", "min_bytes => -1", "min_bytes => null",
+])  # fmt: skip
+def test_bounds_that_make_no_sense_are_refused(conn, arguments):
     with pytest.raises(psycopg.Error, match="must be greater than zero") as error:
         conn.execute(f"select pgflow.shrink_journal({arguments})")
     assert error.value.sqlstate == "PF003"
 
-
-# ---------------------------------------------------------------- by workers
 
 go = Signal("go", int)
 
@@ -348,17 +317,13 @@ async def waits() -> list[int]:
 
 
 @pytest.mark.full
-def test_a_worker_shrinks_what_an_open_run_keeps_and_the_run_goes_on(
-    flow: Harness, conn: Conn
-) -> None:
+def test_a_worker_shrinks_what_an_open_run_keeps_and_the_run_goes_on(flow, conn):
     flow.include(waits)
     fill(conn)
-    run = flow.start(waits)
-    flow.until_idle()
+    run = settle(flow, waits)
     leave_behind(conn)
     before = size(conn)
-    flow.crash()  # the next worker looks at its start, as it does once a minute
-    flow.until_idle()
+    recover(flow)  # the next worker looks at its start, as it does once a minute
     wait_until(lambda: size(conn) < before, "a worker that shrinks the partition")
     run.send(go, 4)
     assert run.result(SOON) == [2, 8]

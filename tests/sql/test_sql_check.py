@@ -181,7 +181,7 @@ def world(db: Conn) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("world")
-def test_a_sound_database_has_nothing_to_report(db: Conn) -> None:
+def test_a_sound_database_has_nothing_to_report(db):
     assert sqlkit.unsound(db) == set()
     for table in (
         "ready",
@@ -485,9 +485,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
             LOCK.format(fence=2, run="%(leased)s", shared="false"),
         ]
     ],
-    "fences grow": [
-        [LOCK.format(fence=1000, run="%(leased)s", shared="true")],
-    ],
+    "fences grow": [[LOCK.format(fence=1000, run="%(leased)s", shared="true")]],
     "a fence is given once": [[WON.format(run="%(leased)s"), WON.format(run="%(parent)s")]],
     "locks are held by open runs": [[FENCES, LOCK.format(fence=1, run="%(done)s", shared="false")]],
     "only open runs wait for locks": [
@@ -526,16 +524,16 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ]
     ],
     "an update that its handler has answered has a unit that says so": [
-        [SENT.format(status="'done', %(leased)s, 99")],
+        [SENT.format(status="'done', %(leased)s, 99")]
     ],
     "who sent an update has its answer": [
-        [SENT.format(status="null, null, null"), SAID.format(kinds="{h,b}")],
+        [SENT.format(status="null, null, null"), SAID.format(kinds="{h,b}")]
     ],
     "an update has one answer in a journal": [
-        [SENT.format(status="'done', %(leased)s, 6"), SAID.format(kinds="{b,b}")],
+        [SENT.format(status="'done', %(leased)s, 6"), SAID.format(kinds="{b,b}")]
     ],
     "an update is taken once in a journal": [
-        [SENT.format(status="null, null, null"), SAID.format(kinds="{h,h}")],
+        [SENT.format(status="null, null, null"), SAID.format(kinds="{h,h}")]
     ],
     "no update is lost": [[SENT.format(status="null, null, null")]],
     "a run waits only for answers that are not there": [
@@ -544,11 +542,9 @@ MUTATIONS: dict[str, list[list[str]]] = {
                 "insert into pgflow.update_asker (chain_id, reply_to, update_id, reply_as) values "
                 "(%(leased)s, %(leased)s, 'u', 'u')"
             )
-        ],
+        ]
     ],
-    "an update in a mailbox is of somebody": [
-        [MAIL.format(run="%(leased)s", kind="u", name="s")],
-    ],
+    "an update in a mailbox is of somebody": [[MAIL.format(run="%(leased)s", kind="u", name="s")]],
     "a relay goes no further than what is over": [
         [
             (
@@ -592,16 +588,10 @@ MUTATIONS: dict[str, list[list[str]]] = {
         [OWED.format(run="%(leased)s", state="open")],
     ],
     "a run that has completed owes only what outlives it": [
-        [
-            PROMISE.format(run="%(done)s", seq=2),
-            OWED.format(run="%(done)s", state="open"),
-        ],
+        [PROMISE.format(run="%(done)s", seq=2), OWED.format(run="%(done)s", state="open")]
     ],
     "what was breached is recorded": [
-        [
-            PROMISE.format(run="%(leased)s", seq=6),
-            OWED.format(run="%(leased)s", state="breached"),
-        ],
+        [PROMISE.format(run="%(leased)s", seq=6), OWED.format(run="%(leased)s", state="breached")]
     ],
     "a pool has reserved what open calls have": [
         ["""update pgflow.reservation set amounts = '{"usd": 0.5}'"""],
@@ -627,13 +617,13 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ["update pgflow.run set pool = 'run/gone' where run_id = %(drawing)s"]
     ],
     "gates asked are answered, expired, given up or open": [
-        [UNIT.format(run="%(leased)s", seq=6, call=9, kind="g")],
+        [UNIT.format(run="%(leased)s", seq=6, call=9, kind="g")]
     ],
     "the answer of an open gate is owed": [
-        ["delete from pgflow.owed where run_id = %(asking)s and call = 1"],
+        ["delete from pgflow.owed where run_id = %(asking)s and call = 1"]
     ],
     "a verdict is the answer that closed its gate": [
-        [UNIT.format(run="%(leased)s", seq=6, call=9, kind="G")],
+        [UNIT.format(run="%(leased)s", seq=6, call=9, kind="G")]
     ],
     "a gate is closed once": [
         [
@@ -641,7 +631,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
                 gate="'k/over/1'", run="%(leased)s", of="from generate_series(1, 2) as a (n)"
             ),
             NOTED,
-        ],
+        ]
     ],
     "no verdict is lost": [
         [
@@ -651,7 +641,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
                 of="from (select 1) a (n), pgflow.gate g where call = 1",
             ),
             NOTED,
-        ],
+        ]
     ],
     "a parked run waits for its gates": [
         ["delete from pgflow.wait where run_id = %(asking)s and call = 1"],
@@ -730,9 +720,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ["insert into pgflow.legal_hold values (%(nobody)s, %(t)s, 'court', 'ann')"]
     ],
     "a role of a tenant acts for no other": [
-        [
-            "insert into pgflow.tenant_grant values (%(t)s, 'pgflow_client', 'acme', 'x') returning 1",
-        ]
+        ["insert into pgflow.tenant_grant values (%(t)s, 'pgflow_client', 'acme', 'x') returning 1"]
     ],
     "a run has the tenant of what it comes from": [
         [f"update pgflow.run set tenant = 'x' where {what} is not null"]
@@ -745,10 +733,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
         [FLOW, FRAME.format(run="%(leased)s", seq=1, marked=True)]
     ],
     "what is sealed is what is there": [
-        [
-            ROUND.format(runs="%(done)s", round=1),
-            SEAL.format(run="%(done)s", round=1),
-        ],
+        [ROUND.format(runs="%(done)s", round=1), SEAL.format(run="%(done)s", round=1)]
     ],
 }
 ALSO = {
@@ -761,9 +746,7 @@ ALSO = {
 
 @pytest.mark.unsound
 @pytest.mark.parametrize("invariant", MUTATIONS)
-def test_a_broken_invariant_is_reported_and_no_other(
-    db: Conn, world: dict[str, int], invariant: str
-) -> None:
+def test_a_broken_invariant_is_reported_and_no_other(db, world, invariant):
     for statements in MUTATIONS[invariant]:
         with db.transaction(force_rollback=True):
             db.execute("set local pgflow.rewrites = 'on'")
@@ -772,7 +755,7 @@ def test_a_broken_invariant_is_reported_and_no_other(
             assert sqlkit.unsound(db) == {invariant} | ALSO.get(invariant, set()), statements
 
 
-def test_every_invariant_is_broken_by_some_test(db: Conn) -> None:
+def test_every_invariant_is_broken_by_some_test(db):
     source = one(
         db,
         "select string_agg(prosrc, '') from pg_proc where pronamespace = 'pgflow'::regnamespace "
@@ -790,8 +773,8 @@ def test_every_invariant_is_broken_by_some_test(db: Conn) -> None:
     ],
 )
 def test_an_audit_looks_at_the_journal_once_however_much_one_run_has_closed(
-    db: Conn, world: dict[str, int], opened: str, closed: str, payload: str, audits: tuple[str, ...]
-) -> None:
+    db, world, opened, closed, payload, audits
+):
     rows = """
         insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
         select %(run)s, 1, %(t)s, %(t)s, 1000 + 2 * n + k.pos, 1000 + n, k.kind, 'x',
@@ -813,6 +796,6 @@ def test_an_audit_looks_at_the_journal_once_however_much_one_run_has_closed(
     assert look(3200) < 24 * look(400)
 
 
-def test_the_audit_only_reads(conn: Conn) -> None:
+def test_the_audit_only_reads(conn):
     conn.execute("begin read only")
     assert conn.execute("select * from pgflow.check()").fetchall() == []

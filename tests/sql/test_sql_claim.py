@@ -69,10 +69,7 @@ def run_ids(claims: list[Claim]) -> list[int]:
     return [c.run_id for c in claims]
 
 
-# ---------------------------------------------------------------- order
-
-
-def test_claims_go_by_priority_over_all_lanes_and_then_first_in_first_out(db: Conn) -> None:
+def test_claims_go_by_priority_over_all_lanes_and_then_first_in_first_out(db):
     plan = [("a", 0), ("b", 5), ("a", -3), ("b", 0), ("c", 0), ("a", 5), ("c", -3), ("b", 0)]
     started = [
         (priority, n, start_in(db, workflow, priority=priority))
@@ -82,7 +79,7 @@ def test_claims_go_by_priority_over_all_lanes_and_then_first_in_first_out(db: Co
     assert run_ids(claim(db, 3)) + run_ids(claim(db, 10)) == expected
 
 
-def test_a_run_that_comes_back_goes_before_those_that_started_after_it(db: Conn) -> None:
+def test_a_run_that_comes_back_goes_before_those_that_started_after_it(db):
     ids = [start_in(db, "a") for _ in range(4)]
     back, woken, _ = claim(db, 3)
     sqlkit.commit(db, sqlkit.wait_for(woken, "paid"))
@@ -92,13 +89,13 @@ def test_a_run_that_comes_back_goes_before_those_that_started_after_it(db: Conn)
     assert run_ids(claim(db, 3)) == [ids[0], ids[1], ids[3]]
 
 
-def test_a_claim_never_takes_more_than_asked(db: Conn) -> None:
+def test_a_claim_never_takes_more_than_asked(db):
     start_many(db, [(None, "{}")] * 20, "a")
     start_many(db, [(None, "{}")] * 20, "b")
     assert [len(claim(db, n)) for n in (0, -1, 1, 7, 100)] == [0, 0, 1, 7, 32]
 
 
-def test_a_claim_takes_only_from_the_lanes_it_names(db: Conn) -> None:
+def test_a_claim_takes_only_from_the_lanes_it_names(db):
     start_in(db, "a")
     b = start_in(db, "b")
     assert claim(db, 5, lanes=[]) == []
@@ -123,14 +120,11 @@ def claim_one_with_everything(db: Conn) -> tuple[Any, Any, Any]:
     return started, worker, claim_one(db, worker=worker)
 
 
-def test_a_claim_tells_what_a_worker_must_know(db: Conn) -> None:
+def test_a_claim_tells_what_a_worker_must_know(db):
     started, _, claimed = claim_one_with_everything(db)
     assert (claimed.run_id, claimed.chain_id, claimed.lane_id, claimed.generation) == (
-        started.run_id,
-        started.run_id,
-        started.lane_id,
-        1,
-    )
+        started.run_id, started.run_id, started.lane_id, 1,
+    )  # fmt: skip
     assert (
         claimed.attempt,
         claimed.suspect,
@@ -139,59 +133,37 @@ def test_a_claim_tells_what_a_worker_must_know(db: Conn) -> None:
         claimed.has_mail,
     ) == (1, 0, 0, None, False)
     assert (claimed.key, claimed.input, claimed.created_us, claimed.now_us) == (
-        "k",
-        '{"b":1, "a":2}',
-        sqlkit.micros(T0),
-        sqlkit.micros(T0),
-    )
+        "k", '{"b":1, "a":2}', sqlkit.micros(T0), sqlkit.micros(T0),
+    )  # fmt: skip
     assert claimed.root == one(db, "select root::text from pgflow.run_key")
 
 
-def test_a_claim_tells_what_few_runs_have_and_nothing_of_a_plain_one(db: Conn) -> None:
+def test_a_claim_tells_what_few_runs_have_and_nothing_of_a_plain_one(db):
     _, _, claimed = claim_one_with_everything(db)
     assert claimed.extra == {
-        "labels": {"x": "y"},
-        "metadata": {"m": [None]},
-        "parent_run_id": None,
-        "leaves_saga": None,
-        "tenant": "t",
-        "deadline_us": sqlkit.micros(T0) + 9_000_000,
-        "beats": False,
-        "heritage": None,
-        "saga": None,
-        "offer": None,
-        "pool": None,
-    }
+        "labels": {"x": "y"}, "metadata": {"m": [None]}, "parent_run_id": None, "leaves_saga": None,
+        "tenant": "t", "deadline_us": sqlkit.micros(T0) + 9_000_000, "beats": False,
+        "heritage": None, "saga": None, "offer": None, "pool": None,
+    }  # fmt: skip
     start(db, key="plain")
     assert claim_one(db).extra is None
 
 
-def test_a_claim_leaves_a_lease_with_its_worker(db: Conn) -> None:
+def test_a_claim_leaves_a_lease_with_its_worker(db):
     started, worker, claimed = claim_one_with_everything(db)
-    assert one(db, "select token, worker_id, lane_id, attempt from pgflow.lease") == (
-        claimed.token,
-        worker,
-        started.lane_id,
-        1,
-    )
+    found = one(db, "select token, worker_id, lane_id, attempt from pgflow.lease")
+    assert found == (claimed.token, worker, started.lane_id, 1)
 
 
-def test_a_claim_tells_of_mail_that_cannot_wait(db: Conn) -> None:
+def test_a_claim_tells_of_mail_that_cannot_wait(db):
     for key in ("none", "signal", "cancel", "pause"):
         run = sqlkit.begin(db, key, key=key)
         sqlkit.commit(db, flush(run, unit()))
         db.execute("select pgflow.release_runs(%s, %s)", ([run.run_id], [run.token]))
     sqlkit.send(db, "signal", "x")
     db.execute("select pgflow.cancel_run('cancel'), pgflow.pause_run('pause')")
-    assert {c.key: c.has_mail for c in claim(db, 9)} == {
-        "none": False,
-        "signal": False,
-        "cancel": True,
-        "pause": True,
-    }
-
-
-# ---------------------------------------------------------------- planner
+    found = {c.key: c.has_mail for c in claim(db, 9)}
+    assert found == {"none": False, "signal": False, "cancel": True, "pause": True}
 
 
 PLANNER = (
@@ -199,12 +171,9 @@ PLANNER = (
     "enable_memoize", "enable_hashjoin", "enable_mergejoin", "enable_hashagg",
 )  # fmt: skip
 NESTED_LOOPS = {
-    "enable_indexscan",
-    "enable_indexonlyscan",
-    "enable_bitmapscan",
-    "enable_tidscan",
+    "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan", "enable_tidscan",
     "enable_nestloop",
-}
+}  # fmt: skip
 """With nothing else enabled, what is in an IN (...) is run again for each row."""
 CLAIMS_OF_CHANCE = 127
 
@@ -219,7 +188,7 @@ def plans() -> Iterator[set[str]]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("lanes", [1, 3], ids=["one lane", "three lanes"])
-def test_no_plan_makes_a_claim_take_more_than_asked(db: Conn, lanes: int) -> None:
+def test_no_plan_makes_a_claim_take_more_than_asked(db, lanes):
     for n in range(lanes):
         start_many(db, [(None, "{}")] * (900 // lanes), f"w{n}")
     worker = register(db)
@@ -237,12 +206,9 @@ def test_no_plan_makes_a_claim_take_more_than_asked(db: Conn, lanes: int) -> Non
     assert count(db, "lease") == 7 * (CLAIMS_OF_CHANCE + 1)
 
 
-# ---------------------------------------------------------------- at the same time
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("lanes", [1, 5], ids=["one lane", "five lanes"])
-def test_no_run_is_claimed_twice_and_none_is_left_out(dsn: str, conn: Conn, lanes: int) -> None:
+def test_no_run_is_claimed_twice_and_none_is_left_out(dsn, conn, lanes):
     total = 10_000 if lanes == 1 else 3_000
     for n in range(lanes):
         start_many(conn, [(None, "{}")] * (total // lanes), f"w{n}")
@@ -265,16 +231,14 @@ def test_no_run_is_claimed_twice_and_none_is_left_out(dsn: str, conn: Conn, lane
 
 
 @pytest.mark.parametrize("workflows", [["a"], ["a", "b"]], ids=["one lane", "two lanes"])
-def test_a_claim_steps_over_rows_that_are_locked(
-    dsn: str, conn: Conn, workflows: list[str]
-) -> None:
+def test_a_claim_steps_over_rows_that_are_locked(dsn, conn, workflows):
     ids = [start_in(conn, workflow) for _ in range(4) for workflow in workflows]
     with connect(dsn) as claimer, connect(dsn) as other, other.transaction():
         other.execute("select from pgflow.ready where run_id = any(%s) for update", (ids[:2],))
         assert run_ids(claim(claimer, 1)) == [ids[2]]
 
 
-def test_a_claim_beside_one_that_is_not_committed_takes_the_next_runs(dsn: str, conn: Conn) -> None:
+def test_a_claim_beside_one_that_is_not_committed_takes_the_next_runs(dsn, conn):
     ids = [start_in(conn, "a") for _ in range(6)]
     with connect(dsn) as second:
         with conn.transaction():
@@ -286,7 +250,7 @@ def test_a_claim_beside_one_that_is_not_committed_takes_the_next_runs(dsn: str, 
         assert run_ids(claim(second, 3)) == ids[5:]
 
 
-def test_a_claim_that_steps_over_locked_rows_still_goes_by_priority(dsn: str, conn: Conn) -> None:
+def test_a_claim_that_steps_over_locked_rows_still_goes_by_priority(dsn, conn):
     ids = [
         start_in(conn, workflow, priority=priority)
         for workflow, priority in (("a", 9), ("b", 8), ("a", 2), ("b", 1))
@@ -296,10 +260,7 @@ def test_a_claim_that_steps_over_locked_rows_still_goes_by_priority(dsn: str, co
         assert run_ids(claim(claimer, 1)) == [ids[2]]
 
 
-# ---------------------------------------------------------------- pauses and clogs
-
-
-def test_a_paused_queue_gives_nothing_until_it_is_resumed(db: Conn) -> None:
+def test_a_paused_queue_gives_nothing_until_it_is_resumed(db):
     sqlkit.set_clock(db, T0)
     held, free = start_in(db, "a", "held"), start_in(db, "a", "free")
     running = start_in(db, "b", "held")
@@ -313,7 +274,7 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(db: Conn) -> None:
     assert run_ids(claim(db, 5)) == [held]
 
 
-def test_a_queue_may_be_paused_before_anything_is_in_it(db: Conn) -> None:
+def test_a_queue_may_be_paused_before_anything_is_in_it(db):
     db.execute("select pgflow.pause_queue('later')")
     start_in(db, "a", "later")
     assert claim(db, 5) == []
@@ -321,14 +282,14 @@ def test_a_queue_may_be_paused_before_anything_is_in_it(db: Conn) -> None:
     assert rows(db, "select queue from pgflow.queue") == ["later"]
 
 
-def test_a_paused_lane_gives_nothing(db: Conn) -> None:
+def test_a_paused_lane_gives_nothing(db):
     start_in(db, "a")
     b = start_in(db, "b")
     db.execute("update pgflow.lane set paused_at = pgflow.now_() where workflow = 'a'")
     assert run_ids(claim(db, 5)) == [b]
 
 
-def test_runs_that_nobody_here_serves_do_not_clog_the_head(db: Conn) -> None:
+def test_runs_that_nobody_here_serves_do_not_clog_the_head(db):
     for n in range(20):
         start_many(db, [(None, "{}")] * 50, f"unknown{n}", priority=-100)
     db.execute("analyze pgflow.ready")
@@ -337,8 +298,8 @@ def test_runs_that_nobody_here_serves_do_not_clog_the_head(db: Conn) -> None:
 
 
 def test_serve_lanes_makes_the_lanes_of_every_pair_and_answers_those_pinned_to_the_version_that_is_served(
-    db: Conn,
-) -> None:
+    db,
+):
     start_in(db, "b", "q1")
     db.execute(
         "insert into pgflow.lane (queue, workflow, version) values ('q1', 'a', 'v2'), ('q1', 'a', "
@@ -352,16 +313,12 @@ def test_serve_lanes_makes_the_lanes_of_every_pair_and_answers_those_pinned_to_t
         ["v2", "v1"],
     )
     assert sorted(found) == [
-        ("q1", "a", ""),
-        ("q1", "a", "v2"),
-        ("q1", "b", ""),
-        ("q2", "a", ""),
-        ("q2", "b", ""),
-    ]
+        ("q1", "a", ""), ("q1", "a", "v2"), ("q1", "b", ""), ("q2", "a", ""), ("q2", "b", ""),
+    ]  # fmt: skip
     assert rows(db, "select queue from pgflow.queue order by queue") == ["q1", "q2"]
 
 
-def test_workers_that_name_the_same_new_lanes_at_once_agree_on_them(dsn: str, conn: Conn) -> None:
+def test_workers_that_name_the_same_new_lanes_at_once_agree_on_them(dsn, conn):
     workflows = [f"w{n}" for n in range(30)]
     query = "select array_agg(lane_id order by workflow) from pgflow.serve_lanes(%s, %s)"
     answers = sqlkit.race(
@@ -371,10 +328,7 @@ def test_workers_that_name_the_same_new_lanes_at_once_agree_on_them(dsn: str, co
     assert count(conn, "lane") == 30
 
 
-# ---------------------------------------------------------------- limits
-
-
-def test_a_limit_holds_over_all_lanes_of_its_queue_and_counts_what_ends(db: Conn) -> None:
+def test_a_limit_holds_over_all_lanes_of_its_queue_and_counts_what_ends(db):
     for _ in range(4):
         start_in(db, "a", "few")
         start_in(db, "b", "few")
@@ -392,7 +346,7 @@ def test_a_limit_holds_over_all_lanes_of_its_queue_and_counts_what_ends(db: Conn
     assert len(claim(db, 9)) == 2
 
 
-def test_a_limit_can_be_lowered_raised_and_lifted_while_runs_go_on(db: Conn) -> None:
+def test_a_limit_can_be_lowered_raised_and_lifted_while_runs_go_on(db):
     start_many(db, [(None, "{}")] * 20)
     limit(db, 4)
     held = claim(db, 9)
@@ -408,16 +362,15 @@ def test_a_limit_can_be_lowered_raised_and_lifted_while_runs_go_on(db: Conn) -> 
 
 
 @pytest.mark.parametrize(
-    "rule",
-    ["'concurrency', 0", "'concurrency', -1", "'max_deaths', 0", "'max_deaths', 1001"],
+    "rule", ["'concurrency', 0", "'concurrency', -1", "'max_deaths', 0", "'max_deaths', 1001"]
 )
-def test_a_limit_that_makes_no_sense_is_refused(db: Conn, rule: str) -> None:
+def test_a_limit_that_makes_no_sense_is_refused(db, rule):
     with pytest.raises(psycopg.Error) as error, db.transaction():
         db.execute(f"select pgflow.set_queue('q', jsonb_build_object({rule}))")
     assert error.value.sqlstate == "PF003"
 
 
-def test_setting_a_limit_keeps_the_number_of_deaths_unless_told(db: Conn) -> None:
+def test_setting_a_limit_keeps_the_number_of_deaths_unless_told(db):
     query = "select max_running, max_deaths from pgflow.queue"
     db.execute(
         "select pgflow.set_queue('q', jsonb_build_object('concurrency', 3, 'max_deaths', 7))"
@@ -428,7 +381,7 @@ def test_setting_a_limit_keeps_the_number_of_deaths_unless_told(db: Conn) -> Non
     assert one(db, query) == (None, 7)
 
 
-def test_a_limit_is_never_exceeded_at_any_instant(dsn: str, conn: Conn) -> None:
+def test_a_limit_is_never_exceeded_at_any_instant(dsn, conn):
     most, workers, turns = 5, 4, 20
     for workflow in ("a", "b"):
         start_many(conn, [(None, "{}")] * (workers * turns * workers), workflow)
@@ -463,9 +416,7 @@ def test_a_limit_is_never_exceeded_at_any_instant(dsn: str, conn: Conn) -> None:
     assert min(done for done, _ in answers) >= turns
 
 
-def test_a_claim_waits_for_another_of_the_same_limited_queue_and_then_counts_its_leases(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_claim_waits_for_another_of_the_same_limited_queue_and_then_counts_its_leases(dsn, conn):
     start_many(conn, [(None, "{}")] * 9)
     start_many(conn, [(None, "{}")] * 9, "free", queue="free")
     limit(conn, 3)
@@ -480,10 +431,7 @@ def test_a_claim_waits_for_another_of_the_same_limited_queue_and_then_counts_its
         assert len(answer.result()) == 1
 
 
-# ---------------------------------------------------------------- suspects
-
-
-def test_suspects_never_block_the_others(db: Conn) -> None:
+def test_suspects_never_block_the_others(db):
     bad = [start_in(db, "a", priority=-9) for _ in range(3)]
     good = [start_in(db, "a") for _ in range(3)]
     for run_id in bad:
@@ -497,7 +445,7 @@ def test_suspects_never_block_the_others(db: Conn) -> None:
     assert run_ids(claim(db, 1)) == [bad[2]]
 
 
-def test_a_suspect_that_another_worker_is_claiming_blocks_nobody(dsn: str, conn: Conn) -> None:
+def test_a_suspect_that_another_worker_is_claiming_blocks_nobody(dsn, conn):
     bad, good = start_in(conn, "a", priority=-9), start_in(conn, "a")
     make_suspect(conn, bad)
     with connect(dsn) as second, conn.transaction():
@@ -505,7 +453,7 @@ def test_a_suspect_that_another_worker_is_claiming_blocks_nobody(dsn: str, conn:
         assert run_ids(claim(second, 2)) == [good]
 
 
-def test_a_claim_takes_one_suspect_over_limited_and_unlimited_queues_together(db: Conn) -> None:
+def test_a_claim_takes_one_suspect_over_limited_and_unlimited_queues_together(db):
     ids = [start_in(db, "a", queue) for queue in ("l1", "l1", "l2", "free")]
     for run_id in ids:
         make_suspect(db, run_id)
@@ -514,7 +462,7 @@ def test_a_claim_takes_one_suspect_over_limited_and_unlimited_queues_together(db
     assert [len(claim(db, 9)) for _ in range(5)] == [1, 1, 1, 1, 0]
 
 
-def test_a_limited_queue_of_one_goes_on_beside_a_suspect(db: Conn) -> None:
+def test_a_limited_queue_of_one_goes_on_beside_a_suspect(db):
     limit(db, 1)
     bad, good = start_in(db, "a"), start_in(db, "a")
     make_suspect(db, bad)
@@ -527,7 +475,7 @@ def test_a_limited_queue_of_one_goes_on_beside_a_suspect(db: Conn) -> None:
     assert sorted(taken) == [bad, good]
 
 
-def test_a_backlog_does_not_starve_a_suspect_of_a_limited_queue(db: Conn) -> None:
+def test_a_backlog_does_not_starve_a_suspect_of_a_limited_queue(db):
     limit(db, 1)
     bad = start_in(db, "a")
     make_suspect(db, bad)
@@ -541,7 +489,7 @@ def test_a_backlog_does_not_starve_a_suspect_of_a_limited_queue(db: Conn) -> Non
 
 
 @pytest.mark.unsound
-def test_claims_come_in_their_order_though_statistics_know_of_no_lease(db: Conn) -> None:
+def test_claims_come_in_their_order_though_statistics_know_of_no_lease(db):
     for _ in range(20):
         start_in(db, "a")
     claim(db, 20)
@@ -551,9 +499,6 @@ def test_claims_come_in_their_order_though_statistics_know_of_no_lease(db: Conn)
         (priority, start_in(db, "a", priority=priority)) for priority in [0, 0, -1, 1, 0]
     )
     assert run_ids(claim(db, 10)) == [run_id for _, run_id in started]
-
-
-# ---------------------------------------------------------------- reading on
 
 
 def claim_behind(
@@ -567,9 +512,7 @@ def claim_behind(
 
 
 @pytest.mark.parametrize("workflows", [("a", "a"), ("a", "b")], ids=["one lane", "two lanes"])
-def test_a_claim_that_reads_on_takes_what_stands_behind_in_the_order_of_claiming(
-    db: Conn, workflows: tuple[str, str]
-) -> None:
+def test_a_claim_that_reads_on_takes_what_stands_behind_in_the_order_of_claiming(db, workflows):
     started = sorted(
         (priority, start_in(db, workflows[n % 2], priority=priority))
         for n, priority in enumerate([0, 0, -1, 1, 0, 1, -1, 0])
@@ -581,9 +524,7 @@ def test_a_claim_that_reads_on_takes_what_stands_behind_in_the_order_of_claiming
     assert run_ids(claim(db, 10)) == [run_id for _, run_id in started[:4]]
 
 
-def test_a_claim_that_reads_on_keeps_to_limits_and_takes_a_suspect_wherever_it_stands(
-    db: Conn,
-) -> None:
+def test_a_claim_that_reads_on_keeps_to_limits_and_takes_a_suspect_wherever_it_stands(db):
     first, suspect, *rest = [start_in(db, "a", "q") for _ in range(6)]
     make_suspect(db, suspect)
     limit(db, 3, "q")
@@ -593,7 +534,7 @@ def test_a_claim_that_reads_on_keeps_to_limits_and_takes_a_suspect_wherever_it_s
     assert run_ids(claim(db, 10)) == [first, rest[0], rest[3]]
 
 
-def test_a_claim_tells_where_the_runs_stand_and_how_long_it_looked(db: Conn) -> None:
+def test_a_claim_tells_where_the_runs_stand_and_how_long_it_looked(db):
     run = start_in(db, "a", priority=-7)
     ((run_id, priority, took_us),) = rows(
         db,
@@ -605,9 +546,6 @@ def test_a_claim_tells_where_the_runs_stand_and_how_long_it_looked(db: Conn) -> 
     assert 0 < took_us < 10_000_000
 
 
-# ---------------------------------------------------------------- who may claim
-
-
 @pytest.mark.parametrize(
     "verb",
     [
@@ -615,7 +553,7 @@ def test_a_claim_tells_where_the_runs_stand_and_how_long_it_looked(db: Conn) -> 
         "commit_and_claim('{\"r\": []}', %(w)s, %(l)s, 1, '{1}', true)",
     ],
 )
-def test_a_worker_that_is_not_registered_claims_nothing(db: Conn, verb: str) -> None:
+def test_a_worker_that_is_not_registered_claims_nothing(db, verb):
     run = start_in(db, "a")
     worker = register(db)
     die(db, worker)
@@ -626,9 +564,6 @@ def test_a_worker_that_is_not_registered_claims_nothing(db: Conn, verb: str) -> 
         db.execute(f"select * from pgflow.{verb}", {"w": worker, "l": [lane_of(db, "a")]})
     assert error.value.sqlstate == "PF004"
     assert status(db, run) == "queued"
-
-
-# ---------------------------------------------------------------- journals
 
 
 def with_journal(conn: Conn, payloads: list[str]) -> Claim:
@@ -650,7 +585,7 @@ def read_pages(conn: Conn, run: Claim) -> list[list[list[Any]]]:
     return pages
 
 
-def test_a_short_journal_comes_with_the_claim(db: Conn) -> None:
+def test_a_short_journal_comes_with_the_claim(db):
     run = with_journal(db, ['{"b":1,"a":-0.0}', "1e22", '"\\u00e9"', "null"])
     assert run.last_seq == 4
     assert one(db, "select pgflow.load_units(%s, 4)", run.run_id) is None
@@ -663,7 +598,7 @@ def test_a_short_journal_comes_with_the_claim(db: Conn) -> None:
     ]
 
 
-def test_a_long_journal_comes_in_pages_in_the_order_in_which_it_was_recorded(db: Conn) -> None:
+def test_a_long_journal_comes_in_pages_in_the_order_in_which_it_was_recorded(db):
     """Calls that end in another order than they were issued: the last page holds the first
     calls.
     """
@@ -685,7 +620,7 @@ def test_a_long_journal_comes_in_pages_in_the_order_in_which_it_was_recorded(db:
     assert next(((u, e) for u, e in zip(units, expected, strict=True) if u != e), None) is None
 
 
-def test_a_unit_travels_with_its_licences_and_times(db: Conn) -> None:
+def test_a_unit_travels_with_its_licences_and_times(db):
     sqlkit.set_clock(db, T0)
     run = sqlkit.begin(db)
     licence = '[[2,"s","charge",1,-5]]'
@@ -699,15 +634,8 @@ def test_a_unit_travels_with_its_licences_and_times(db: Conn) -> None:
     (row,) = json.loads(one(db, "select pgflow.load_units(%s, 0)", run.run_id))
     at = sqlkit.micros(T0)
     assert row == [
-        1,
-        1,
-        "t",
-        None,
-        None,
-        [[2, "s", "charge", 1, -5]],
-        at - 1_000_000,
-        at + 1_500_000,
-    ]
+        1, 1, "t", None, None, [[2, "s", "charge", 1, -5]], at - 1_000_000, at + 1_500_000,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -715,9 +643,7 @@ def test_a_unit_travels_with_its_licences_and_times(db: Conn) -> None:
     [('"x"', 4500), (f'"{"y" * 50_000}"', 40), (f'"{"z" * 900_000}"', 3)],
     ids=["many", "large", "huge"],
 )
-def test_a_long_journal_comes_in_pages_without_gap_or_overlap(
-    db: Conn, payload: str, units: int
-) -> None:
+def test_a_long_journal_comes_in_pages_without_gap_or_overlap(db, payload, units):
     run = with_journal(db, [payload] * units)
     assert run.last_seq == units
     pages = read_pages(db, run)
@@ -727,10 +653,7 @@ def test_a_long_journal_comes_in_pages_without_gap_or_overlap(
     assert len(run.units) < 2 * 1024 * 1024
 
 
-# ---------------------------------------------------------------- handing back
-
-
-def test_runs_handed_back_are_ready_and_the_attempt_is_not_counted(db: Conn) -> None:
+def test_runs_handed_back_are_ready_and_the_attempt_is_not_counted(db):
     run = sqlkit.begin(db)
     sqlkit.commit(db, flush(run, unit(), unit(call=2)))
     assert one(db, "select pgflow.release_runs(%s, %s)", [run.run_id], [run.token]) == [run.run_id]
@@ -738,20 +661,17 @@ def test_runs_handed_back_are_ready_and_the_attempt_is_not_counted(db: Conn) -> 
     assert claim_one(db).attempt == 1
 
 
-def test_only_the_holder_of_the_token_hands_a_run_back(db: Conn) -> None:
+def test_only_the_holder_of_the_token_hands_a_run_back(db):
     mine, other = sqlkit.begin(db), sqlkit.begin(db)
     query = "select pgflow.release_runs(%s, %s)"
-    assert one(db, query, [other.run_id, mine.run_id, 999], [mine.token, mine.token, 1]) == [
-        mine.run_id
-    ]
+    found = one(db, query, [other.run_id, mine.run_id, 999], [mine.token, mine.token, 1])
+    assert found == [mine.run_id]
     assert status(db, other.run_id) == "running"
     assert one(db, query, [mine.run_id], [mine.token]) == []
     assert one(db, query, [], []) == []
 
 
-def test_a_run_is_not_handed_back_before_the_commit_on_its_way_has_arrived(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_run_is_not_handed_back_before_the_commit_on_its_way_has_arrived(dsn, conn):
     run = sqlkit.begin(conn)
     with sqlkit.Actor(dsn) as other:
         with connect(dsn) as committer, committer.transaction():
@@ -762,7 +682,7 @@ def test_a_run_is_not_handed_back_before_the_commit_on_its_way_has_arrived(
     assert one(conn, "select last_seq from pgflow.ready") == 1
 
 
-def test_a_run_that_ends_meanwhile_is_not_handed_back(dsn: str, conn: Conn) -> None:
+def test_a_run_that_ends_meanwhile_is_not_handed_back(dsn, conn):
     run = sqlkit.begin(conn)
     with sqlkit.Actor(dsn) as other:
         with connect(dsn) as committer, committer.transaction():
@@ -773,7 +693,7 @@ def test_a_run_that_ends_meanwhile_is_not_handed_back(dsn: str, conn: Conn) -> N
     assert status(conn, run.run_id) == "completed"
 
 
-def test_strays_are_handed_back_if_they_were_claimed_before_a_time(db: Conn) -> None:
+def test_strays_are_handed_back_if_they_were_claimed_before_a_time(db):
     sqlkit.set_clock(db, T0)
     worker, other = register(db), register(db)
     start_many(db, [(None, "{}")] * 4)
@@ -792,7 +712,7 @@ def test_strays_are_handed_back_if_they_were_claimed_before_a_time(db: Conn) -> 
     assert one(db, look, worker, []) == T0 + sqlkit.seconds(5)
 
 
-def test_a_claim_does_not_wait_for_a_slow_finish_nor_for_a_slow_start(dsn: str, conn: Conn) -> None:
+def test_a_claim_does_not_wait_for_a_slow_finish_nor_for_a_slow_start(dsn, conn):
     """Every function that moves runs is held open at once; a claim takes what is free beside
     them.
     """

@@ -72,10 +72,7 @@ def database_of(conn: Conn) -> str:
     )
 
 
-# ---------------------------------------------------------------- verdicts
-
-
-def test_a_commit_where_all_is_well_answers_nothing(db: Conn) -> None:
+def test_a_commit_where_all_is_well_answers_nothing(db):
     a, b = begin(db), begin(db)
     assert (
         commit(
@@ -89,12 +86,12 @@ def test_a_commit_where_all_is_well_answers_nothing(db: Conn) -> None:
     assert status(db, a.run_id) == "running"
 
 
-def test_an_empty_batch_is_nothing(db: Conn) -> None:
+def test_an_empty_batch_is_nothing(db):
     assert commit(db).raw is None
     assert commit(db, careful=True).bad == {}
 
 
-def test_a_lease_that_another_has_is_lost(db: Conn) -> None:
+def test_a_lease_that_another_has_is_lost(db):
     zombie = begin(db)
     reap(db, zombie)
     holder = claim_one(db)
@@ -104,7 +101,7 @@ def test_a_lease_that_another_has_is_lost(db: Conn) -> None:
 
 
 @pytest.mark.parametrize("leave", ["reaped", "finished", "parked", "held"])
-def test_a_wrong_token_is_lost_wherever_the_run_is(db: Conn, leave: str) -> None:
+def test_a_wrong_token_is_lost_wherever_the_run_is(db, leave):
     run = begin(db)
     {
         "reaped": lambda: reap(db, run),
@@ -117,20 +114,19 @@ def test_a_wrong_token_is_lost_wherever_the_run_is(db: Conn, leave: str) -> None
     assert database_of(db) == before
 
 
-def test_a_run_that_never_was_is_lost(db: Conn) -> None:
+def test_a_run_that_never_was_is_lost(db):
     ghost = begin(db)
     ghost.run_id += 1_000_000
     assert commit(db, flush(ghost, unit())).bad == {ghost.run_id: "lost"}
 
 
-def test_a_seq_taken_under_another_token_is_lost(db: Conn) -> None:
+def test_a_seq_taken_under_another_token_is_lost(db):
     zombie = begin(db)
     commit(db, flush(zombie, unit(payload='"old"')))
     reap(db, zombie)
     holder = claim_one(db)
-    assert commit(db, flush(holder, unit(payload='"new"'), expected=0), careful=True).bad == {
-        holder.run_id: "lost"
-    }
+    found = commit(db, flush(holder, unit(payload='"new"'), expected=0), careful=True).bad
+    assert found == {holder.run_id: "lost"}
     assert units_of(db, holder) == [(1, '"old"')]
 
 
@@ -155,9 +151,7 @@ REST = {
 
 @pytest.mark.parametrize("careful", [False, True], ids=["in a hurry", "careful"])
 @pytest.mark.parametrize("what", REST.values(), ids=REST)
-def test_a_commit_whose_answer_was_lost_is_already_there(
-    db: Conn, what: Callable[[Claim], Flush], careful: bool
-) -> None:
+def test_a_commit_whose_answer_was_lost_is_already_there(db, what, careful):
     run = begin(db, key="k")
     f = what(run)
     assert commit(db, f).bad == {}
@@ -173,7 +167,7 @@ def test_a_commit_whose_answer_was_lost_is_already_there(
     assert database_of(db) == before
 
 
-def test_a_retried_ack_is_already_there_though_the_run_has_moved_on_since(db: Conn) -> None:
+def test_a_retried_ack_is_already_there_though_the_run_has_moved_on_since(db):
     run = begin(db, key="k")
     f = flush(run, unit(payload='"first"'))
     commit(db, f)
@@ -189,9 +183,7 @@ def test_a_retried_ack_is_already_there_though_the_run_has_moved_on_since(db: Co
     assert len(units_of(db, run)) == 3
 
 
-def test_a_run_locked_by_another_transaction_is_busy_and_not_waited_for(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_run_locked_by_another_transaction_is_busy_and_not_waited_for(dsn, conn):
     a, b = begin(conn), begin(conn)
     ends = ("completed", None, "2", None)
     with connect(dsn) as committer, connect(dsn) as other:
@@ -203,9 +195,8 @@ def test_a_run_locked_by_another_transaction_is_busy_and_not_waited_for(
                 flush(b, unit()),
             )
             assert answer.bad == {a.run_id: "busy"}
-            assert commit(committer, flush(a, unit(), expected=0), careful=True).bad == {
-                a.run_id: "busy"
-            }
+            found = commit(committer, flush(a, unit(), expected=0), careful=True).bad
+            assert found == {a.run_id: "busy"}
             assert (
                 one(
                     committer,
@@ -215,17 +206,14 @@ def test_a_run_locked_by_another_transaction_is_busy_and_not_waited_for(
                 )
                 == "busy"
             )
-        assert commit(committer, flush(a, unit(), expected=0), careful=True).bad == {
-            a.run_id: "already"
-        }
+        found = commit(committer, flush(a, unit(), expected=0), careful=True).bad
+        assert found == {a.run_id: "already"}
     assert units_of(conn, a) == [(1, '"theirs"')]
     assert units_of(conn, b) == [(1, "null")]
 
 
 @pytest.mark.parametrize("careful", [False, True])
-def test_the_same_flush_sent_again_while_it_is_on_its_way_waits_for_itself(
-    dsn: str, conn: Conn, *, careful: bool
-) -> None:
+def test_the_same_flush_sent_again_while_it_is_on_its_way_waits_for_itself(dsn, conn, *, careful):
     run = begin(conn)
     again = document(flush(run, unit(payload="1")))
     with connect(dsn) as first, Actor(dsn) as batch, Actor(dsn) as alone:
@@ -240,22 +228,20 @@ def test_the_same_flush_sent_again_while_it_is_on_its_way_waits_for_itself(
         for answer in sent:
             with pytest.raises(errors.UniqueViolation):
                 answer.result(HANG_SECONDS)
-    assert read_answer(one(conn, "select pgflow.commit_units(%s, true)", again)).bad == {
-        run.run_id: "already"
-    }
+    found = read_answer(one(conn, "select pgflow.commit_units(%s, true)", again)).bad
+    assert found == {run.run_id: "already"}
     assert units_of(conn, run) == [(1, "1")]
 
 
-def test_a_wrong_token_is_lost_at_once_though_the_lease_is_locked(dsn: str, conn: Conn) -> None:
+def test_a_wrong_token_is_lost_at_once_though_the_lease_is_locked(dsn, conn):
     run = begin(conn)
     with connect(dsn) as committer, conn.transaction():
         commit(conn, flush(run, unit()))
-        assert commit(committer, flush(run, unit(), token=7, expected=0)).bad == {
-            run.run_id: "lost"
-        }
+        found = commit(committer, flush(run, unit(), token=7, expected=0)).bad
+        assert found == {run.run_id: "lost"}
 
 
-def test_of_a_mixed_batch_the_good_are_committed_and_the_others_named(dsn: str, conn: Conn) -> None:
+def test_of_a_mixed_batch_the_good_are_committed_and_the_others_named(dsn, conn):
     good, ended, parked, zombie, done, busy = (begin(conn) for _ in range(6))
     commit(conn, flush(done, unit()))
     reap(conn, zombie)
@@ -280,7 +266,7 @@ def test_of_a_mixed_batch_the_good_are_committed_and_the_others_named(dsn: str, 
     assert [len(units_of(conn, run)) for run in runs] == [1, 1, 0, 0, 1, 0]
 
 
-def test_a_batch_of_nothing_but_bad_runs_changes_nothing(db: Conn) -> None:
+def test_a_batch_of_nothing_but_bad_runs_changes_nothing(db):
     a, b = begin(db), begin(db)
     reap(db, a)
     reap(db, b)
@@ -291,7 +277,7 @@ def test_a_batch_of_nothing_but_bad_runs_changes_nothing(db: Conn) -> None:
 
 
 @pytest.mark.parametrize("what", ["metadata of a child", "detail of a hold"])
-def test_a_bad_run_in_the_batch_does_not_change_what_the_others_record(db: Conn, what: str) -> None:
+def test_a_bad_run_in_the_batch_does_not_change_what_the_others_record(db, what):
     run, zombie = begin(db), begin(db)
     detail = {"a": None, "b": {"c": None}}
     if what == "metadata of a child":
@@ -305,7 +291,7 @@ def test_a_bad_run_in_the_batch_does_not_change_what_the_others_record(db: Conn,
     assert one(db, query) == detail
 
 
-def test_the_order_of_the_runs_in_a_batch_does_not_matter(db: Conn) -> None:
+def test_the_order_of_the_runs_in_a_batch_does_not_matter(db):
     a, b, c = begin(db), begin(db), begin(db)
     batch = json.loads(document(flush(a, unit()), flush(b, unit()), flush(c, unit())))
     batch["runs"].reverse()
@@ -314,12 +300,7 @@ def test_the_order_of_the_runs_in_a_batch_does_not_matter(db: Conn) -> None:
     assert [len(units_of(db, run)) for run in (a, b, c)] == [1, 1, 1]
 
 
-# ---------------------------------------------------------------- compare and swap
-
-
-def test_a_duplicate_names_the_constraint_of_its_partition_and_the_careful_path_decides(
-    db: Conn,
-) -> None:
+def test_a_duplicate_names_the_constraint_of_its_partition_and_the_careful_path_decides(db):
     run, other = begin(db), begin(db)
     commit(db, flush(run, unit(payload="1")))
     batch = (flush(run, unit(payload="2"), expected=0), flush(other, unit()))
@@ -332,7 +313,7 @@ def test_a_duplicate_names_the_constraint_of_its_partition_and_the_careful_path_
     assert len(units_of(db, other)) == 1
 
 
-def test_every_partition_names_its_constraint_after_its_number(db: Conn) -> None:
+def test_every_partition_names_its_constraint_after_its_number(db):
     db.execute("select pgflow.add_unit_partitions(6)")
     query = """
       select c.relname = 'unit_' || n - 1 and t.conname = c.relname || '_pkey'
@@ -345,15 +326,12 @@ def test_every_partition_names_its_constraint_after_its_number(db: Conn) -> None
     assert all(found)
 
 
-def test_a_client_that_leaves_a_gap_is_found_by_the_audit(db: Conn) -> None:
+def test_a_client_that_leaves_a_gap_is_found_by_the_audit(db):
     run = begin(db)
     with db.transaction(force_rollback=True):
         assert commit(db, flush(run, unit(), expected=1)).raw is None
         assert unsound(db) == {"the units of a run are dense from 1"}
     assert commit(db, flush(run, unit(), expected=1), careful=True).bad == {run.run_id: "lost"}
-
-
-# ---------------------------------------------------------------- what is stored
 
 
 EXACT = [
@@ -364,28 +342,26 @@ EXACT = [
 ]  # fmt: skip
 
 
-def test_payloads_keep_their_exact_text(db: Conn) -> None:
+def test_payloads_keep_their_exact_text(db):
     run = begin(db)
     commit(db, flush(run, *(unit(call=n, payload=text) for n, text in enumerate(EXACT, 1))))
     assert [payload for _, payload in units_of(db, run)] == EXACT
-    assert [
-        row[4] for row in json.loads(one(db, "select pgflow.load_units(%s, 0)", run.run_id))
-    ] == EXACT
+    found = [row[4] for row in json.loads(one(db, "select pgflow.load_units(%s, 0)", run.run_id))]
+    assert found == EXACT
     for n, text in enumerate(EXACT, 1):
         assert one(db, "select payload from pgflow.read_unit(%s, %s)", run.run_id, n) == text
 
 
-def test_outcomes_keep_their_exact_text(db: Conn) -> None:
+def test_outcomes_keep_their_exact_text(db):
     for text in EXACT:
         run = begin(db, "exact")
         finish(db, run, output=text)
-        assert (
-            one(db, "select output::text from pgflow.outcome where run_id = %s", run.run_id) == text
-        )
+        found = one(db, "select output::text from pgflow.outcome where run_id = %s", run.run_id)
+        assert found == text
         assert one(db, "select output from pgflow.results(%s)", [run.chain_id]) == text
 
 
-def test_a_recorded_null_is_not_nothing(db: Conn) -> None:
+def test_a_recorded_null_is_not_nothing(db):
     run = begin(db)
     commit(db, flush(run, unit(payload="null"), unit(call=2, payload=None)))
     assert rows(db, "select payload is null from pgflow.unit order by seq") == [False, True]
@@ -393,7 +369,7 @@ def test_a_recorded_null_is_not_nothing(db: Conn) -> None:
     assert one(db, "select output::text, output is null from pgflow.outcome") == ("null", False)
 
 
-def test_times_are_kept_to_the_microsecond_and_delays_count_from_the_commit(db: Conn) -> None:
+def test_times_are_kept_to_the_microsecond_and_delays_count_from_the_commit(db):
     set_clock(db, T0)
     run = begin(db)
     at = T0 - seconds(0.123457)
@@ -407,27 +383,19 @@ def test_times_are_kept_to_the_microsecond_and_delays_count_from_the_commit(db: 
     [{"kind": "?"}, {"call": -1}, {"name": "x" * 256}, {"payload": f'"{"x" * 1_200_000}"'}],
     ids=["kind", "call", "name", "payload"],
 )
-def test_what_the_journal_cannot_hold_fails_the_whole_batch(db: Conn, bad: dict[str, Any]) -> None:
+def test_what_the_journal_cannot_hold_fails_the_whole_batch(db, bad):
     run, other = begin(db), begin(db)
     with pytest.raises(errors.CheckViolation), db.transaction():
         commit(db, flush(run, unit(**bad)), flush(other, unit()))
     assert units_of(db, run) == units_of(db, other) == []
 
 
-# ---------------------------------------------------------------- the end
-
-
-@pytest.mark.parametrize(
-    ("outcome", "expected"),
-    [
-        (("completed", None, '{"b":1,"a":2}', None), ("completed", {"b": 1, "a": 2}, None, None)),
-        (("failed", None, None, '{"message":"no"}'), ("failed", None, {"message": "no"}, None)),
-        (("cancelled", "asked", None, None), ("cancelled", None, None, "asked")),
-    ],
-)
-def test_an_outcome_is_written_once_and_never_changes(
-    db: Conn, outcome: Any, expected: Any
-) -> None:
+@pytest.mark.parametrize(("outcome", "expected"), [
+    (("completed", None, '{"b":1,"a":2}', None), ("completed", {"b": 1, "a": 2}, None, None)),
+    (("failed", None, None, '{"message":"no"}'), ("failed", None, {"message": "no"}, None)),
+    (("cancelled", "asked", None, None), ("cancelled", None, None, "asked")),
+])  # fmt: skip
+def test_an_outcome_is_written_once_and_never_changes(db, outcome, expected):
     run = begin(db, key="k")
     commit(db, flush(run, unit(), outcome=outcome, has_kin=True))
     assert one(db, "select status, output, error, reason from pgflow.result('k')") == expected
@@ -449,21 +417,17 @@ def test_an_outcome_is_written_once_and_never_changes(
     assert database_of(db) == before
 
 
-def test_the_end_takes_away_what_only_served_the_open_run(db: Conn) -> None:
+def test_the_end_takes_away_what_only_served_the_open_run(db):
     run = begin(db, key="k", timeout_seconds=3600)
     db.execute("select pgflow.beat_step(%s, %s, 1, 1, '{}')", (run.run_id, run.token))
     send(db, "k", "never read")
     finish(db, run)
-    assert [count(db, table) for table in ("deadline", "step_beat", "lease", "signal")] == [
-        0,
-        0,
-        0,
-        0,
-    ]
+    found = [count(db, table) for table in ("deadline", "step_beat", "lease", "signal")]
+    assert found == [0, 0, 0, 0]
     assert sqlkit.undelivered(db, run.chain_id) == [("s", "never read")]
 
 
-def test_nobody_can_write_the_end_of_a_run_twice_at_once(dsn: str, conn: Conn) -> None:
+def test_nobody_can_write_the_end_of_a_run_twice_at_once(dsn, conn):
     run = begin(conn)
     with connect(dsn) as second:
         with conn.transaction():
@@ -472,9 +436,6 @@ def test_nobody_can_write_the_end_of_a_run_twice_at_once(dsn: str, conn: Conn) -
             assert commit(second, f).bad == {run.run_id: "busy"}
         assert commit(second, f).bad == {run.run_id: "already"}
     assert one(conn, "select output::text from pgflow.outcome") == '"first"'
-
-
-# ---------------------------------------------------------------- durability
 
 
 SYNC = "select current_setting('synchronous_commit')"
@@ -498,7 +459,7 @@ def record_by(verb: str, conn: Conn, run: Claim) -> None:
         conn.execute("select pgflow.begin_step(%s, %s, 1)", (run.run_id, run.token))
 
 
-def test_a_commit_is_durable_though_the_session_says_otherwise(conn: Conn) -> None:
+def test_a_commit_is_durable_though_the_session_says_otherwise(conn):
     for verb in ("commit_units", "commit_unit", "commit_and_claim", "begin_step"):
         for before, inside in (
             ("off", "on"),
@@ -514,9 +475,7 @@ def test_a_commit_is_durable_though_the_session_says_otherwise(conn: Conn) -> No
             assert one(conn, SYNC) == before
 
 
-def test_what_may_be_lost_does_not_wait_for_the_disk_and_leaves_the_session_alone(
-    conn: Conn,
-) -> None:
+def test_what_may_be_lost_does_not_wait_for_the_disk_and_leaves_the_session_alone(conn):
     run = begin(conn)
     for call in (
         f"claim_runs({run.worker}, '{{1}}', 0, '{{}}')",
@@ -529,9 +488,6 @@ def test_what_may_be_lost_does_not_wait_for_the_disk_and_leaves_the_session_alon
             conn.execute(f"select pgflow.{call}")
             assert one(conn, SYNC) == "off", call
         assert one(conn, SYNC) == "on", call
-
-
-# ---------------------------------------------------------------- zombies
 
 
 def ways_of_a_zombie(conn: Conn, run: Claim) -> dict[str, Callable[[], object]]:
@@ -560,7 +516,7 @@ def ways_of_a_zombie(conn: Conn, run: Claim) -> dict[str, Callable[[], object]]:
 @pytest.mark.parametrize(
     "since", ["ready again", "held by another", "finished by another", "parked by another"]
 )
-def test_a_zombie_commits_nothing(db: Conn, since: str) -> None:
+def test_a_zombie_commits_nothing(db, since):
     run = begin(db, key="k")
     send(db, "k", "paid", '"money"')
     reap(db, run)
@@ -585,7 +541,7 @@ def test_a_zombie_commits_nothing(db: Conn, since: str) -> None:
     assert database_of(db) == before
 
 
-def test_a_reaper_leaves_a_run_whose_commit_is_on_its_way_for_later(dsn: str, conn: Conn) -> None:
+def test_a_reaper_leaves_a_run_whose_commit_is_on_its_way_for_later(dsn, conn):
     run, other = begin(conn), begin(conn)
     conn.execute(
         "update pgflow.lease set worker_id = %s where run_id = %s", (run.worker, other.run_id)
@@ -596,19 +552,14 @@ def test_a_reaper_leaves_a_run_whose_commit_is_on_its_way_for_later(dsn: str, co
             commit(conn, flush(run, unit()))
             assert one(reaper, query, run.worker, 0) == 0
             assert {status(reaper, held.run_id) for held in (run, other)} == {"running"}
-        assert (run.worker, -1) in rows(
-            reaper, "select worker_id, beat from pgflow.observe_workers()"
-        )
+        found = rows(reaper, "select worker_id, beat from pgflow.observe_workers()")
+        assert (run.worker, -1) in found
         assert one(reaper, query, run.worker, -1) == 2
-    assert rows(conn, "select last_seq, suspect from pgflow.ready order by run_id") == [
-        (1, 0),
-        (0, 1),
-    ]
+    found = rows(conn, "select last_seq, suspect from pgflow.ready order by run_id")
+    assert found == [(1, 0), (0, 1)]
 
 
-def test_a_reaper_leaves_a_run_that_is_just_being_parked_and_takes_the_others(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_reaper_leaves_a_run_that_is_just_being_parked_and_takes_the_others(dsn, conn):
     run, other = begin(conn), begin(conn)
     conn.execute(
         "update pgflow.lease set worker_id = %s where run_id = %s", (run.worker, other.run_id)
@@ -619,7 +570,7 @@ def test_a_reaper_leaves_a_run_that_is_just_being_parked_and_takes_the_others(
         assert [status(reaper, held.run_id) for held in (run, other)] == ["running", "queued"]
 
 
-def test_runs_are_handed_back_after_the_flush_that_is_on_its_way(dsn: str, conn: Conn) -> None:
+def test_runs_are_handed_back_after_the_flush_that_is_on_its_way(dsn, conn):
     run = begin(conn)
     with Actor(dsn) as stopper:
         with conn.transaction():
@@ -636,9 +587,7 @@ def test_runs_are_handed_back_after_the_flush_that_is_on_its_way(dsn: str, conn:
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_commit_with_one_snapshot_for_all_locks_its_leases(
-    dsn: str, conn: Conn, level: IsolationLevel, *, alone: bool
-) -> None:
+def test_a_commit_with_one_snapshot_for_all_locks_its_leases(dsn, conn, level, *, alone):
     run = begin(conn)
     with connect(dsn) as zombie:
         zombie.isolation_level = level
@@ -652,9 +601,7 @@ def test_a_commit_with_one_snapshot_for_all_locks_its_leases(
     assert journal(conn, run.run_id) == []
 
 
-def test_runs_that_a_worker_took_over_under_another_number_are_locked_one_by_one(
-    dsn: str, conn: Conn
-) -> None:
+def test_runs_that_a_worker_took_over_under_another_number_are_locked_one_by_one(dsn, conn):
     run = begin(conn)
     batch = json.loads(document(flush(run, unit())))
     other = register(conn)
@@ -668,7 +615,7 @@ def test_runs_that_a_worker_took_over_under_another_number_are_locked_one_by_one
     assert len(journal(conn, run.run_id)) == 1
 
 
-def test_a_commit_beside_a_reaper_is_busy_and_then_lost(dsn: str, conn: Conn) -> None:
+def test_a_commit_beside_a_reaper_is_busy_and_then_lost(dsn, conn):
     run = begin(conn)
     with connect(dsn) as zombie:
         with conn.transaction():
@@ -676,9 +623,6 @@ def test_a_commit_beside_a_reaper_is_busy_and_then_lost(dsn: str, conn: Conn) ->
             assert commit(zombie, flush(run, unit(), expected=0)).bad == {run.run_id: "busy"}
         assert commit(zombie, flush(run, unit(), expected=0)).bad == {run.run_id: "lost"}
     assert journal(conn, run.run_id) == []
-
-
-# ---------------------------------------------------------------- the direct path
 
 
 COMMIT_UNIT = "select pgflow.commit_unit(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
@@ -703,7 +647,7 @@ def commit_unit(
     )
 
 
-def test_the_direct_path_records_what_a_batch_would(db: Conn) -> None:
+def test_the_direct_path_records_what_a_batch_would(db):
     set_clock(db, T0)
     direct, batch = begin(db), begin(db)
     licence = '[[2,"s","x",1,0]]'
@@ -733,12 +677,11 @@ def test_the_direct_path_records_what_a_batch_would(db: Conn) -> None:
       select seq, call, kind, name, payload::text, starts::text, at, recorded_at, due_at, token = %s from pgflow.unit
       where run_id = %s order by seq
     """
-    assert rows(db, query, direct.token, direct.run_id) == rows(
-        db, query, batch.token, batch.run_id
-    )
+    found = rows(db, query, direct.token, direct.run_id)
+    assert found == rows(db, query, batch.token, batch.run_id)
 
 
-def test_the_direct_path_is_fenced_as_a_batch_is(db: Conn) -> None:
+def test_the_direct_path_is_fenced_as_a_batch_is(db):
     run = begin(db)
     assert commit_unit(db, run, 1, token=7) == "lost"
     assert commit_unit(db, run, 1) is None
@@ -749,9 +692,6 @@ def test_the_direct_path_is_fenced_as_a_batch_is(db: Conn) -> None:
     assert commit_unit(db, run, 1) == "already"
     assert commit_unit(db, run, 2) == "lost"
     assert len(units_of(db, run)) == 1
-
-
-# ---------------------------------------------------------------- commit and claim
 
 
 def commit_and_claim(
@@ -766,7 +706,7 @@ def commit_and_claim(
     ]
 
 
-def test_a_finish_and_the_next_claims_are_one_transaction(dsn: str, conn: Conn) -> None:
+def test_a_finish_and_the_next_claims_are_one_transaction(dsn, conn):
     worker = register(conn)
     done = begin(conn)
     nexts = [sqlkit.start(conn).run_id for _ in range(3)]
@@ -776,22 +716,14 @@ def test_a_finish_and_the_next_claims_are_one_transaction(dsn: str, conn: Conn) 
         )
         assert answer.raw is None
         assert [c.run_id for c in claims] == nexts[:2]
-        assert [status(conn, run_id) for run_id in (done.run_id, *nexts)] == [
-            "completed",
-            "running",
-            "running",
-            "queued",
-        ]
+        found = [status(conn, run_id) for run_id in (done.run_id, *nexts)]
+        assert found == ["completed", "running", "running", "queued"]
     with connect(dsn) as other:
-        assert [status(other, run_id) for run_id in (done.run_id, *nexts)] == [
-            "running",
-            "queued",
-            "queued",
-            "queued",
-        ]
+        found = [status(other, run_id) for run_id in (done.run_id, *nexts)]
+        assert found == ["running", "queued", "queued", "queued"]
 
 
-def test_the_answer_of_the_commit_comes_though_nothing_is_claimed(db: Conn) -> None:
+def test_the_answer_of_the_commit_comes_though_nothing_is_claimed(db):
     a, zombie = begin(db), begin(db)
     answer, claims = commit_and_claim(
         db, register(db), 5, flush(a, unit()), flush(zombie, unit(), token=1)
@@ -800,7 +732,7 @@ def test_the_answer_of_the_commit_comes_though_nothing_is_claimed(db: Conn) -> N
     assert claims == []
 
 
-def test_the_answer_of_the_commit_comes_once_however_many_runs_are_claimed(db: Conn) -> None:
+def test_the_answer_of_the_commit_comes_once_however_many_runs_are_claimed(db):
     parent, done = begin(db), begin(db)
     sqlkit.start(db, "child")
     document_ = document(
@@ -811,20 +743,17 @@ def test_the_answer_of_the_commit_comes_once_however_many_runs_are_claimed(db: C
     found = db.execute(
         query, (document_, register(db), sqlkit.all_lanes(db), sqlkit.tokens(3))
     ).fetchall()
-    assert [(answer is not None, run_id is not None) for answer, run_id in found] == [
-        (True, True),
-        (False, True),
-        (False, True),
-    ]
+    got = [(answer is not None, run_id is not None) for answer, run_id in found]
+    assert got == [(True, True), (False, True), (False, True)]
 
 
-def test_a_run_that_a_commit_makes_ready_can_be_claimed_in_the_same_call(db: Conn) -> None:
+def test_a_run_that_a_commit_makes_ready_can_be_claimed_in_the_same_call(db):
     run = begin(db)
     _, claims = commit_and_claim(db, register(db), 5, flush(run, **{"continue": '{"n": 2}'}))
     assert [(c.generation, c.input) for c in claims] == [(2, '{"n": 2}')]
 
 
-def test_tokens_beyond_the_claim_are_for_runs_that_park_in_its_commit(db: Conn) -> None:
+def test_tokens_beyond_the_claim_are_for_runs_that_park_in_its_commit(db):
     parks, has_mail, ends = begin(db), begin(db), begin(db)
     sqlkit.send(db, has_mail.key, "paid")
     nexts = [sqlkit.start(db).run_id for _ in range(5)]
@@ -840,9 +769,6 @@ def test_tokens_beyond_the_claim_are_for_runs_that_park_in_its_commit(db: Conn) 
     places = {settled["run"]: settled["place"] for settled in found[0][0]["answers"]}
     assert places == {parks.run_id: "parked", has_mail.run_id: "leased"}
     assert [run_id for _, run_id in found] == nexts[:2]
-
-
-# ---------------------------------------------------------------- transactional steps
 
 
 def begin_step(conn: Conn, run: Claim, call: int = 1, idle_timeout_ms: int = 0) -> str:
@@ -871,9 +797,7 @@ def ledger(conn: Conn) -> Conn:
     return conn
 
 
-def test_a_step_and_the_writes_of_the_application_are_one_transaction(
-    dsn: str, ledger: Conn
-) -> None:
+def test_a_step_and_the_writes_of_the_application_are_one_transaction(dsn, ledger):
     run = begin(ledger, key="k")
     with connect(dsn) as app:
         with app.transaction(force_rollback=True):
@@ -904,7 +828,7 @@ def test_a_step_and_the_writes_of_the_application_are_one_transaction(
     assert one(ledger, "select n from public.ledger") == 1
 
 
-def test_a_step_of_a_lost_lease_is_refused_at_its_beginning(db: Conn) -> None:
+def test_a_step_of_a_lost_lease_is_refused_at_its_beginning(db):
     run = begin(db)
     for token in (run.token + 1, 0):
         with (
@@ -915,7 +839,7 @@ def test_a_step_of_a_lost_lease_is_refused_at_its_beginning(db: Conn) -> None:
         assert error.value.sqlstate == LEASE_LOST
 
 
-def test_a_step_whose_lease_is_lost_while_it_runs_writes_nothing(dsn: str, ledger: Conn) -> None:
+def test_a_step_whose_lease_is_lost_while_it_runs_writes_nothing(dsn, ledger):
     # A transaction with one snapshot cannot see that the lease is gone, and must be tried again.
     answers = {
         IsolationLevel.READ_COMMITTED: LEASE_LOST,
@@ -935,7 +859,7 @@ def test_a_step_whose_lease_is_lost_while_it_runs_writes_nothing(dsn: str, ledge
     assert one(ledger, "select count(*) from public.ledger") == count(ledger, "unit") == 0
 
 
-def test_a_fence_holds_the_lease_until_the_commit(dsn: str, ledger: Conn) -> None:
+def test_a_fence_holds_the_lease_until_the_commit(dsn, ledger):
     run = begin(ledger)
     with connect(dsn) as app, connect(dsn) as other:
         with app.transaction():
@@ -943,23 +867,20 @@ def test_a_fence_holds_the_lease_until_the_commit(dsn: str, ledger: Conn) -> Non
             fence(app, flush(run, unit()))
             assert one(other, "select reclaimed from pgflow.reap_worker(%s, 0)", run.worker) == 0
             ends = ("completed", None, "1", None)
-            assert commit(other, flush(run, unit(), expected=0, outcome=ends)).bad == {
-                run.run_id: "busy"
-            }
+            found = commit(other, flush(run, unit(), expected=0, outcome=ends)).bad
+            assert found == {run.run_id: "busy"}
         assert one(other, "select reclaimed from pgflow.reap_worker(%s, -1)", run.worker) == 1
     assert one(ledger, "select last_seq, suspect from pgflow.ready") == (1, 0)
 
 
-def test_a_client_that_freezes_between_fence_and_commit_is_ended_after_five_seconds(
-    db: Conn,
-) -> None:
+def test_a_client_that_freezes_between_fence_and_commit_is_ended_after_five_seconds(db):
     run = begin(db)
     begin_step(db, run)
     fence(db, flush(run, unit()))
     assert one(db, "select current_setting('idle_in_transaction_session_timeout')") == "5s"
 
 
-def test_a_body_that_ends_its_transaction_itself_is_found_out(dsn: str, ledger: Conn) -> None:
+def test_a_body_that_ends_its_transaction_itself_is_found_out(dsn, ledger):
     run = begin(ledger)
     for n, end in enumerate((psycopg.Connection.commit, psycopg.Connection.rollback)):
         with connect(dsn) as app:
@@ -974,7 +895,7 @@ def test_a_body_that_ends_its_transaction_itself_is_found_out(dsn: str, ledger: 
     assert count(ledger, "unit") == 0
 
 
-def test_the_mark_of_a_step_belongs_to_one_call_and_one_token(db: Conn) -> None:
+def test_the_mark_of_a_step_belongs_to_one_call_and_one_token(db):
     run, other = begin(db), begin(db)
     begin_step(db, run, call=1)
     for f, call in (
@@ -988,7 +909,7 @@ def test_the_mark_of_a_step_belongs_to_one_call_and_one_token(db: Conn) -> None:
     fence(db, flush(run, unit()), 1)
 
 
-def test_savepoints_inside_a_step_do_not_count_as_an_end(db: Conn) -> None:
+def test_savepoints_inside_a_step_do_not_count_as_an_end(db):
     run = begin(db)
     begin_step(db, run)
     with db.transaction(force_rollback=True):
@@ -998,9 +919,7 @@ def test_savepoints_inside_a_step_do_not_count_as_an_end(db: Conn) -> None:
     fence(db, flush(run, unit()))
 
 
-def test_two_parallel_steps_that_take_the_same_seq_are_told_by_the_constraint(
-    dsn: str, ledger: Conn
-) -> None:
+def test_two_parallel_steps_that_take_the_same_seq_are_told_by_the_constraint(dsn, ledger):
     run = begin(ledger)
     with connect(dsn) as a, Actor(dsn) as b:
 
@@ -1021,9 +940,7 @@ def test_two_parallel_steps_that_take_the_same_seq_are_told_by_the_constraint(
     assert one(ledger, "select count(*) from public.ledger") == 0
 
 
-def test_an_idle_step_is_ended_only_where_the_session_has_no_timeout_of_its_own(
-    dsn: str, conn: Conn
-) -> None:
+def test_an_idle_step_is_ended_only_where_the_session_has_no_timeout_of_its_own(dsn, conn):
     run = begin(conn)
     query = "select current_setting('idle_in_transaction_session_timeout')"
     with connect(dsn) as app:
@@ -1037,7 +954,7 @@ def test_an_idle_step_is_ended_only_where_the_session_has_no_timeout_of_its_own(
             assert one(app, query) == "7s"
 
 
-def test_an_ambiguous_commit_can_be_looked_up(dsn: str, conn: Conn) -> None:
+def test_an_ambiguous_commit_can_be_looked_up(dsn, conn):
     run = begin(conn)
     look = "select token, call, kind, payload from pgflow.read_unit(%s, 1)"
     with connect(dsn) as app:
@@ -1054,9 +971,7 @@ def test_an_ambiguous_commit_can_be_looked_up(dsn: str, conn: Conn) -> None:
     assert one(conn, look, run.run_id) == (run.token, 1, "c", '{"b":1,"a":2}')
 
 
-def test_an_application_that_locks_its_rows_first_never_deadlocks_with_a_group_commit(
-    dsn: str, ledger: Conn
-) -> None:
+def test_an_application_that_locks_its_rows_first_never_deadlocks_with_a_group_commit(dsn, ledger):
     """The fence comes last: whoever holds rows of the application waits for the engine, never the
     other way round.
     """
@@ -1081,10 +996,7 @@ def test_an_application_that_locks_its_rows_first_never_deadlocks_with_a_group_c
     assert len(units_of(ledger, other)) == 2
 
 
-# ---------------------------------------------------------------- signs of life of steps
-
-
-def test_a_step_leaves_details_for_its_next_attempt(db: Conn) -> None:
+def test_a_step_leaves_details_for_its_next_attempt(db):
     run = begin(db)
     beat = "select pgflow.beat_step(%s, %s, 1, %s, %s)"
     look = "select pgflow.step_details(%s, 1)"
@@ -1099,7 +1011,7 @@ def test_a_step_leaves_details_for_its_next_attempt(db: Conn) -> None:
     assert one(db, "select attempt from pgflow.step_beat") == 2
 
 
-def test_a_beat_on_its_way_when_the_run_ends_leaves_nothing(dsn: str, conn: Conn) -> None:
+def test_a_beat_on_its_way_when_the_run_ends_leaves_nothing(dsn, conn):
     run = begin(conn)
     with Actor(dsn) as ender:
         with connect(dsn) as stepper, stepper.transaction():

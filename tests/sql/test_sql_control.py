@@ -110,15 +110,9 @@ def put_finished(conn: Conn) -> int:
 
 
 PLACES: dict[str, Callable[[Conn], int]] = {
-    "fresh": put_fresh,
-    "queued": put_queued,
-    "delayed": put_delayed,
-    "waiting": put_waiting,
-    "running": put_running,
-    "paused": put_paused,
-    "stuck": put_stuck,
-    "finished": put_finished,
-}
+    "fresh": put_fresh, "queued": put_queued, "delayed": put_delayed, "waiting": put_waiting,
+    "running": put_running, "paused": put_paused, "stuck": put_stuck, "finished": put_finished,
+}  # fmt: skip
 BEFORE = [("pause", "bob (postgres)", "first")]
 """Entries that the journal of a paused run has already."""
 
@@ -154,9 +148,7 @@ EXPECTED: dict[str, dict[str, tuple[str, list[tuple[str, str, str]], list[tuple[
 @pytest.mark.parametrize(
     ("verb", "place"), [(verb, place) for verb, places in EXPECTED.items() for place in places]
 )
-def test_a_request_does_what_its_place_allows_and_says_who_and_why(
-    db: Conn, verb: str, place: str
-) -> None:
+def test_a_request_does_what_its_place_allows_and_says_who_and_why(db, verb, place):
     set_clock(db, T0)
     run_id = PLACES[place](db)
     if verb == "force":
@@ -169,7 +161,7 @@ def test_a_request_does_what_its_place_allows_and_says_who_and_why(
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place != "finished"])
-def test_what_was_paused_or_stuck_is_ready_again_with_a_fresh_budget(db: Conn, place: str) -> None:
+def test_what_was_paused_or_stuck_is_ready_again_with_a_fresh_budget(db, place):
     set_clock(db, T0)
     run_id = PLACES[place](db)
     if place in ("delayed", "running"):
@@ -183,9 +175,7 @@ def test_what_was_paused_or_stuck_is_ready_again_with_a_fresh_budget(db: Conn, p
 
 
 @pytest.mark.parametrize("verbs", [("pause", "resume"), ("resume",), ("retry",)], ids=" then ".join)
-def test_a_delayed_run_does_not_start_early_because_it_was_resumed(
-    db: Conn, verbs: tuple[str, ...]
-) -> None:
+def test_a_delayed_run_does_not_start_early_because_it_was_resumed(db, verbs):
     set_clock(db, T0)
     put_delayed(db)
     for verb in verbs:
@@ -196,7 +186,7 @@ def test_a_delayed_run_does_not_start_early_because_it_was_resumed(
     assert len(claim(db)) == 1
 
 
-def test_a_paused_run_says_who_held_it_since_when_and_why(db: Conn) -> None:
+def test_a_paused_run_says_who_held_it_since_when_and_why(db):
     set_clock(db, T0)
     run_id = put_waiting(db)
     ask(db, "pause")
@@ -209,7 +199,7 @@ def test_a_paused_run_says_who_held_it_since_when_and_why(db: Conn) -> None:
     assert status(db, run_id) == "paused"
 
 
-def test_a_request_without_a_reason_or_a_name_has_the_verb_and_the_session_user(db: Conn) -> None:
+def test_a_request_without_a_reason_or_a_name_has_the_verb_and_the_session_user(db):
     run_id = put_waiting(db)
     for verb in ("pause", "resume"):
         db.execute(f"select pgflow.{verb}_run('k')")
@@ -218,7 +208,7 @@ def test_a_request_without_a_reason_or_a_name_has_the_verb_and_the_session_user(
     assert operators(db, run_id) == [("pause", user, "paused"), ("resume", user, "resumed")]
 
 
-def test_a_long_reason_is_cut_where_it_is_stored(db: Conn) -> None:
+def test_a_long_reason_is_cut_where_it_is_stored(db):
     run_id = put_waiting(db)
     ask(db, "pause", why="x" * 100_000, sent_by="y" * 1000)
     (operator,) = operators(db, run_id)
@@ -227,7 +217,7 @@ def test_a_long_reason_is_cut_where_it_is_stored(db: Conn) -> None:
     assert one(db, "select reason, held_by from pgflow.held") == ("x" * 255, who)
 
 
-def test_a_long_reason_in_another_alphabet_does_not_stop_the_sweep(db: Conn) -> None:
+def test_a_long_reason_in_another_alphabet_does_not_stop_the_sweep(db):
     run_id = put_waiting(db)
     with db.transaction():
         ask(db, "pause", why="ж" * 200)
@@ -235,17 +225,14 @@ def test_a_long_reason_in_another_alphabet_does_not_stop_the_sweep(db: Conn) -> 
     assert status(db, run_id) == "paused"
 
 
-def test_a_long_reason_in_another_alphabet_does_not_stop_a_commit(db: Conn) -> None:
+def test_a_long_reason_in_another_alphabet_does_not_stop_a_commit(db):
     run = begun(db)
     ask(db, "pause", why="ж" * 200)
     with db.transaction():
         assert commit(db, wait_for(run, "x")).place_of(run) == "held"
 
 
-# ---------------------------------------------------------------- a run that a worker holds
-
-
-def test_the_holder_of_a_run_is_told_of_cancels_and_pauses_and_of_nothing_else(db: Conn) -> None:
+def test_the_holder_of_a_run_is_told_of_cancels_and_pauses_and_of_nothing_else(db):
     worker = sqlkit.register(db)
     ids = {
         key: start(db, key=key).run_id
@@ -262,7 +249,7 @@ def test_the_holder_of_a_run_is_told_of_cancels_and_pauses_and_of_nothing_else(d
     assert sorted(mail) == sorted([ids["cancel"], ids["pause"]])
 
 
-def test_a_cancel_is_delivered_once_with_who_and_why(db: Conn) -> None:
+def test_a_cancel_is_delivered_once_with_who_and_why(db):
     run = begun(db)
     ask(db, "cancel")
     ask(db, "cancel", why="again")
@@ -274,7 +261,7 @@ def test_a_cancel_is_delivered_once_with_who_and_why(db: Conn) -> None:
     assert mailbox(db, run.chain_id) == []
 
 
-def test_a_cancel_comes_in_its_turn_among_what_happened(db: Conn) -> None:
+def test_a_cancel_comes_in_its_turn_among_what_happened(db):
     set_clock(db, T0)
     run = begin(db, key="k")
     for n, what in enumerate(("send", "cancel", "send")):
@@ -287,7 +274,7 @@ def test_a_cancel_comes_in_its_turn_among_what_happened(db: Conn) -> None:
     assert [(call, kind) for _, call, kind, *_ in seen] == [(1, "S"), (0, "x"), (2, "S")]
 
 
-def test_a_pause_holds_a_run_only_when_no_body_runs_and_nothing_has_happened(db: Conn) -> None:
+def test_a_pause_holds_a_run_only_when_no_body_runs_and_nothing_has_happened(db):
     run = begun(db)
     ask(db, "pause")
     ask(db, "pause", why="really", sent_by="bob")
@@ -297,15 +284,14 @@ def test_a_pause_holds_a_run_only_when_no_body_runs_and_nothing_has_happened(db:
     answer = commit(db, flush(run, signals=[[3, "paid"]], park=True, idle=True))
     assert (answer.place_of(run), answer.settled[run.run_id]["pause"]) == ("leased", True)
     assert len(answer.units_of(run)) == 1
-    assert (
-        commit(db, flush(run, signals=[[4, "paid"]], park=True, idle=True)).place_of(run) == "held"
-    )
+    found = commit(db, flush(run, signals=[[4, "paid"]], park=True, idle=True)).place_of(run)
+    assert found == "held"
     assert operators(db, run.run_id) == [("pause", ME, WHY), ("pause", "bob (postgres)", "really")]
     assert mailbox(db, run.chain_id) == []
     assert one(db, "select last_seq, state from pgflow.held") == (5, "paused")
 
 
-def test_a_resume_takes_back_a_pause_that_has_not_taken_effect(db: Conn) -> None:
+def test_a_resume_takes_back_a_pause_that_has_not_taken_effect(db):
     run = begun(db)
     for verb in ("pause", "resume"):
         ask(db, verb)
@@ -314,7 +300,7 @@ def test_a_resume_takes_back_a_pause_that_has_not_taken_effect(db: Conn) -> None
     assert mailbox(db, run.chain_id) == []
 
 
-def test_a_pause_after_a_resume_counts(db: Conn) -> None:
+def test_a_pause_after_a_resume_counts(db):
     run = begun(db)
     for verb in ("pause", "resume", "pause"):
         ask(db, verb)
@@ -322,7 +308,7 @@ def test_a_pause_after_a_resume_counts(db: Conn) -> None:
     assert mailbox(db, run.chain_id) == []
 
 
-def test_a_forced_cancel_ends_a_run_with_its_holders_next_question(db: Conn) -> None:
+def test_a_forced_cancel_ends_a_run_with_its_holders_next_question(db):
     run = begun(db)
     sqlkit.send(db, "k", "paid")
     ask(db, "cancel", force=True)
@@ -338,17 +324,14 @@ def test_a_forced_cancel_ends_a_run_with_its_holders_next_question(db: Conn) -> 
         ),
     )
     assert (answer.place_of(run), answer.units_of(run)) == ("ended", [])
-    assert one(db, "select status, reason, token from pgflow.outcome") == (
-        "cancelled",
-        WHY,
-        run.token,
-    )
+    found = one(db, "select status, reason, token from pgflow.outcome")
+    assert found == ("cancelled", WHY, run.token)
     assert [kind for _, _, kind, _, _ in journal(db, run.run_id)] == ["c", "c", "o"]
     assert undelivered(db, run.chain_id) == [("s", "paid")]
     assert count(db, "run") == 1
 
 
-def test_a_forced_cancel_outlives_the_death_of_the_holder(db: Conn) -> None:
+def test_a_forced_cancel_outlives_the_death_of_the_holder(db):
     run = begun(db)
     ask(db, "cancel", force=True)
     db.execute("select pgflow.reap_worker(%s, 0)", (run.worker,))
@@ -364,7 +347,7 @@ NOTHING = "only a stuck or failed run can be retried"
     ("ending", "why"),
     [("completed", NOTHING), ("failed", "no step of it has failed"), ("cancelled", NOTHING)],
 )
-def test_a_retry_of_a_run_that_has_ended_is_refused(db: Conn, ending: str, why: str) -> None:
+def test_a_retry_of_a_run_that_has_ended_is_refused(db, ending, why):
     run = begun(db)
     finish(db, run, ending)
     with (
@@ -376,32 +359,22 @@ def test_a_retry_of_a_run_that_has_ended_is_refused(db: Conn, ending: str, why: 
     assert count(db, "signal") == count(db, "undelivered") == 0
 
 
-def test_a_retry_of_a_chain_that_goes_on_is_not_refused(db: Conn) -> None:
+def test_a_retry_of_a_chain_that_goes_on_is_not_refused(db):
     commit(db, flush(begun(db), **{"continue": "{}"}))
     commit(db, hold(claim_one(db)))
     ask(db, "retry")
     assert claim_one(db).generation == 2
 
 
-# ---------------------------------------------------------------- several requests
-
-
-@pytest.mark.parametrize(
-    ("verbs", "place", "expected"),
-    [
-        (("pause", "resume"), "queued", "queued"),
-        (("resume", "pause"), "queued", "paused"),
-        (("pause", "resume", "pause"), "waiting", "paused"),
-        (("pause", "retry"), "waiting", "queued"),
-        (("pause", "cancel"), "waiting", "queued"),
-        (("cancel", "pause"), "waiting", "queued"),
-        (("cancel", "pause"), "fresh", "cancelled"),
-        (("resume", "pause"), "paused", "paused"),
-    ],
-)
+@pytest.mark.parametrize(("verbs", "place", "expected"), [
+    (("pause", "resume"), "queued", "queued"), (("resume", "pause"), "queued", "paused"),
+    (("pause", "resume", "pause"), "waiting", "paused"), (("pause", "retry"), "waiting", "queued"),
+    (("pause", "cancel"), "waiting", "queued"), (("cancel", "pause"), "waiting", "queued"),
+    (("cancel", "pause"), "fresh", "cancelled"), (("resume", "pause"), "paused", "paused"),
+])  # fmt: skip
 def test_of_requests_that_come_together_the_last_counts_and_a_cancel_always(
-    db: Conn, verbs: tuple[str, ...], place: str, expected: str
-) -> None:
+    db, verbs, place, expected
+):
     run_id = PLACES[place](db)
     for verb in verbs:
         db.execute(f"select pgflow.{verb}_run('k')")
@@ -409,7 +382,7 @@ def test_of_requests_that_come_together_the_last_counts_and_a_cancel_always(
     assert status(db, run_id) == expected
 
 
-def test_requests_that_come_together_are_on_record_in_their_order(db: Conn) -> None:
+def test_requests_that_come_together_are_on_record_in_their_order(db):
     db.execute("set local enable_bitmapscan = off")
     run_id = put_waiting(db)
     for n, verb in enumerate(("pause", "resume", "pause")):
@@ -423,9 +396,7 @@ def test_requests_that_come_together_are_on_record_in_their_order(db: Conn) -> N
     assert one(db, "select reason, held_by from pgflow.held") == ("why 2", "who 2 (postgres)")
 
 
-def test_a_request_to_a_run_locked_elsewhere_is_kept_for_the_next_poll(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_request_to_a_run_locked_elsewhere_is_kept_for_the_next_poll(dsn, conn):
     for place, table in (("waiting", "parked"), ("queued", "ready"), ("stuck", "held")):
         run_id = PLACES[place](conn)
         with connect(dsn) as locker, connect(dsn) as waker:
@@ -440,11 +411,8 @@ def test_a_request_to_a_run_locked_elsewhere_is_kept_for_the_next_poll(
         conn.execute("delete from pgflow.run_key")
 
 
-# ---------------------------------------------------------------- races
-
-
 @pytest.mark.full
-def test_a_cancel_and_a_completion_have_one_winner(dsn: str, conn: Conn) -> None:
+def test_a_cancel_and_a_completion_have_one_winner(dsn, conn):
     ids = [s.run_id for s in sqlkit.start_many(conn, [(f"k{n}", "{}") for n in range(150)])]
 
     def work(c: Conn, n: int) -> int:
@@ -474,7 +442,7 @@ def test_a_cancel_and_a_completion_have_one_winner(dsn: str, conn: Conn) -> None
     assert count(conn, "signal") == 0
 
 
-def test_a_completion_on_its_way_wins_over_a_cancel_that_comes_later(dsn: str, conn: Conn) -> None:
+def test_a_completion_on_its_way_wins_over_a_cancel_that_comes_later(dsn, conn):
     run = begun(conn)
     with connect(dsn) as person:
         with conn.transaction():
@@ -485,7 +453,7 @@ def test_a_completion_on_its_way_wins_over_a_cancel_that_comes_later(dsn: str, c
     assert undelivered(conn, run.chain_id) == [("x", "force")]
 
 
-def test_two_people_who_cancel_at_once_end_a_run_once(dsn: str, conn: Conn) -> None:
+def test_two_people_who_cancel_at_once_end_a_run_once(dsn, conn):
     run_id = put_waiting(conn)
     with connect(dsn) as other:
         with conn.transaction():

@@ -42,8 +42,6 @@ from sqlkit import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import psycopg
 
     Conn = psycopg.Connection[Any]
@@ -71,32 +69,24 @@ def deliver(
     )
 
 
-def test_the_run_that_waits_for_it_is_ready_and_the_signal_in_its_mailbox(db: Conn) -> None:
+def test_the_run_that_waits_for_it_is_ready_and_the_signal_in_its_mailbox(db):
     set_clock(db, T0)
     run = park(db, timeout_seconds=60)
     set_clock(db, T0 + seconds(5))
     assert deliver(db, run.key, "paid", EXACT) == (run.chain_id, run.lane_id)
     assert status(db, run.run_id) == "queued"
-    assert one(db, "select sent_at, payload::text, sent_by = session_user from pgflow.signal") == (
-        T0 + seconds(5),
-        EXACT,
-        True,
-    )
-    assert one(db, "select last_seq, attempt, has_begun, ready_at from pgflow.ready") == (
-        1,
-        0,
-        True,
-        T0 + seconds(5),
-    )
+    found = one(db, "select sent_at, payload::text, sent_by = session_user from pgflow.signal")
+    assert found == (T0 + seconds(5), EXACT, True)
+    found = one(db, "select last_seq, attempt, has_begun, ready_at from pgflow.ready")
+    assert found == (1, 0, True, T0 + seconds(5))
     assert [count(db, table) for table in ("nudge", "wait", "timer", "parked")] == [0] * 4
     assert not unsound(db)
     again = claim_one(db)
-    assert commit(db, still_waits(again, "paid", 1, 1)).units_of(again) == [
-        [2, 1, "S", "paid", EXACT]
-    ]
+    found = commit(db, still_waits(again, "paid", 1, 1)).units_of(again)
+    assert found == [[2, 1, "S", "paid", EXACT]]
 
 
-def test_others_see_the_signal_and_the_place_at_once(dsn: str, conn: Conn) -> None:
+def test_others_see_the_signal_and_the_place_at_once(dsn, conn):
     run = park(conn)
     with connect(dsn) as other, conn.transaction():
         deliver(conn, run.key)
@@ -108,7 +98,7 @@ def test_others_see_the_signal_and_the_place_at_once(dsn: str, conn: Conn) -> No
     assert one(conn, "select r.xmin = s.xmin from pgflow.ready r, pgflow.signal s")
 
 
-def test_the_newest_generation_has_it(db: Conn) -> None:
+def test_the_newest_generation_has_it(db):
     first = begin(db, key="k")
     commit(db, flush(first, **{"continue": "{}"}))
     second = claim_one(db)
@@ -117,7 +107,7 @@ def test_the_newest_generation_has_it(db: Conn) -> None:
     assert status(db, second.run_id) == "queued"
 
 
-def test_workers_are_told_unless_the_caller_will(conn: Conn, dsn: str) -> None:
+def test_workers_are_told_unless_the_caller_will(conn, dsn):
     told, untold, kept = park(conn), park(conn), begin(conn)
     with connect(dsn) as listener:
         listener.execute("listen pgflow_work")
@@ -161,7 +151,7 @@ def _stuck(conn: Conn) -> Claim:
     pytest.param(begin, id="running"), pytest.param(lambda conn: park(conn, "other"), id="waits for another"),
     pytest.param(_planned, id="has not begun"), pytest.param(_stuck, id="stuck"),
 ])  # fmt: skip
-def test_else_it_is_sent_as_ever(db: Conn, make: Callable[[Conn], Claim]) -> None:
+def test_else_it_is_sent_as_ever(db, make):
     set_clock(db, T0)
     run = make(db)
     before, units = status(db, run.run_id), journal(db, run.run_id)
@@ -173,7 +163,7 @@ def test_else_it_is_sent_as_ever(db: Conn, make: Callable[[Conn], Claim]) -> Non
 
 
 @pytest.mark.parametrize("verb", ["cancel", "pause"])
-def test_what_was_asked_before_is_done_all_the_same(db: Conn, verb: str) -> None:
+def test_what_was_asked_before_is_done_all_the_same(db, verb):
     run = park(db)
     db.execute(f"select pgflow.{verb}_run(%s)", (run.key,))
     assert deliver(db, run.key)[1] == run.lane_id
@@ -182,7 +172,7 @@ def test_what_was_asked_before_is_done_all_the_same(db: Conn, verb: str) -> None
     assert not unsound(db)
 
 
-def test_the_mail_of_one_that_has_ended_is_put_aside(db: Conn) -> None:
+def test_the_mail_of_one_that_has_ended_is_put_aside(db):
     run = begin(db, key="k")
     finish(db, run)
     assert deliver(db, "k") == (run.chain_id, None)
@@ -191,9 +181,7 @@ def test_the_mail_of_one_that_has_ended_is_put_aside(db: Conn) -> None:
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
-def test_it_is_only_sent_where_one_snapshot_serves_the_transaction(
-    dsn: str, conn: Conn, level: IsolationLevel
-) -> None:
+def test_it_is_only_sent_where_one_snapshot_serves_the_transaction(dsn, conn, level):
     run = park(conn)
     with connect(dsn) as sender:
         sender.isolation_level = level
@@ -203,7 +191,7 @@ def test_it_is_only_sent_where_one_snapshot_serves_the_transaction(
     assert status(conn, run.run_id) == "queued"
 
 
-def test_it_waits_for_nobody(dsn: str, conn: Conn) -> None:
+def test_it_waits_for_nobody(dsn, conn):
     run = park(conn)
     with connect(dsn) as second, conn.transaction():
         assert deliver(conn, run.key, "paid", "1")[1] == run.lane_id
@@ -215,7 +203,7 @@ def test_it_waits_for_nobody(dsn: str, conn: Conn) -> None:
     assert [payload for *_, payload in journal(conn, run.run_id)] == ["1", "2"]
 
 
-def test_what_a_wake_moved_meanwhile_is_left_to_it(dsn: str, conn: Conn) -> None:
+def test_what_a_wake_moved_meanwhile_is_left_to_it(dsn, conn):
     run = park(conn, timeout_seconds=60)
     conn.execute("update pgflow.timer set due_at = now() - interval '1 second'")
     with Actor(dsn) as sender:
@@ -226,7 +214,7 @@ def test_what_a_wake_moved_meanwhile_is_left_to_it(dsn: str, conn: Conn) -> None
     assert mailbox(conn, run.chain_id) == [("s", "paid")]
 
 
-def test_one_that_is_rolled_back_was_never_sent(conn: Conn) -> None:
+def test_one_that_is_rolled_back_was_never_sent(conn):
     run = park(conn)
     with conn.transaction(force_rollback=True):
         deliver(conn, run.key)
@@ -238,9 +226,7 @@ def test_one_that_is_rolled_back_was_never_sent(conn: Conn) -> None:
     ("nobody", "paid", "null", "PF001"), ("k", "", "null", "PF003"), ("k", "x" * 256, "null", "PF003"),
     ("k", "paid", "[" * 300 + "]" * 300, "PF003"), ("k", "paid", '"' + "x" * 1_100_000 + '"', "PF003"),
 ])  # fmt: skip
-def test_what_no_run_can_take_is_refused(
-    db: Conn, key: str, name: str, payload: str, state: str
-) -> None:
+def test_what_no_run_can_take_is_refused(db, key, name, payload, state):
     run = park(db, key="k")
     with pytest.raises(errors.Error) as error, db.transaction():
         deliver(db, key, name, payload)
@@ -248,13 +234,10 @@ def test_what_no_run_can_take_is_refused(
     assert status(db, run.run_id) == "waiting"
 
 
-def test_no_payload_is_null(db: Conn) -> None:
+def test_no_payload_is_null(db):
     run = park(db)
     db.execute("select pgflow.deliver_signal(%s, 'paid', null)", (run.key,))
     assert one(db, "select payload::text from pgflow.signal") == "null"
-
-
-# ---------------------------------------------------------------- what comes with a claim
 
 
 def offers(conn: Conn, run: Claim) -> list[Any] | None:
@@ -264,7 +247,7 @@ def offers(conn: Conn, run: Claim) -> list[Any] | None:
     return (claimed.extra or {}).get("offer")
 
 
-def test_a_claim_brings_the_signal_that_is_all_there_is_in_the_mailbox(db: Conn) -> None:
+def test_a_claim_brings_the_signal_that_is_all_there_is_in_the_mailbox(db):
     set_clock(db, T0)
     run = park(db)
     deliver(db, run.key, "paid", EXACT)
@@ -274,7 +257,7 @@ def test_a_claim_brings_the_signal_that_is_all_there_is_in_the_mailbox(db: Conn)
     assert not claimed.has_mail
 
 
-def test_beside_all_else_that_a_claim_says(db: Conn) -> None:
+def test_beside_all_else_that_a_claim_says(db):
     start(db, key="k", labels='{"a": "b"}')
     send(db, "k", "paid", "1")
     extra = claim_one(db).extra
@@ -283,7 +266,7 @@ def test_beside_all_else_that_a_claim_says(db: Conn) -> None:
 
 
 @pytest.mark.parametrize("others", [["paid"], ["other"], ["cancel"], ["pause"], []])
-def test_nothing_is_offered_where_there_is_more_or_nothing(db: Conn, others: list[str]) -> None:
+def test_nothing_is_offered_where_there_is_more_or_nothing(db, others):
     run = begin(db)
     for n, name in enumerate(["paid", *others] if others else []):
         db.execute(
@@ -304,7 +287,7 @@ def taking(run: Claim, number: int, *more: sqlkit.Unit, name: str = "paid", **op
     return json.dumps({**batch, "taken": [[run.run_id, run.chain_id, name, number]]})
 
 
-def test_what_a_batch_takes_leaves_the_mailbox_with_its_unit(db: Conn) -> None:
+def test_what_a_batch_takes_leaves_the_mailbox_with_its_unit(db):
     run = begin(db)
     send(db, run.key, "paid", "1")
     send(db, run.key, "paid", "2")
@@ -312,13 +295,12 @@ def test_what_a_batch_takes_leaves_the_mailbox_with_its_unit(db: Conn) -> None:
     assert one(db, "select pgflow.commit_units(%s)", taking(run, first)) is None
     assert journal(db, run.run_id) == [(1, 1, "S", "paid", "1")]
     assert rows(db, "select payload::text from pgflow.signal") == ["2"]
-    assert one(db, "select pgflow.commit_units(%s, true)", taking(run, first)) == {
-        "bad": [[run.run_id, "already"]]
-    }
+    found = one(db, "select pgflow.commit_units(%s, true)", taking(run, first))
+    assert found == {"bad": [[run.run_id, "already"]]}
     assert count(db, "signal") == 1
 
 
-def test_a_signal_that_is_gone_cannot_be_taken(db: Conn) -> None:
+def test_a_signal_that_is_gone_cannot_be_taken(db):
     run, other = begin(db), begin(db)
     send(db, run.key, "paid", "1")
     number = one(db, "select signal_id from pgflow.signal")
@@ -336,7 +318,7 @@ def test_a_signal_that_is_gone_cannot_be_taken(db: Conn) -> None:
     assert (count(db, "signal"), count(db, "unit")) == (1, 0)
 
 
-def test_who_has_lost_the_run_takes_nothing(db: Conn) -> None:
+def test_who_has_lost_the_run_takes_nothing(db):
     run = begin(db)
     send(db, run.key, "paid", "1")
     number = one(db, "select signal_id from pgflow.signal")
@@ -346,7 +328,7 @@ def test_who_has_lost_the_run_takes_nothing(db: Conn) -> None:
     assert (count(db, "signal"), count(db, "unit")) == (1, 0)
 
 
-def test_of_a_mixed_batch_only_the_good_take_their_signals(db: Conn) -> None:
+def test_of_a_mixed_batch_only_the_good_take_their_signals(db):
     good, lost = begin(db), begin(db)
     batches = []
     for run in (good, lost):
@@ -357,14 +339,10 @@ def test_of_a_mixed_batch_only_the_good_take_their_signals(db: Conn) -> None:
         **batches[0],
         **{part: batches[0][part] + batches[1][part] for part in ("runs", "units", "taken")},
     }
-    assert one(db, "select pgflow.commit_units(%s)", json.dumps(batch))["bad"] == [
-        [lost.run_id, "lost"]
-    ]
+    found = one(db, "select pgflow.commit_units(%s)", json.dumps(batch))["bad"]
+    assert found == [[lost.run_id, "lost"]]
     assert rows(db, "select chain_id from pgflow.signal") == [lost.chain_id]
     assert journal(db, lost.run_id) == []
-
-
-# ---------------------------------------------------------------- results of children
 
 
 def family(conn: Conn, *, is_parked: bool = False) -> tuple[Claim, Claim]:
@@ -384,7 +362,7 @@ def result_of(conn: Conn, kid: Claim) -> list[Any]:
     return [number, "1", payload, sqlkit.micros(T0), 1, "child"]
 
 
-def test_the_end_of_a_child_tells_a_parent_that_the_same_worker_holds(db: Conn) -> None:
+def test_the_end_of_a_child_tells_a_parent_that_the_same_worker_holds(db):
     set_clock(db, T0)
     parent, kid = family(db)
     answer = finish(db, kid, output=EXACT)
@@ -398,25 +376,25 @@ def told(answer: sqlkit.Answer) -> Any:
     return answer.raw["told"]
 
 
-def test_another_worker_is_told_nothing(db: Conn) -> None:
+def test_another_worker_is_told_nothing(db):
     parent = begin(db)
     commit(db, flush(parent, children=[child()], idle=False))
     answer = finish(db, claim_one(db))
     assert (told(answer), answer.wake) == (None, [parent.chain_id])
 
 
-def test_nor_is_a_parent_that_has_parked(db: Conn) -> None:
+def test_nor_is_a_parent_that_has_parked(db):
     _, kid = family(db, is_parked=True)
     assert told(finish(db, kid)) is None
 
 
-def test_nothing_is_told_beside_other_mail(db: Conn) -> None:
+def test_nothing_is_told_beside_other_mail(db):
     parent, kid = family(db)
     send(db, parent.key, "paid", "1")
     assert told(finish(db, kid)) is None
 
 
-def test_of_two_children_that_end_together_the_database_has_the_order(db: Conn) -> None:
+def test_of_two_children_that_end_together_the_database_has_the_order(db):
     parent = begin(db)
     commit(db, flush(parent, children=[child(1), child(2)], idle=False))
     kids = claim(db, 2, worker=parent.worker)
@@ -424,7 +402,7 @@ def test_of_two_children_that_end_together_the_database_has_the_order(db: Conn) 
     assert told(commit(db, *done)) is None
 
 
-def test_a_child_that_may_leave_effects_is_left_to_the_database(db: Conn) -> None:
+def test_a_child_that_may_leave_effects_is_left_to_the_database(db):
     """It says with the result what its parent takes back if it fails."""
     _, kid = family(db)
     commit(db, flush(kid, children=[child(1, "grandchild")], idle=False))
@@ -434,7 +412,7 @@ def test_a_child_that_may_leave_effects_is_left_to_the_database(db: Conn) -> Non
     assert told(finish(db, kid)) is None
 
 
-def test_one_that_failed_leaves_nothing(db: Conn) -> None:
+def test_one_that_failed_leaves_nothing(db):
     set_clock(db, T0)
     parent, kid = family(db)
     commit(db, flush(kid, children=[child(1, "grandchild")], idle=False))
@@ -443,7 +421,7 @@ def test_one_that_failed_leaves_nothing(db: Conn) -> None:
     assert told(finish(db, kid, "failed")) == [[parent.chain_id, result_of(db, kid)]]
 
 
-def test_a_claim_brings_the_result_of_a_child_to_a_parent_that_waited(db: Conn) -> None:
+def test_a_claim_brings_the_result_of_a_child_to_a_parent_that_waited(db):
     set_clock(db, T0)
     parent, kid = family(db, is_parked=True)
     wake(db, *finish(db, kid, output=EXACT).wake)
@@ -454,7 +432,7 @@ def test_a_claim_brings_the_result_of_a_child_to_a_parent_that_waited(db: Conn) 
     assert "offer" not in claimed.extra  # which older workers take for a signal
 
 
-def test_a_result_leaves_the_mailbox_with_its_unit(db: Conn) -> None:
+def test_a_result_leaves_the_mailbox_with_its_unit(db):
     parent, kid = family(db)
     number, name, payload, *_ = told(finish(db, kid))[0][1]
     taken = flush(parent, sqlkit.unit("K", 1, "child", payload))

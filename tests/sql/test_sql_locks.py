@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-# ---------------------------------------------------------------- who waits for whom
-
 
 WHO_ENDS_LEASES = {"finish", "park", "hold", "continue"}
 WHO_LOCKS_LEASES = {"commit", "step", "release", "strays", "reap"} | WHO_ENDS_LEASES
@@ -103,20 +101,10 @@ WAITS = {
 def gate(key: str, **terms: Any) -> dict[str, Any]:
     """A question that asks at a gate."""
     asked = {
-        "call": 1,
-        "name": key,
-        "key": key,
-        "request": "1",
-        "hash": "h",
-        "approvers": [],
-        "quorum": 1,
-        "timeout": None,
-        "on_timeout": "expire",
-        "escalate": [],
-        "needs_value": False,
-        "decision": None,
-        "shape": True,
-    }
+        "call": 1, "name": key, "key": key, "request": "1", "hash": "h", "approvers": [],
+        "quorum": 1, "timeout": None, "on_timeout": "expire", "escalate": [], "needs_value": False,
+        "decision": None, "shape": True,
+    }  # fmt: skip
     return {"gates": [[1, key]], "new_gates": [asked | terms]}
 
 
@@ -129,11 +117,8 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
         return [begin(conn, name, key=f"{name}-{n}", **options) for n in range(2)]
 
     leased, parked, stuck, done = (
-        two("leased", timeout_seconds=3600),
-        two("parked"),
-        two("stuck"),
-        two("done"),
-    )
+        two("leased", timeout_seconds=3600), two("parked"), two("stuck"), two("done"),
+    )  # fmt: skip
     for run in leased:
         conn.execute(
             "update pgflow.lease set worker_id = %s, claimed_at = claimed_at - interval '1 hour'",
@@ -196,13 +181,7 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
         "child": lambda c: commit(c, flush(parent, expected=0, children=[child(1, key="new")])),
         "ask lock": lambda c: commit(
             c,
-            flush(
-                asker,
-                expected=0,
-                locks=[[1, "a", False, None, None, []]],
-                park=True,
-                idle=True,
-            ),
+            flush(asker, expected=0, locks=[[1, "a", False, None, None, []]], park=True, idle=True),
         ),
         "take lock": call("take_lock('a', gen_random_uuid()::text, '1 hour', false, '1 hour')"),
         "release lock": call("release_lock('a', %s, 'mine')", fence),
@@ -248,7 +227,7 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
 
 
 @pytest.mark.full
-def test_only_these_wait_for_only_those(dsn: str, conn: Conn) -> None:
+def test_only_these_wait_for_only_those(dsn, conn):
     actions = build_world(conn)
     waits: dict[str, set[str]] = {}
     with connect(dsn) as holder, Actor(dsn) as waiter:
@@ -281,9 +260,7 @@ def waits_for_holder(
     return False
 
 
-def test_a_wake_does_not_wait_for_another_that_puts_the_same_mail_aside(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_wake_does_not_wait_for_another_that_puts_the_same_mail_aside(dsn, conn):
     run = begin(conn, key="k")
     sqlkit.finish(conn, run)
     sqlkit.send(conn, "k", "late")
@@ -307,9 +284,7 @@ def name_in_order(verb: str, runs: list[Claim]) -> Callable[[Conn], object]:
 
 
 @pytest.mark.parametrize("verb", ["commit", "release"])
-def test_batches_that_name_their_runs_in_opposite_orders_never_deadlock(
-    dsn: str, conn: Conn, verb: str
-) -> None:
+def test_batches_that_name_their_runs_in_opposite_orders_never_deadlock(dsn, conn, verb):
     first, middle, last = begin(conn), begin(conn), begin(conn)
     with connect(dsn) as holder, Actor(dsn) as up, Actor(dsn) as down:
         with holder.transaction():
@@ -327,7 +302,7 @@ def test_batches_that_name_their_runs_in_opposite_orders_never_deadlock(
 
 
 @pytest.mark.alone
-def test_a_key_that_is_freed_while_a_batch_takes_it_makes_no_deadlock(dsn: str, conn: Conn) -> None:
+def test_a_key_that_is_freed_while_a_batch_takes_it_makes_no_deadlock(dsn, conn):
     conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")
     start_many(conn, [("a", "{}")])
     sqlkit.finish(conn, *claim(conn))
@@ -348,9 +323,7 @@ def test_a_key_that_is_freed_while_a_batch_takes_it_makes_no_deadlock(dsn: str, 
     assert deadlocks(conn) == 0
 
 
-def test_a_key_that_is_freed_while_children_take_theirs_is_not_taken_behind_them(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_key_that_is_freed_while_children_take_theirs_is_not_taken_behind_them(dsn, conn):
     conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")
     parent = begin(conn, key="parent")
     start_many(conn, [("a", "{}")])
@@ -368,9 +341,6 @@ def test_a_key_that_is_freed_while_children_take_theirs_is_not_taken_behind_them
     assert rows(
         conn, "select key from pgflow.run where parent_run_id = %s order by key", parent.run_id
     ) == ["a", "c"]
-
-
-# ---------------------------------------------------------------- all at once
 
 
 RUNS = 12
@@ -592,7 +562,7 @@ def meetings(played: list[Played]) -> Counter[tuple[str, ...]]:
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_functions_that_meet_on_the_same_runs_never_deadlock(dsn: str, conn: Conn) -> None:
+def test_functions_that_meet_on_the_same_runs_never_deadlock(dsn, conn):
     conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")
     refill(conn)
     leases: dict[int, Claim] = {}

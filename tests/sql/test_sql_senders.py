@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from clikit import as_role
+from records import calling, settle
 from sqlkit import (
     begin,
     commit,
@@ -29,8 +30,6 @@ from pgflow.effects import Accepted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pgflow.testing import AsyncHarness
 
     Conn = psycopg.Connection[Any]
 
@@ -169,8 +168,8 @@ VERBS: list[tuple[Any, str, str]] = [
 
 @pytest.mark.parametrize(("given", "verb", "kept"), VERBS)
 def test_the_role_of_the_session_stands_behind_the_name_that_it_gives(
-    conn: Conn, theirs: Conn, role: str, given: Any, verb: str, kept: str
-) -> None:
+    conn, theirs, role, given, verb, kept
+):
     if given is not None:
         given(conn)
     theirs.execute("select pgflow." + verb.format("'the-ceo'"))  # type: ignore[arg-type]
@@ -178,26 +177,18 @@ def test_the_role_of_the_session_stands_behind_the_name_that_it_gives(
     assert one(conn, kept) == f"the-ceo ({role})"
 
 
-@pytest.mark.parametrize(
-    ("name", "who"),
-    [
-        ("x" * 300, "x" * 180 + " ({role})"),
-        ("the-ceo (boss)", "the-ceo (boss) ({role})"),
-        ("{role}", "{role}"),
-        ("", "{role}"),
-        (None, "{role}"),
-    ],
-)
-def test_no_name_hides_the_role(
-    conn: Conn, theirs: Conn, role: str, name: str | None, who: str
-) -> None:
+@pytest.mark.parametrize(("name", "who"), [
+    ("x" * 300, "x" * 180 + " ({role})"), ("the-ceo (boss)", "the-ceo (boss) ({role})"),
+    ("{role}", "{role}"), ("", "{role}"), (None, "{role}"),
+])  # fmt: skip
+def test_no_name_hides_the_role(conn, theirs, role, name, who):
     waiting(conn)
     name = name and name.format(role=role)
     theirs.execute("select pgflow.send_signal('k', 'go', sent_by => %s)", (name,))
     assert rows(conn, MESSAGE) == [who.format(role=role)]
 
 
-def test_a_message_that_is_requeued_keeps_its_sender(conn: Conn, theirs: Conn, role: str) -> None:
+def test_a_message_that_is_requeued_keeps_its_sender(conn, theirs, role):
     waiting(conn)
     theirs.execute("select pgflow.send_signal('k', 'go', sent_by => 'ann')")
     for _ in range(2):
@@ -205,9 +196,7 @@ def test_a_message_that_is_requeued_keeps_its_sender(conn: Conn, theirs: Conn, r
     assert rows(conn, MESSAGE) == [f"ann ({role})"]
 
 
-def test_an_update_by_mail_is_made_in_the_name_of_its_sender(
-    conn: Conn, theirs: Conn, role: str
-) -> None:
+def test_an_update_by_mail_is_made_in_the_name_of_its_sender(conn, theirs, role):
     number = one(theirs, "select pgflow.post_update('n', 'k', 'u', sent_by => 'ann')")
     with conn.transaction():
         version = one(conn, "select version from pgflow.open_entity('n', 'k', null, 'u', null, 0)")
@@ -222,9 +211,7 @@ def test_an_update_by_mail_is_made_in_the_name_of_its_sender(
 
 
 @pytest.mark.parametrize("name", ["mail_id", "run_id"])
-def test_an_update_for_the_mailbox_or_a_run_is_refused_to_whoever_is_no_worker(
-    conn: Conn, theirs: Conn, name: str
-) -> None:
+def test_an_update_for_the_mailbox_or_a_run_is_refused_to_whoever_is_no_worker(conn, theirs, name):
     waiting(conn)
     number = one(conn, "select pgflow.post_update('n', 'k', 'u', sent_by => 'ann')")
     with (
@@ -244,9 +231,7 @@ def test_an_update_for_the_mailbox_or_a_run_is_refused_to_whoever_is_no_worker(
 
 
 @pytest.mark.parametrize("role", ["pgflow_worker", "pgflow_client"])
-def test_the_role_that_a_session_has_set_is_who_updates_for_the_mailbox(
-    conn: Conn, role: str
-) -> None:
+def test_the_role_that_a_session_has_set_is_who_updates_for_the_mailbox(conn, role):
     number = one(conn, "select pgflow.post_update('n', 'k', 'u', sent_by => 'ann')")
     verb = "select pgflow.update_entity('n', 'k', %s, 'u', '{}', '1', '1', mail_id => %s)"
     with conn.transaction(force_rollback=True):
@@ -264,16 +249,12 @@ def test_the_role_that_a_session_has_set_is_who_updates_for_the_mailbox(
              "waive_obligation({}, 'why', {})"],
 )  # fmt: skip
 @pytest.mark.parametrize("has_ended", [False, True])
-async def test_who_closes_an_obligation_has_a_role(
-    aflow: AsyncHarness, conn: Conn, theirs: Conn, role: str, verb: str, has_ended: bool
-) -> None:
+async def test_who_closes_an_obligation_has_a_role(aflow, conn, theirs, role, verb, has_ended):
     @workflow
     async def pay() -> None:
         pgflow.authority.owe("receipt")
 
-    aflow.include(pay)
-    await aflow.start(pay.options(key="k"))
-    await aflow.until_idle()
+    await settle(aflow, pay.options(key="k"))
     if has_ended:
         conn.execute("select pgflow.force_cancel_run('k')")
         wake(conn)
@@ -285,20 +266,12 @@ async def test_who_closes_an_obligation_has_a_role(
 
 
 @pytest.mark.parametrize("verb", ["settle_effect({}, 'confirmed', ", "confirm_effect('T-1', "])
-async def test_who_settles_an_effect_has_a_role(
-    aflow: AsyncHarness, conn: Conn, theirs: Conn, role: str, verb: str
-) -> None:
+async def test_who_settles_an_effect_has_a_role(aflow, conn, theirs, role, verb):
     @pgflow.effects.effect(risk="irreversible")
     async def wire() -> Accepted:
         return Accepted("T-1")
 
-    @workflow
-    async def pay() -> None:
-        await wire()
-
-    aflow.include(pay)
-    await aflow.start(pay.options(key="k"))
-    await aflow.until_idle()
+    await settle(aflow, calling(wire).options(key="k"))
     key = one(conn, "select effect from pgflow.effects")
     theirs.execute("select pgflow." + verb.format(f"'{key}'") + "sent_by => 'ann')")  # type: ignore[arg-type]
     await aflow.app.nudge()

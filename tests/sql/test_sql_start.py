@@ -47,10 +47,7 @@ def sqlstate_of(conn: Conn, **options: Any) -> str | None:
     return None
 
 
-# ---------------------------------------------------------------- keys
-
-
-def test_the_same_key_and_input_name_the_same_run(db: Conn) -> None:
+def test_the_same_key_and_input_name_the_same_run(db):
     first = start(db, key="order-7", input='{"a": 1, "b": 2}')
     again = start(db, key="order-7", input='{"b":2,"a":1.0}')
     assert first.is_new
@@ -63,7 +60,7 @@ def test_the_same_key_and_input_name_the_same_run(db: Conn) -> None:
     assert count(db, "run") == count(db, "ready") == 1
 
 
-def test_a_key_stays_with_its_run_when_that_has_ended(db: Conn) -> None:
+def test_a_key_stays_with_its_run_when_that_has_ended(db):
     first = start(db, key="k")
     sqlkit.finish(db, claim_one(db))
     assert start(db, key="k")[1:3] == (first.run_id, False)
@@ -73,9 +70,7 @@ def test_a_key_stays_with_its_run_when_that_has_ended(db: Conn) -> None:
 @pytest.mark.parametrize(
     "other", [{"workflow": "other"}, {"input": '{"n": 2}'}], ids=["workflow", "input"]
 )
-def test_a_key_refuses_another_workflow_or_input_and_its_run_is_unharmed(
-    db: Conn, other: dict[str, Any]
-) -> None:
+def test_a_key_refuses_another_workflow_or_input_and_its_run_is_unharmed(db, other):
     first = start(db, key="k", input='{"n": 1}')
     before = rows(
         db,
@@ -98,7 +93,7 @@ def test_a_key_refuses_another_workflow_or_input_and_its_run_is_unharmed(
     assert claim_one(db).run_id == first.run_id
 
 
-def test_a_key_of_a_child_is_a_conflict_for_a_start_from_outside(db: Conn) -> None:
+def test_a_key_of_a_child_is_a_conflict_for_a_start_from_outside(db):
     parent = sqlkit.begin(db)
     sqlkit.commit(db, sqlkit.flush(parent, children=[sqlkit.child(key="kid")]))
     with pytest.raises(psycopg.Error) as error, db.transaction():
@@ -106,7 +101,7 @@ def test_a_key_of_a_child_is_a_conflict_for_a_start_from_outside(db: Conn) -> No
     assert error.value.sqlstate == CONFLICT
 
 
-def test_tenants_have_keys_of_their_own(db: Conn) -> None:
+def test_tenants_have_keys_of_their_own(db):
     first, second = start(db, key="k", tenant="a"), start(db, key="k", tenant="b")
     assert first.is_new
     assert second.is_new
@@ -116,7 +111,7 @@ def test_tenants_have_keys_of_their_own(db: Conn) -> None:
     assert error.value.sqlstate == NOT_FOUND
 
 
-def test_a_run_without_a_key_gets_a_uuid_of_version_7_in_order_of_time(db: Conn) -> None:
+def test_a_run_without_a_key_gets_a_uuid_of_version_7_in_order_of_time(db):
     keys = [start(db).run_key for _ in range(3)]
     assert [uuid.UUID(key).version for key in keys] == [7, 7, 7]
     # The first 48 bits are milliseconds since 1970.
@@ -128,7 +123,7 @@ def test_a_run_without_a_key_gets_a_uuid_of_version_7_in_order_of_time(db: Conn)
 
 
 @pytest.mark.full
-def test_32_concurrent_starters_make_one_run(dsn: str, conn: Conn) -> None:
+def test_32_concurrent_starters_make_one_run(dsn, conn):
     for n in range(3):
         started = sqlkit.race(dsn, 32, lambda c, _, key=f"k{n}": start(c, key=key))
         assert len({s.run_id for s in started}) == 1
@@ -136,7 +131,7 @@ def test_32_concurrent_starters_make_one_run(dsn: str, conn: Conn) -> None:
     assert count(conn, "run") == 3
 
 
-def test_of_two_starts_that_conflict_the_second_waits_and_is_refused(dsn: str, conn: Conn) -> None:
+def test_of_two_starts_that_conflict_the_second_waits_and_is_refused(dsn, conn):
     with Actor(dsn) as late:
         with connect(dsn) as early, early.transaction():
             first = start(early, key="k", input='{"n": 1}')
@@ -148,9 +143,7 @@ def test_of_two_starts_that_conflict_the_second_waits_and_is_refused(dsn: str, c
     assert claim_one(conn).run_id == first.run_id
 
 
-def test_a_start_that_waited_for_one_that_was_rolled_back_starts_the_run(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_start_that_waited_for_one_that_was_rolled_back_starts_the_run(dsn, conn):
     start(conn, key="other")  # makes the lane
     with Actor(dsn) as late:
         with connect(dsn) as early, early.transaction(force_rollback=True):
@@ -161,10 +154,7 @@ def test_a_start_that_waited_for_one_that_was_rolled_back_starts_the_run(
     assert one(conn, "select input->>'n' from pgflow.run where key = 'k'") == "2"
 
 
-# ---------------------------------------------------------------- transactions
-
-
-def test_a_rollback_leaves_nothing(conn: Conn) -> None:
+def test_a_rollback_leaves_nothing(conn):
     with conn.transaction(force_rollback=True):
         started = start(conn, key="k", timeout_seconds=60, labels='{"a": "b"}')
         start(conn, key="late", run_at=T0)
@@ -186,7 +176,7 @@ def test_a_rollback_leaves_nothing(conn: Conn) -> None:
     assert start(conn, key="k", workflow="another", input='{"n": 1}').run_id > started.run_id
 
 
-def test_a_run_is_visible_to_others_only_after_the_commit(dsn: str, conn: Conn) -> None:
+def test_a_run_is_visible_to_others_only_after_the_commit(dsn, conn):
     start(conn)
     claim_one(conn)
     with connect(dsn) as caller:
@@ -202,7 +192,7 @@ def test_a_run_is_visible_to_others_only_after_the_commit(dsn: str, conn: Conn) 
 OLD_SNAPSHOTS = (IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE)
 
 
-def test_callers_of_any_isolation_level_start_side_by_side(dsn: str, conn: Conn) -> None:
+def test_callers_of_any_isolation_level_start_side_by_side(dsn, conn):
     start(conn, key="known", input='{"n": 1}')
     for level in OLD_SNAPSHOTS:
         with connect(dsn) as a, connect(dsn) as b:
@@ -220,8 +210,8 @@ def test_callers_of_any_isolation_level_start_side_by_side(dsn: str, conn: Conn)
 
 
 def test_a_key_taken_after_the_callers_snapshot_is_a_serialization_failure_and_no_second_run(
-    dsn: str, conn: Conn
-) -> None:
+    dsn, conn
+):
     start(conn, key="other")
     for level in OLD_SNAPSHOTS:
         with connect(dsn) as caller:
@@ -234,10 +224,7 @@ def test_a_key_taken_after_the_callers_snapshot_is_a_serialization_failure_and_n
                 assert start(caller, key=level.name)[1:3] == (first.run_id, False)
 
 
-# ---------------------------------------------------------------- batches
-
-
-def test_a_batch_answers_and_queues_in_its_own_order(db: Conn) -> None:
+def test_a_batch_answers_and_queues_in_its_own_order(db):
     keys: list[str | None] = ["z", "m", "a", None, "q"]
     started = start_many(db, [(key, json.dumps({"n": n})) for n, key in enumerate(keys)])
     assert [s.run_key for s in started][:3] == ["z", "m", "a"]
@@ -248,7 +235,7 @@ def test_a_batch_answers_and_queues_in_its_own_order(db: Conn) -> None:
     assert [json.loads(c.input)["n"] for c in claimed] == [0, 1, 2, 3, 4]
 
 
-def test_a_batch_finds_the_runs_that_are_there_and_starts_the_others(db: Conn) -> None:
+def test_a_batch_finds_the_runs_that_are_there_and_starts_the_others(db):
     known = start(db, key="b", input='{"n": 1}')
     started = start_many(db, [("a", "{}"), ("b", '{"n": 1.0}'), ("c", "{}")])
     assert [(s.run_key, s.is_new) for s in started] == [("a", True), ("b", False), ("c", True)]
@@ -259,7 +246,7 @@ def test_a_batch_finds_the_runs_that_are_there_and_starts_the_others(db: Conn) -
 @pytest.mark.parametrize(
     "clash", [{"input": '{"n": 2}'}, {"workflow": "other"}], ids=["input", "workflow"]
 )
-def test_one_conflict_starts_nothing_of_a_batch(db: Conn, clash: dict[str, Any]) -> None:
+def test_one_conflict_starts_nothing_of_a_batch(db, clash):
     start(db, **{"key": "b", "input": '{"n": 1}', **clash})
     with (
         pytest.raises(psycopg.Error, match="key 'b' already names a run") as error,
@@ -270,7 +257,7 @@ def test_one_conflict_starts_nothing_of_a_batch(db: Conn, clash: dict[str, Any])
     assert count(db, "run") == count(db, "run_key") == 1
 
 
-def test_a_key_twice_in_a_batch_is_one_run_or_a_conflict(db: Conn) -> None:
+def test_a_key_twice_in_a_batch_is_one_run_or_a_conflict(db):
     started = start_many(db, [("a", '{"n": 1}'), ("b", "{}"), ("a", '{"n": 1}')])
     assert started[0].run_id == started[2].run_id
     assert [s.run_key for s in started] == ["a", "b", "a"]
@@ -282,41 +269,37 @@ def test_a_key_twice_in_a_batch_is_one_run_or_a_conflict(db: Conn) -> None:
     assert count(db, "run") == 2
 
 
-def test_new_keys_are_the_stems_of_their_runs_and_not_looked_for(db: Conn) -> None:
+def test_new_keys_are_the_stems_of_their_runs_and_not_looked_for(db):
     batch = [(key, "{}") for key in new_keys(3)]
     runs = start_many(db, batch, keys_are_new=True)
     assert [(run.run_key, run.is_new) for run in runs] == [(key, True) for key, _ in batch]
-    assert rows(db, "select key, root::text from pgflow.run_key order by chain_id") == [
-        (key, key) for key, _ in batch
-    ]
+    found = rows(db, "select key, root::text from pgflow.run_key order by chain_id")
+    assert found == [(key, key) for key, _ in batch]
     with pytest.raises(errors.UniqueViolation), db.transaction():
         start_many(db, [(new_keys(1)[0], "{}"), *batch], keys_are_new=True)
-    assert [(again.run_id, again.is_new) for again in start_many(db, batch)] == [
-        (run.run_id, False) for run in runs
-    ]
+    found = [(again.run_id, again.is_new) for again in start_many(db, batch)]
+    assert found == [(run.run_id, False) for run in runs]
 
 
 @pytest.mark.parametrize("key", ["order-1", None])
-def test_keys_that_are_no_uuids_cannot_be_new(db: Conn, key: str | None) -> None:
+def test_keys_that_are_no_uuids_cannot_be_new(db, key):
     with pytest.raises(psycopg.Error, match="keys_are_new is for") as refused:
         start_many(db, [(new_keys(1)[0], "{}"), (key, "{}")], keys_are_new=True)
     assert refused.value.sqlstate == "PF003"
 
 
-def test_keys_made_up_for_a_batch_stand_in_its_order(db: Conn) -> None:
+def test_keys_made_up_for_a_batch_stand_in_its_order(db):
     keys = [uuid.UUID(run.run_key) for run in start_many(db, [(None, "{}")] * 300)]
     assert keys == sorted(set(keys))
     assert {(key.version, key.variant) for key in keys} == {(7, uuid.RFC_4122)}
 
 
-def test_an_empty_batch_starts_nothing(db: Conn) -> None:
+def test_an_empty_batch_starts_nothing(db):
     assert start_many(db, []) == []
     assert count(db, "run") == 0
 
 
-def test_two_batches_with_common_keys_in_opposite_order_never_deadlock(
-    dsn: str, conn: Conn
-) -> None:
+def test_two_batches_with_common_keys_in_opposite_order_never_deadlock(dsn, conn):
     start(conn)  # the lane is there
     options = sqlkit.PATIENT + " -c deadlock_timeout=20ms"
 
@@ -332,9 +315,7 @@ def test_two_batches_with_common_keys_in_opposite_order_never_deadlock(
     assert count(conn, "run") == 1001
 
 
-def test_two_batches_that_wait_for_the_same_key_do_not_deadlock_over_others(
-    dsn: str, conn: Conn
-) -> None:
+def test_two_batches_that_wait_for_the_same_key_do_not_deadlock_over_others(dsn, conn):
     start(conn)  # the lane is there
     with sqlkit.Actor(dsn) as first, sqlkit.Actor(dsn) as second:
         for actor in (first, second):
@@ -349,10 +330,7 @@ def test_two_batches_that_wait_for_the_same_key_do_not_deadlock_over_others(
         assert [s.is_new for s in down.result()] == [False, False, False]
 
 
-# ---------------------------------------------------------------- times
-
-
-def test_a_delayed_run_waits_for_its_time_and_is_never_early(db: Conn) -> None:
+def test_a_delayed_run_waits_for_its_time_and_is_never_early(db):
     set_clock(db, T0)
     one_of = start(db, run_at=T0 + seconds(60))
     two, three = start_many(db, [(None, "{}"), (None, "{}")], run_at=T0 + seconds(61))
@@ -371,7 +349,7 @@ def test_a_delayed_run_waits_for_its_time_and_is_never_early(db: Conn) -> None:
     assert {c.run_id for c in claim(db, 5)} == {two.run_id, three.run_id}
 
 
-def test_a_run_whose_time_is_past_is_ready_at_once(db: Conn) -> None:
+def test_a_run_whose_time_is_past_is_ready_at_once(db):
     set_clock(db, T0)
     start(db, run_at=T0 - seconds(1))
     start(db, run_at=T0)
@@ -379,7 +357,7 @@ def test_a_run_whose_time_is_past_is_ready_at_once(db: Conn) -> None:
     assert len(claim(db, 5)) == 3
 
 
-def test_the_deadline_counts_from_the_time_to_start(db: Conn) -> None:
+def test_the_deadline_counts_from_the_time_to_start(db):
     set_clock(db, T0)
     start(db, key="a", timeout_seconds=0.5)
     start(db, key="b", timeout_seconds=0.5, run_at=T0 + seconds(10))
@@ -396,45 +374,21 @@ def test_the_deadline_counts_from_the_time_to_start(db: Conn) -> None:
     assert found == {"a": early, "b": late, "c": early, "d": late, "e": None}
 
 
-# ---------------------------------------------------------------- limits
-
-
 NESTED_200 = '{"a":' + "[" * 199 + "]" * 199 + "}"
 NESTED_201 = '{"a":' + "[" * 200 + "]" * 200 + "}"
 MEBIBYTE = 1048576
 
 REFUSED: list[dict[str, Any]] = [
-    {"workflow": None},
-    {"workflow": ""},
-    {"workflow": "x" * 256},
-    {"workflow": "é" * 128},
-    {"queue": ""},
-    {"queue": "x" * 256},
-    {"key": ""},
-    {"key": "x" * 129},
-    {"priority": 32768},
-    {"priority": -32769},
-    {"priority": None},
-    {"run_at": "infinity"},
-    {"run_at": "-infinity"},
-    {"run_at": "10000-01-01"},
-    {"timeout_seconds": 0},
-    {"timeout_seconds": -1},
-    {"timeout_seconds": float("nan")},
-    {"timeout_seconds": float("inf")},
-    {"timeout_seconds": 3.3e9},
-    {"labels": '{"n": 1}'},
-    {"labels": '{"n": null}'},
-    {"input": None},
-    {"input": "null"},
-    {"input": "[]"},
-    {"input": '"text"'},
-    {"input": NESTED_201},
-    {"input": f'{{"a": "{"x" * MEBIBYTE}"}}'},
-    {"input": '{"a": "\\u0000"}'},
-    {"input": '{"\\u0000": 1}'},
-    {"input": '{"a": "\\\\\\u0000"}'},
-]
+    {"workflow": None}, {"workflow": ""}, {"workflow": "x" * 256}, {"workflow": "é" * 128},
+    {"queue": ""}, {"queue": "x" * 256}, {"key": ""}, {"key": "x" * 129}, {"priority": 32768},
+    {"priority": -32769}, {"priority": None}, {"run_at": "infinity"}, {"run_at": "-infinity"},
+    {"run_at": "10000-01-01"}, {"timeout_seconds": 0}, {"timeout_seconds": -1},
+    {"timeout_seconds": float("nan")}, {"timeout_seconds": float("inf")},
+    {"timeout_seconds": 3.3e9}, {"labels": '{"n": 1}'}, {"labels": '{"n": null}'}, {"input": None},
+    {"input": "null"}, {"input": "[]"}, {"input": '"text"'}, {"input": NESTED_201},
+    {"input": f'{{"a": "{"x" * MEBIBYTE}"}}'}, {"input": '{"a": "\\u0000"}'},
+    {"input": '{"\\u0000": 1}'}, {"input": '{"a": "\\\\\\u0000"}'},
+]  # fmt: skip
 
 ACCEPTED: list[dict[str, Any]] = [
     {"workflow": "x" * 255},
@@ -476,58 +430,41 @@ REFUSED_OTHERWISE: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_start_beyond_the_limits_is_refused_by_name(db: Conn) -> None:
+def test_a_start_beyond_the_limits_is_refused_by_name(db):
     found = {str(options)[:80]: sqlstate_of(db, **options) for options in REFUSED}
     assert found == dict.fromkeys(found, INVALID)
 
 
-def test_a_start_at_the_limits_is_accepted(db: Conn) -> None:
+def test_a_start_at_the_limits_is_accepted(db):
     found = {str(options)[:80]: sqlstate_of(db, **options) for options in ACCEPTED}
     assert found == dict.fromkeys(found)
 
 
 @pytest.mark.parametrize(("text", "expected"), LONG.values(), ids=LONG)
-def test_a_long_input_is_judged_by_what_it_holds(db: Conn, text: str, expected: str | None) -> None:
+def test_a_long_input_is_judged_by_what_it_holds(db, text, expected):
     assert sqlstate_of(db, input=text) == expected
 
 
 @pytest.mark.parametrize("options", REFUSED_OTHERWISE.values(), ids=REFUSED_OTHERWISE)
-def test_other_values_that_no_run_can_have_are_refused_by_name_too(
-    db: Conn, options: dict[str, Any]
-) -> None:
+def test_other_values_that_no_run_can_have_are_refused_by_name_too(db, options):
     assert sqlstate_of(db, **options) == INVALID
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        ("", "{}"),
-        ("x" * 129, "{}"),
-        (None, "[]"),
-        (None, None),
-        (None, "{"),
-        (None, NESTED_201),
-        (None, '{"a": "\\u0000"}'),
-    ],
-    ids=["empty key", "long key", "no object", "no input", "no JSON", "too deep", "NUL"],
-)
-def test_a_batch_is_held_to_the_limits_of_a_single_start(
-    db: Conn, run: tuple[str | None, str]
-) -> None:
+@pytest.mark.parametrize("run", [
+    ("", "{}"), ("x" * 129, "{}"), (None, "[]"), (None, None), (None, "{"), (None, NESTED_201),
+    (None, '{"a": "\\u0000"}'),
+], ids=["empty key", "long key", "no object", "no input", "no JSON", "too deep", "NUL"])  # fmt: skip
+def test_a_batch_is_held_to_the_limits_of_a_single_start(db, run):
     with pytest.raises(psycopg.Error) as error, db.transaction():
         start_many(db, [run])
     assert error.value.sqlstate == INVALID
 
 
-@pytest.mark.parametrize(
-    "input_text",
-    [
-        '{"b":-0.0,"a":1e22,"c":"\\u00e9"}',
-        '{"a": 1E3, "a": 2}',
-        '{"n":123456789012345678901234567890.10}',
-    ],
-)
-def test_an_input_keeps_its_exact_text(db: Conn, input_text: str) -> None:
+@pytest.mark.parametrize("input_text", [
+    '{"b":-0.0,"a":1e22,"c":"\\u00e9"}', '{"a": 1E3, "a": 2}',
+    '{"n":123456789012345678901234567890.10}',
+])  # fmt: skip
+def test_an_input_keeps_its_exact_text(db, input_text):
     single, batch = (
         start(db, "text", input=input_text),
         start_many(db, [(None, input_text)], "text")[0],
@@ -538,14 +475,12 @@ def test_an_input_keeps_its_exact_text(db: Conn, input_text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["json", "jsonb", "text"])
-def test_an_input_is_json_or_jsonb_or_the_text_of_one(db: Conn, kind: str) -> None:
+def test_an_input_is_json_or_jsonb_or_the_text_of_one(db, kind):
     key = one(db, f"select run_key from pgflow.start_run('w', '{{\"n\": 1}}'::{kind})")
     assert one(db, "select input->>'n' from pgflow.run where key = %s", key) == "1"
 
 
-def test_an_input_of_another_type_is_refused_before_its_cast_could_run_as_the_owner(
-    db: Conn,
-) -> None:
+def test_an_input_of_another_type_is_refused_before_its_cast_could_run_as_the_owner(db):
     db.execute("create type mine as (n int)")
     db.execute(
         "create function as_text(mine) returns text language plpgsql as "
@@ -567,7 +502,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def test_hostile_names_are_stored_verbatim(db: Conn) -> None:
+def test_hostile_names_are_stored_verbatim(db):
     for text in HOSTILE:
         started = start(
             db,
@@ -584,14 +519,8 @@ def test_hostile_names_are_stored_verbatim(db: Conn) -> None:
         query = (
             "select workflow, queue, key, tenant, labels, input from pgflow.runs where run_id = %s"
         )
-        assert one(db, query, started.run_id) == (
-            text,
-            text,
-            text,
-            text,
-            {text: text},
-            {text: text},
-        )
+        found = one(db, query, started.run_id)
+        assert found == (text, text, text, text, {text: text}, {text: text})
         assert claimed.extra is not None
         assert claimed.extra["metadata"] == {text: text}
         assert (
@@ -612,10 +541,7 @@ def test_hostile_names_are_stored_verbatim(db: Conn) -> None:
         ) == (text, json.dumps(text))
 
 
-# ---------------------------------------------------------------- retention of keys
-
-
-def test_a_key_is_freed_when_its_retention_after_the_end_is_over(db: Conn) -> None:
+def test_a_key_is_freed_when_its_retention_after_the_end_is_over(db):
     set_clock(db, T0)
     for key, retention in (("short", 60), ("long", 120), ("zero", 0), ("kept", None)):
         start(db, key=key, key_retention_seconds=retention)
@@ -633,7 +559,7 @@ def test_a_key_is_freed_when_its_retention_after_the_end_is_over(db: Conn) -> No
     assert status(db, running.run_id) == "queued"
 
 
-def test_the_retention_of_a_chain_counts_from_the_end_of_its_last_generation(db: Conn) -> None:
+def test_the_retention_of_a_chain_counts_from_the_end_of_its_last_generation(db):
     set_clock(db, T0)
     start(db, key="k", key_retention_seconds=60)
     sqlkit.commit(db, sqlkit.flush(claim_one(db), **{"continue": "{}"}))
@@ -644,13 +570,13 @@ def test_the_retention_of_a_chain_counts_from_the_end_of_its_last_generation(db:
     assert one(db, "select pgflow.sweep_keys()") == 1
 
 
-def test_a_second_start_does_not_change_the_retention(db: Conn) -> None:
+def test_a_second_start_does_not_change_the_retention(db):
     start(db, key="k", key_retention_seconds=60)
     start(db, key="k", key_retention_seconds=0)
     assert one(db, "select retention_seconds from pgflow.run_key") == 60
 
 
-def test_a_sweep_finds_what_is_over_behind_many_that_are_open_and_looks_at_few(db: Conn) -> None:
+def test_a_sweep_finds_what_is_over_behind_many_that_are_open_and_looks_at_few(db):
     db.execute(
         "insert into pgflow.run_key (tenant, key, chain_id, root, retention_seconds)"
         " select '', 'open-' || n, 0, gen_random_uuid(), 60 from generate_series(1, 1000) n"
@@ -665,7 +591,7 @@ def test_a_sweep_finds_what_is_over_behind_many_that_are_open_and_looks_at_few(d
     db.execute("delete from pgflow.run_key")
 
 
-def test_a_sweep_that_must_not_wait_leaves_the_keys_to_who_is_at_work(dsn: str, conn: Conn) -> None:
+def test_a_sweep_that_must_not_wait_leaves_the_keys_to_who_is_at_work(dsn, conn):
     start(conn, key="k", key_retention_seconds=0)
     sqlkit.finish(conn, claim_one(conn))
     with sqlkit.connect(dsn) as other:
@@ -675,7 +601,7 @@ def test_a_sweep_that_must_not_wait_leaves_the_keys_to_who_is_at_work(dsn: str, 
         assert one(conn, "select pgflow.sweep_keys(wait => false)") == 1
 
 
-def test_a_sweep_frees_at_most_as_many_keys_as_asked(db: Conn) -> None:
+def test_a_sweep_frees_at_most_as_many_keys_as_asked(db):
     for _ in range(3):
         start(db, key_retention_seconds=0)
     for claimed in claim(db, 3):
@@ -688,7 +614,7 @@ def ended_with_a_key_to_sweep(conn: Conn) -> None:
     sqlkit.finish(conn, claim_one(conn))
 
 
-def test_a_start_whose_key_is_swept_meanwhile_starts_a_run(dsn: str, conn: Conn) -> None:
+def test_a_start_whose_key_is_swept_meanwhile_starts_a_run(dsn, conn):
     ended_with_a_key_to_sweep(conn)
     with Actor(dsn) as starter:
         with connect(dsn) as sweeper, sweeper.transaction():
@@ -700,7 +626,7 @@ def test_a_start_whose_key_is_swept_meanwhile_starts_a_run(dsn: str, conn: Conn)
         assert started.result().is_new
 
 
-def test_a_batch_with_a_key_that_is_swept_meanwhile_starts_its_run(dsn: str, conn: Conn) -> None:
+def test_a_batch_with_a_key_that_is_swept_meanwhile_starts_its_run(dsn, conn):
     ended_with_a_key_to_sweep(conn)
     with Actor(dsn) as starter:
         with connect(dsn) as sweeper, sweeper.transaction():

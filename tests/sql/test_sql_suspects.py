@@ -94,11 +94,8 @@ def most_deaths(count: int) -> int:
     return max(MOST_DEATHS, 2 + ceil(log2(count)))
 
 
-# ---------------------------------------------------------------- a first death
-
-
 @pytest.mark.parametrize("rules", [{}, {"concurrency": 100}, {"key": "input.k", "per_key": 50}])
-def test_after_a_first_death_all_of_its_runs_go_on_at_once(db: Conn, rules: Any) -> None:
+def test_after_a_first_death_all_of_its_runs_go_on_at_once(db, rules):
     ids = begin(db, 40, **rules)
     worker = register(db)
     assert len(claim(db, 100, worker=worker)) == 40
@@ -107,7 +104,7 @@ def test_after_a_first_death_all_of_its_runs_go_on_at_once(db: Conn, rules: Any)
     assert {(c.run_id, c.suspect) for c in again} == {(run_id, 1) for run_id in ids}
 
 
-def test_only_a_run_that_waits_for_its_group_says_that_it_is_suspect(db: Conn) -> None:
+def test_only_a_run_that_waits_for_its_group_says_that_it_is_suspect(db):
     begin(db, 1)
     why = "select reason_code, reason, reason_detail->>'deaths' from pgflow.runs"
     die(db, claim_one(db).worker)
@@ -116,16 +113,11 @@ def test_only_a_run_that_waits_for_its_group_says_that_it_is_suspect(db: Conn) -
     assert one(db, why) == ("suspect", "suspect: 2 deaths", "2")
 
 
-# ---------------------------------------------------------------- one that kills
-
-
 @pytest.mark.parametrize("record", [nothing, license_bodies])
 @pytest.mark.parametrize(
     ("count", "which"), [(1, 0), (2, 1), (3, 0), (40, 0), (40, 17), (40, 39), (100, 63)]
 )
-def test_one_that_kills_is_found_in_a_logarithm_of_deaths(
-    db: Conn, count: int, which: int, record: Callable[[Conn, list[Claim]], None]
-) -> None:
+def test_one_that_kills_is_found_in_a_logarithm_of_deaths(db, count, which, record):
     ids = begin(db, count)
     guilty = ids[which]
     found = hunt(db, [guilty], record=record)
@@ -136,17 +128,11 @@ def test_one_that_kills_is_found_in_a_logarithm_of_deaths(
     assert found.rounds <= 1 + ceil(log2(count))
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        {"concurrency": 100},
-        {"per_worker": 30},
-        {"key": "input.k", "per_key": 50},
-        {"ageing_seconds": 60},
-    ],
-    ids=str,
-)
-def test_queues_with_limits_and_lines_find_it_as_fast(db: Conn, rules: dict[str, Any]) -> None:
+@pytest.mark.parametrize("rules", [
+    {"concurrency": 100}, {"per_worker": 30}, {"key": "input.k", "per_key": 50},
+    {"ageing_seconds": 60},
+], ids=str)  # fmt: skip
+def test_queues_with_limits_and_lines_find_it_as_fast(db, rules):
     ids = begin(db, 40, **rules)
     found = hunt(db, [ids[21]])
     assert found.stuck == [ids[21]]
@@ -155,14 +141,14 @@ def test_queues_with_limits_and_lines_find_it_as_fast(db: Conn, rules: dict[str,
     assert found.rounds <= 2 + ceil(log2(40))
 
 
-def test_a_line_in_order_finds_it_too(db: Conn) -> None:
+def test_a_line_in_order_finds_it_too(db):
     ids = begin(db, 6, key="input.k", fifo=True)
     found = hunt(db, [ids[2]])
     assert (found.stuck, found.completed) == ([ids[2]], {*ids} - {ids[2]})
     assert found.deaths <= most_deaths(6)
 
 
-def test_several_that_kill_are_found_each(db: Conn) -> None:
+def test_several_that_kill_are_found_each(db):
     ids = begin(db, 60)
     guilty = ids[::20]
     found = hunt(db, guilty)
@@ -171,24 +157,21 @@ def test_several_that_kill_are_found_each(db: Conn) -> None:
     assert found.deaths <= len(guilty) * most_deaths(60)
 
 
-def test_a_queue_that_allows_few_deaths_condemns_no_neighbour(db: Conn) -> None:
+def test_a_queue_that_allows_few_deaths_condemns_no_neighbour(db):
     ids = begin(db, 16, max_deaths=1)
     found = hunt(db, [ids[3]])
     assert (found.stuck, found.completed) == ([ids[3]], {*ids} - {ids[3]})
 
 
 @pytest.mark.full
-def test_among_a_thousand_it_takes_two_deaths_more_than_a_logarithm(db: Conn) -> None:
+def test_among_a_thousand_it_takes_two_deaths_more_than_a_logarithm(db):
     ids = begin(db, 1000)
     found = hunt(db, [ids[777]])
     assert (found.stuck, len(found.completed)) == ([ids[777]], 999)
     assert found.deaths <= 12
 
 
-# ---------------------------------------------------------------- groups
-
-
-def test_a_worker_has_one_group_at_a_time_beside_all_others(db: Conn) -> None:
+def test_a_worker_has_one_group_at_a_time_beside_all_others(db):
     begin(db, 8)
     for _ in range(2):
         die(db, claim(db, 8)[0].worker)
@@ -201,7 +184,7 @@ def test_a_worker_has_one_group_at_a_time_beside_all_others(db: Conn) -> None:
     assert claim(db, 20) == []
 
 
-def test_of_a_group_that_dies_half_come_again_and_the_others_go_first(db: Conn) -> None:
+def test_of_a_group_that_dies_half_come_again_and_the_others_go_first(db):
     begin(db, 8)
     for _ in range(2):
         die(db, claim(db, 8)[0].worker)
@@ -212,7 +195,7 @@ def test_of_a_group_that_dies_half_come_again_and_the_others_go_first(db: Conn) 
     assert {c.run_id for group in groups[1:] for c in group} == {c.run_id for c in unlucky}
 
 
-def test_a_group_is_no_larger_than_each_of_it_allows(db: Conn) -> None:
+def test_a_group_is_no_larger_than_each_of_it_allows(db):
     ids = begin(db, 5)
     company = dict(zip(ids, [3, 3, 2, 1, 1], strict=True))
     for run_id, most in company.items():
@@ -223,7 +206,7 @@ def test_a_group_is_no_larger_than_each_of_it_allows(db: Conn) -> None:
     assert groups == [[3, 3], [2], [1], [1]]
 
 
-def test_a_death_beside_strangers_does_not_make_a_group_larger_again(db: Conn) -> None:
+def test_a_death_beside_strangers_does_not_make_a_group_larger_again(db):
     begin(db, 4)
     for _ in range(3):
         die(db, claim(db, 4)[0].worker)
@@ -240,19 +223,17 @@ def test_a_death_beside_strangers_does_not_make_a_group_larger_again(db: Conn) -
     } == {1}
 
 
-def test_one_that_is_alone_among_fresh_runs_is_found(db: Conn) -> None:
+def test_one_that_is_alone_among_fresh_runs_is_found(db):
     guilty, *others = begin(db, 6)
     db.execute("update pgflow.ready set suspect = 4, company = 1 where run_id = %s", (guilty,))
     db.execute("update pgflow.ready set suspect = 1 where run_id = any(%s)", (others[3:],))
     die(db, claim(db, 9)[0].worker)
     assert rows(db, "select run_id from pgflow.held") == [guilty]
-    assert rows(db, "select suspect, company from pgflow.ready order by run_id") == [
-        *[(1, 0)] * 3,
-        *[(2, 2)] * 2,
-    ]
+    found = rows(db, "select suspect, company from pgflow.ready order by run_id")
+    assert found == [*[(1, 0)] * 3, *[(2, 2)] * 2]
 
 
-def test_two_suspects_of_which_one_has_lived_on_are_not_found_guilty_together(db: Conn) -> None:
+def test_two_suspects_of_which_one_has_lived_on_are_not_found_guilty_together(db):
     """A worker may have begun with the second because the first lived on for long."""
     ids = begin(db, 2)
     db.execute("update pgflow.ready set suspect = 20, company = 1")
@@ -266,7 +247,7 @@ def test_two_suspects_of_which_one_has_lived_on_are_not_found_guilty_together(db
     assert alone.run_id in ids
 
 
-def test_one_that_is_handed_back_keeps_its_company(db: Conn) -> None:
+def test_one_that_is_handed_back_keeps_its_company(db):
     begin(db, 4)
     for _ in range(2):
         die(db, claim(db, 4)[0].worker)
@@ -277,7 +258,7 @@ def test_one_that_is_handed_back_keeps_its_company(db: Conn) -> None:
     assert rows(db, "select suspect, company from pgflow.ready") == [(2, 2)] * 4
 
 
-def test_workers_that_claim_at_once_take_groups_of_their_own(dsn: str, conn: Conn) -> None:
+def test_workers_that_claim_at_once_take_groups_of_their_own(dsn, conn):
     begin(conn, 8)
     for _ in range(2):
         die(conn, claim(conn, 8)[0].worker)

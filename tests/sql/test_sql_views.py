@@ -67,10 +67,7 @@ def one_of_each(db: Conn) -> dict[str, int]:
     return ids
 
 
-# ---------------------------------------------------------------- runs
-
-
-def test_each_place_has_its_status_and_says_why(db: Conn, one_of_each: dict[str, int]) -> None:
+def test_each_place_has_its_status_and_says_why(db, one_of_each):
     query = "select status, reason, since, worker_id is not null, finished_at is not null from pgflow.runs where run_id = %s"
     found = {status: one(db, query, run_id) for status, run_id in one_of_each.items()}
     assert found == {
@@ -88,35 +85,29 @@ def test_each_place_has_its_status_and_says_why(db: Conn, one_of_each: dict[str,
         assert rows(db, "select run_id from pgflow.runs where status = %s", status) == [run_id]
 
 
-def test_each_reason_has_a_code_and_its_detail(db: Conn, one_of_each: dict[str, int]) -> None:
+def test_each_reason_has_a_code_and_its_detail(db, one_of_each):
     query = "select reason_code, reason_detail from pgflow.runs where run_id = %s"
     found = {status: one(db, query, run_id) for status, run_id in one_of_each.items()}
     until = (T0 + seconds(60)).isoformat()
     assert found == {
-        "queued": ("no_worker", None),
-        "running": (None, None),
+        "queued": ("no_worker", None), "running": (None, None),
         "waiting": ("signal", {"signals": ["paid"], "until": until}),
-        "paused": ("paused", {"by": "ann (postgres)"}),
-        "stuck": ("nondeterminism", {"line": 7}),
-        "completed": (None, None),
-        "failed": (None, None),
-        "cancelled": ("itself", None),
-    }
+        "paused": ("paused", {"by": "ann (postgres)"}), "stuck": ("nondeterminism", {"line": 7}),
+        "completed": (None, None), "failed": (None, None), "cancelled": ("itself", None),
+    }  # fmt: skip
     db.execute("update pgflow.queue set paused_at = pgflow.now_() where queue = 'q'")
     assert one(db, query, one_of_each["queued"]) == ("queue_paused", None)
 
 
-def test_every_run_is_seen_once_and_a_chain_by_its_newest_generation(db: Conn) -> None:
+def test_every_run_is_seen_once_and_a_chain_by_its_newest_generation(db):
     commit(db, flush(begin(db, key="k"), **{"continue": "{}"}))
     commit(db, flush(claim_one(db), **{"continue": '{"n": 3}'}))
     start(db, key="other")
-    assert rows(db, "select key, generation, status, input from pgflow.runs order by key") == [
-        ("k", 3, "queued", {"n": 3}),
-        ("other", 1, "queued", {}),
-    ]
+    found = rows(db, "select key, generation, status, input from pgflow.runs order by key")
+    assert found == [("k", 3, "queued", {"n": 3}), ("other", 1, "queued", {})]
 
 
-def test_a_run_that_waits_for_several_things_names_them(db: Conn) -> None:
+def test_a_run_that_waits_for_several_things_names_them(db):
     set_clock(db, T0)
     run = begin(db, key="k")
     commit(db, flush(run, children=[child(1)]))
@@ -130,11 +121,8 @@ def test_a_run_that_waits_for_several_things_names_them(db: Conn) -> None:
         {"signals": ["a b"], "children": 1},
     )
     start(db, key="late", run_at=T0 + seconds(5.5))
-    assert one(db, "select status, reason, reason_code from pgflow.runs where key = 'late'") == (
-        "waiting",
-        "until 2030-01-01T00:00:05Z",
-        "timer",
-    )
+    found = one(db, "select status, reason, reason_code from pgflow.runs where key = 'late'")
+    assert found == ("waiting", "until 2030-01-01T00:00:05Z", "timer")
 
 
 def tables_read(conn: Conn, query: str) -> set[str]:
@@ -159,7 +147,7 @@ PLACE_OF = {
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_a_filter_on_status_reads_one_place_only(db: Conn, status: str) -> None:
+def test_a_filter_on_status_reads_one_place_only(db, status):
     read = tables_read(
         db, f"select key, workflow, since from pgflow.runs where status = '{status}'"
     )
@@ -167,16 +155,13 @@ def test_a_filter_on_status_reads_one_place_only(db: Conn, status: str) -> None:
     assert not {table for table in read if table.startswith("unit")}
 
 
-def test_a_filter_on_several_statuses_reads_their_places_only(db: Conn) -> None:
+def test_a_filter_on_several_statuses_reads_their_places_only(db):
     assert tables_read(
         db, "select key from pgflow.runs where status in ('queued', 'running')"
     ) & PLACES == {"ready", "lease"}
 
 
-# ---------------------------------------------------------------- the journal in words
-
-
-def test_the_timeline_tells_a_run_in_order(db: Conn) -> None:
+def test_the_timeline_tells_a_run_in_order(db):
     set_clock(db, T0)
     run = begin(db, key="k", tenant="t")
     commit(
@@ -198,21 +183,21 @@ def test_the_timeline_tells_a_run_in_order(db: Conn) -> None:
     ]  # fmt: skip
 
 
-def test_the_end_of_a_stream_has_a_name_of_its_own(db: Conn) -> None:
+def test_the_end_of_a_stream_has_a_name_of_its_own(db):
     run = begin(db)
     commit(db, flush(run, unit("e", 1, "log", '"a"'), unit("e", 2, "log", None)))
     query = "select event, name from pgflow.timeline order by seq"
     assert rows(db, query) == [("emitted", "log"), ("stream_closed", "log")]
 
 
-def test_a_run_names_its_trace(db: Conn) -> None:
+def test_a_run_names_its_trace(db):
     trace = "0af7651916cd43dd8448eb211c80319c"
     for parent in (f"00-{trace}-b7ad6b7169203331-01", "nonsense"):
         start(db, metadata=json.dumps({"traceparent": parent}))
     assert rows(db, "select trace_id from pgflow.traces order by run_id") == [trace, None]
 
 
-def test_every_kind_of_unit_has_a_name_and_every_name_a_kind(db: Conn) -> None:
+def test_every_kind_of_unit_has_a_name_and_every_name_a_kind(db):
     allowed = one(
         db,
         "select pg_get_constraintdef(oid) from pg_constraint where contypid = "
@@ -220,15 +205,14 @@ def test_every_kind_of_unit_has_a_name_and_every_name_a_kind(db: Conn) -> None:
     )
     kinds = rows(db, "select kind from pgflow.unit_kind")
     assert sorted(kinds) == sorted(set(allowed.split("'")[1::2]))
-    assert len(
-        {kind for (kind,) in db.execute("select name from pgflow.unit_kind").fetchall()}
-    ) == len(kinds)
+    found = len({kind for (kind,) in db.execute("select name from pgflow.unit_kind").fetchall()})
+    assert found == len(kinds)
 
 
 STEP = "select call, step, status, attempts, started_at, ended_at, output, error, idempotency_key from pgflow.steps where key = 'k' order by call"
 
 
-def test_a_step_is_one_row_from_its_licence_to_its_end(db: Conn) -> None:
+def test_a_step_is_one_row_from_its_licence_to_its_end(db):
     set_clock(db, T0)
     run = begin(db, key="k")
     licence = '[[1,"s","charge",1,5],[2,"s","charge",2,6],[3,"e","pay","dec/pay/x",7],[4,"s","slow",1,0],[5,"s","left",1,0]]'
@@ -256,7 +240,7 @@ def test_a_step_is_one_row_from_its_licence_to_its_end(db: Conn) -> None:
     ]
 
 
-def test_a_step_that_another_worker_did_again_was_begun_more_than_once(db: Conn) -> None:
+def test_a_step_that_another_worker_did_again_was_begun_more_than_once(db):
     """Each of these was begun under the first lease. What that recorded no end of was cut off, and
     may have acted.
     """
@@ -290,14 +274,11 @@ def test_a_step_that_another_worker_did_again_was_begun_more_than_once(db: Conn)
         ("both", "completed", 3),
     ]
     for repeated in ("steps where attempts > 1", "repeated_steps"):
-        assert rows(db, f"select step from pgflow.{repeated} order by call") == [
-            "cut",
-            "failed",
-            "both",
-        ]
+        found = rows(db, f"select step from pgflow.{repeated} order by call")
+        assert found == ["cut", "failed", "both"]
 
 
-def test_a_run_whose_only_trouble_was_a_lost_worker_has_repeated_steps(db: Conn) -> None:
+def test_a_run_whose_only_trouble_was_a_lost_worker_has_repeated_steps(db):
     for key, is_lost in (("lost", True), ("parked", False)):
         first = begin(db, key=key)
         commit(
@@ -314,12 +295,11 @@ def test_a_run_whose_only_trouble_was_a_lost_worker_has_repeated_steps(db: Conn)
             db, flush(second, unit("c", 1 if is_lost else 2, "step" if is_lost else "other", "1"))
         )
         finish(db, second)
-    assert rows(db, "select key, step, attempts from pgflow.repeated_steps") == [
-        ("lost", "step", 2)
-    ]
+    found = rows(db, "select key, step, attempts from pgflow.repeated_steps")
+    assert found == [("lost", "step", 2)]
 
 
-def test_a_page_of_steps_reads_the_runs_of_that_page_only(db: Conn) -> None:
+def test_a_page_of_steps_reads_the_runs_of_that_page_only(db):
     for _ in range(30):
         run = begin(db)
         commit(
@@ -358,7 +338,7 @@ def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from walk(below)
 
 
-def test_the_idempotency_key_of_a_later_generation_names_it(db: Conn) -> None:
+def test_the_idempotency_key_of_a_later_generation_names_it(db):
     first = begin(db, key="k")
     commit(db, flush(first, **{"continue": "{}"}))
     second = claim_one(db)
@@ -366,10 +346,7 @@ def test_the_idempotency_key_of_a_later_generation_names_it(db: Conn) -> None:
     assert one(db, "select idempotency_key from pgflow.steps") == f"{first.root}~2/charge/1"
 
 
-# ---------------------------------------------------------------- queues and workers
-
-
-def test_queues_show_what_stands_where(db: Conn, one_of_each: dict[str, int]) -> None:
+def test_queues_show_what_stands_where(db, one_of_each):
     set_clock(db, T0 + seconds(9))
     start(db, "another", queue="q")
     db.execute(
@@ -384,7 +361,7 @@ def test_queues_show_what_stands_where(db: Conn, one_of_each: dict[str, int]) ->
     assert rows(db, query) == [("another", 1), ("queued", 1)]
 
 
-def test_workers_show_what_they_hold(db: Conn) -> None:
+def test_workers_show_what_they_hold(db):
     busy, idle = register(db, "a"), register(db, "b")
     start_many(db, [(None, "{}")] * 3)
     claim(db, 3, worker=busy)
@@ -394,28 +371,17 @@ def test_workers_show_what_they_hold(db: Conn) -> None:
     ]
 
 
-# ---------------------------------------------------------------- verbs that ask for one run
-
-
-def test_result_tells_how_a_run_stands_and_how_it_ended(
-    db: Conn, one_of_each: dict[str, int]
-) -> None:
+def test_result_tells_how_a_run_stands_and_how_it_ended(db, one_of_each):
     query = "select status, output::text, error::text, reason from pgflow.result(%s)"
     assert [one(db, query, status) for status in STATUSES] == [
-        ("queued", None, None, None),
-        ("running", None, None, None),
-        ("waiting", None, None, None),
-        ("paused", None, None, "lunch"),
-        ("stuck", None, '{"line": 7}', "nondeterminism"),
-        ("completed", '{"b":1,"a":-0.0}', None, None),
-        ("failed", None, '{"message":"no"}', None),
+        ("queued", None, None, None), ("running", None, None, None), ("waiting", None, None, None),
+        ("paused", None, None, "lunch"), ("stuck", None, '{"line": 7}', "nondeterminism"),
+        ("completed", '{"b":1,"a":-0.0}', None, None), ("failed", None, '{"message":"no"}', None),
         ("cancelled", None, None, "asked"),
-    ]
+    ]  # fmt: skip
 
 
-def test_results_answer_for_those_that_have_ended_are_stuck_or_are_gone(
-    db: Conn, one_of_each: dict[str, int]
-) -> None:
+def test_results_answer_for_those_that_have_ended_are_stuck_or_are_gone(db, one_of_each):
     found = rows(
         db,
         "select chain_id, status, output, error from pgflow.results(%s) order by 1",
@@ -430,34 +396,26 @@ def test_results_answer_for_those_that_have_ended_are_stuck_or_are_gone(
     ]
 
 
-def test_results_follow_a_chain_to_its_end(db: Conn) -> None:
+def test_results_follow_a_chain_to_its_end(db):
     first = begin(db, key="k")
     commit(db, flush(first, **{"continue": "{}"}))
     assert rows(db, "select status from pgflow.results(%s)", [first.chain_id]) == []
     finish(db, claim_one(db), output="2")
-    assert rows(db, "select chain_id, output from pgflow.results(%s)", [first.chain_id]) == [
-        (first.chain_id, "2")
-    ]
+    found = rows(db, "select chain_id, output from pgflow.results(%s)", [first.chain_id])
+    assert found == [(first.chain_id, "2")]
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        "result('k')",
-        "run_status('k')",
-        "run_state('k')",
-        "find_chain('k')",
-        "read_stream('k', 's')",
-    ],
-)
-def test_a_question_about_an_unknown_key_is_refused(db: Conn, verb: str) -> None:
+@pytest.mark.parametrize("verb", [
+    "result('k')", "run_status('k')", "run_state('k')", "find_chain('k')", "read_stream('k', 's')",
+])  # fmt: skip
+def test_a_question_about_an_unknown_key_is_refused(db, verb):
     start(db, key="k", tenant="other")
     with pytest.raises(psycopg.Error) as error, db.transaction():
         db.execute(f"select * from pgflow.{verb}")
     assert error.value.sqlstate == "PF001"
 
 
-def test_the_state_of_a_run_is_the_last_word_on_each_key(db: Conn) -> None:
+def test_the_state_of_a_run_is_the_last_word_on_each_key(db):
     run = begin(db, key="k")
     assert one(db, "select pgflow.run_state('k')") == {}
     states = ['{"a": 1, "b": null}', '{"c": {"x": 1}}', '{"a": 2, "c": {}}', "{}"]
@@ -470,7 +428,7 @@ def test_the_state_of_a_run_is_the_last_word_on_each_key(db: Conn) -> None:
 READ_STREAM = "select run_id, seq, value from pgflow.read_stream('k', 'log', after_run => %s, after_seq => %s, skip => %s, max => %s)"
 
 
-def test_a_stream_is_read_in_order_over_generations_and_in_pages(db: Conn) -> None:
+def test_a_stream_is_read_in_order_over_generations_and_in_pages(db):
     expected = []
     run = begin(db, key="k")
     for generation in range(3):
@@ -502,20 +460,18 @@ def test_a_stream_is_read_in_order_over_generations_and_in_pages(db: Conn) -> No
     assert rows(db, READ_STREAM, 0, 0, 3, 2) == expected[3:5]
 
 
-def test_a_tenant_asks_for_its_own_runs(db: Conn) -> None:
+def test_a_tenant_asks_for_its_own_runs(db):
     start(db, key="k", tenant="a")
     start(db, key="k", tenant="b")
     finish(db, claim(db, 2)[1], output='"b"')
     assert [
         one(db, "select status, output from pgflow.result('k', %s)", tenant) for tenant in "ab"
     ] == [("running", None), ("completed", "b")]
-    assert [one(db, "select pgflow.run_status('k', %s)", tenant) for tenant in "ab"] == [
-        "running",
-        "completed",
-    ]
+    found = [one(db, "select pgflow.run_status('k', %s)", tenant) for tenant in "ab"]
+    assert found == ["running", "completed"]
 
 
-def test_whoever_reads_while_a_run_moves_sees_it_in_one_place(dsn: str, conn: Conn) -> None:
+def test_whoever_reads_while_a_run_moves_sees_it_in_one_place(dsn, conn):
     run = begin(conn, key="k")
     with connect(dsn) as reader, connect(dsn) as second:
         query = "select status from pgflow.runs where key = 'k'"
@@ -530,9 +486,6 @@ def test_whoever_reads_while_a_run_moves_sees_it_in_one_place(dsn: str, conn: Co
             wake(conn, run.chain_id)
             assert rows(reader, query) == ["waiting"]
         assert rows(reader, query) == ["cancelled"]
-
-
-# ---------------------------------------------------------------- plans
 
 
 def is_by_index(conn: Conn, query: str) -> bool:
@@ -570,7 +523,7 @@ def history(db: Conn) -> None:
 @pytest.mark.usefixtures("history")
 @pytest.mark.parametrize("view", ["runs", "steps", "timeline"])
 @pytest.mark.parametrize("column", ["key", "run_id"])
-def test_what_happened_to_one_run_is_found_by_index(db: Conn, view: str, column: str) -> None:
+def test_what_happened_to_one_run_is_found_by_index(db, view, column):
     run_id = one(db, "select run_id from pgflow.run where key = 'key-7'")
     value = "'key-7'" if column == "key" else str(run_id)
     assert is_by_index(db, f"select * from pgflow.{view} where {column} = {value}")

@@ -67,9 +67,6 @@ def cancel(conn: Conn, key: str, *, force: bool = False) -> int:
     return one(conn, "select pgflow.cancel_run(%s, 'enough', force => %s)", key, force)
 
 
-# ---------------------------------------------------------------- who is told
-
-
 def heard(listener: Conn) -> list[str]:
     """Return the messages on the channel of workers since the last look."""
     listener.execute("select 1")
@@ -83,7 +80,7 @@ def listener(dsn: str) -> Iterator[Conn]:
         yield conn
 
 
-def test_a_wake_tells_the_workers_which_lanes_have_work(conn: Conn, listener: Conn) -> None:
+def test_a_wake_tells_the_workers_which_lanes_have_work(conn, listener):
     runs = [park(conn), park(conn)]
     for run in runs:
         send(conn, run.key, "paid")
@@ -93,14 +90,14 @@ def test_a_wake_tells_the_workers_which_lanes_have_work(conn: Conn, listener: Co
     assert heard(listener) == []
 
 
-def test_a_wake_tells_the_holder_of_a_run_that_it_has_mail(conn: Conn, listener: Conn) -> None:
+def test_a_wake_tells_the_holder_of_a_run_that_it_has_mail(conn, listener):
     run = begin(conn)
     send(conn, run.key, "paid")
     conn.execute("select pgflow.wake(array[%s::bigint])", (run.chain_id,))
     assert heard(listener) == [f"m{run.run_id}"]
 
 
-def test_a_wake_tells_nobody_if_its_caller_will(conn: Conn, listener: Conn) -> None:
+def test_a_wake_tells_nobody_if_its_caller_will(conn, listener):
     run = park(conn)
     send(conn, run.key, "paid")
     conn.execute("select pgflow.wake(array[%s::bigint], tell => false)", (run.chain_id,))
@@ -108,9 +105,7 @@ def test_a_wake_tells_nobody_if_its_caller_will(conn: Conn, listener: Conn) -> N
     assert heard(listener) == []
 
 
-def test_what_workers_are_told_fits_into_notifications_however_much_it_is(
-    conn: Conn, listener: Conn
-) -> None:
+def test_what_workers_are_told_fits_into_notifications_however_much_it_is(conn, listener):
     runs = list(range(2**62, 2**62 + 1000))
     conn.execute("select pgflow.tell_workers_(array(select generate_series(1, 800)), %s)", (runs,))
     said = heard(listener)
@@ -119,9 +114,6 @@ def test_what_workers_are_told_fits_into_notifications_however_much_it_is(
         range(1, 801)
     )
     assert sorted(int(n) for part in parts if part[0] == "m" for n in part[1:].split(",")) == runs
-
-
-# ---------------------------------------------------------------- no wake-up is lost
 
 
 def interleavings(*sequences: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -216,9 +208,7 @@ def play_all(
 
 
 @pytest.mark.full
-def test_a_signal_wakes_its_run_in_every_order_of_sender_parker_and_poll(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_signal_wakes_its_run_in_every_order_of_sender_parker_and_poll(dsn, conn):
     orders = list(interleavings(SENDER, PARKER, ("poll",)))
     assert len(orders) == 140
     play_all(dsn, conn, orders, "read committed")
@@ -228,17 +218,15 @@ LEVELS = ["read committed", "repeatable read", "serializable"]
 
 
 @pytest.mark.full
-def test_a_signal_from_a_transaction_with_an_old_snapshot_wakes_its_run_in_every_order(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_signal_from_a_transaction_with_an_old_snapshot_wakes_its_run_in_every_order(dsn, conn):
     for level in LEVELS[1:]:
         play_all(dsn, conn, list(interleavings(SENDER, PARKER)), level)
 
 
 @pytest.mark.full
 def test_a_signal_wakes_its_run_by_the_next_poll_though_both_sides_die_before_they_wake_it(
-    dsn: str, conn: Conn
-) -> None:
+    dsn, conn
+):
     for level in LEVELS:
         play_all(
             dsn,
@@ -273,7 +261,7 @@ def end_of_a_child_in_every_order(
 
 
 @pytest.mark.full
-def test_the_result_of_a_child_wakes_its_parent_in_every_order(dsn: str, conn: Conn) -> None:
+def test_the_result_of_a_child_wakes_its_parent_in_every_order(dsn, conn):
     orders = list(interleavings(SENDER, PARKER))
     assert len(orders) == 20
     end_of_a_child_in_every_order(dsn, conn, orders)
@@ -281,8 +269,8 @@ def test_the_result_of_a_child_wakes_its_parent_in_every_order(dsn: str, conn: C
 
 @pytest.mark.full
 def test_the_result_of_a_child_wakes_its_parent_by_the_next_poll_though_both_sides_die_before_they_wake_it(
-    dsn: str, conn: Conn
-) -> None:
+    dsn, conn
+):
     end_of_a_child_in_every_order(
         dsn, conn, list(interleavings(SENDER[:2], PARKER[:2], ("poll",))), then=lambda: poll(conn)
     )
@@ -321,9 +309,7 @@ def request_in_every_order(
 
 
 @pytest.mark.full
-def test_a_request_reaches_a_run_that_waits_for_a_signal_in_every_order(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_request_reaches_a_run_that_waits_for_a_signal_in_every_order(dsn, conn):
     for request in REQUESTS:
         request_in_every_order(
             dsn, conn, request, lambda run: wait_for(run, "paid", timeout_seconds=3600)
@@ -331,13 +317,13 @@ def test_a_request_reaches_a_run_that_waits_for_a_signal_in_every_order(
 
 
 @pytest.mark.full
-def test_a_request_reaches_a_run_that_sleeps_in_every_order(dsn: str, conn: Conn) -> None:
+def test_a_request_reaches_a_run_that_sleeps_in_every_order(dsn, conn):
     for request in REQUESTS:
         request_in_every_order(dsn, conn, request, lambda run: sleep_for(run, 3600))
 
 
 @pytest.mark.full
-def test_a_cancel_reaches_a_run_that_gets_stuck_in_every_order(dsn: str, conn: Conn) -> None:
+def test_a_cancel_reaches_a_run_that_gets_stuck_in_every_order(dsn, conn):
     for request in ("cancel", "force"):
         request_in_every_order(
             dsn,
@@ -348,7 +334,7 @@ def test_a_cancel_reaches_a_run_that_gets_stuck_in_every_order(dsn: str, conn: C
 
 
 @pytest.mark.full
-def test_a_resume_reaches_a_run_that_is_about_to_pause_in_every_order(dsn: str, conn: Conn) -> None:
+def test_a_resume_reaches_a_run_that_is_about_to_pause_in_every_order(dsn, conn):
     orders = list(interleavings(SENDER, PARKER))
     runs = begin_many(conn, len(orders))
     for run in runs:
@@ -365,7 +351,7 @@ def test_a_resume_reaches_a_run_that_is_about_to_pause_in_every_order(dsn: str, 
             assert status(conn, run.run_id) != "paused", order
 
 
-def test_a_cancel_reaches_a_run_whose_worker_died_once_too_often(db: Conn) -> None:
+def test_a_cancel_reaches_a_run_whose_worker_died_once_too_often(db):
     db.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1))")
     run = begin(db, key="k")
     cancel(db, "k")
@@ -377,8 +363,8 @@ def test_a_cancel_reaches_a_run_whose_worker_died_once_too_often(db: Conn) -> No
 
 @pytest.mark.parametrize("how", ["held", "poison"])
 def test_a_cancel_sent_before_a_claim_and_committed_after_it_reaches_a_run_that_gets_stuck(
-    dsn: str, conn: Conn, how: str
-) -> None:
+    dsn, conn, how
+):
     # Neither the time of the cancel nor a clock that went back may make it look like one that the
     # claim has brought.
     conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1))")
@@ -397,7 +383,7 @@ def test_a_cancel_sent_before_a_claim_and_committed_after_it_reaches_a_run_that_
 
 
 @pytest.mark.parametrize("how", ["held", "poison"])
-def test_a_cancel_brings_a_stuck_run_on_once_and_not_round_and_round(db: Conn, how: str) -> None:
+def test_a_cancel_brings_a_stuck_run_on_once_and_not_round_and_round(db, how):
     db.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1))")
 
     def get_stuck(run: Claim) -> None:
@@ -421,10 +407,7 @@ def test_a_cancel_brings_a_stuck_run_on_once_and_not_round_and_round(db: Conn, h
     assert status(db, run.run_id) == "queued"
 
 
-# ---------------------------------------------------------------- sending
-
-
-def test_a_sender_waits_for_nobody(dsn: str, conn: Conn) -> None:
+def test_a_sender_waits_for_nobody(dsn, conn):
     places = {"ready": start(conn, key="ready"), "leased": None, "parked": None, "stuck": None}
     lane = start(conn, "w", key="x").lane_id
     finish(conn, claim_one(conn, lanes=[lane]))
@@ -442,14 +425,9 @@ def test_a_sender_waits_for_nobody(dsn: str, conn: Conn) -> None:
     assert one(conn, "select count(*) from pgflow.signal where kind = 's'") == 4
 
 
-def test_two_senders_of_the_same_run_do_not_wait_for_each_other(dsn: str, conn: Conn) -> None:
+def test_two_senders_of_the_same_run_do_not_wait_for_each_other(dsn, conn):
     park(conn, key="k")
-    with (
-        connect(dsn) as a,
-        connect(dsn) as b,
-        a.transaction(),
-        b.transaction(),
-    ):
+    with connect(dsn) as a, connect(dsn) as b, a.transaction(), b.transaction():
         send(a, "k", "paid", "1")
         send(b, "k", "paid", "2")
         send(a, "k", "paid", "3")
@@ -461,7 +439,7 @@ def test_two_senders_of_the_same_run_do_not_wait_for_each_other(dsn: str, conn: 
     "verb",
     ["send_signal(%s, 'x')", "cancel_run(%s)", "pause_run(%s)", "resume_run(%s)", "retry_run(%s)"],
 )
-def test_a_message_to_an_unknown_key_is_refused_and_leaves_nothing(db: Conn, verb: str) -> None:
+def test_a_message_to_an_unknown_key_is_refused_and_leaves_nothing(db, verb):
     start(db, key="k", tenant="other")
     for key in ("k", "", "K", "' or 1=1 --", None):
         with pytest.raises(psycopg.Error) as error, db.transaction():
@@ -474,14 +452,14 @@ def test_a_message_to_an_unknown_key_is_refused_and_leaves_nothing(db: Conn, ver
     ("name", "payload"), [("", "1"), ("x" * 256, "1"), (None, "1"), ("x", '"\\u0000"'), ("x", "[" * 201 + "]" * 201)],
     ids=["empty", "long", "none", "NUL", "deep"],
 )  # fmt: skip
-def test_a_signal_beyond_the_limits_is_refused(db: Conn, name: str | None, payload: str) -> None:
+def test_a_signal_beyond_the_limits_is_refused(db, name, payload):
     start(db, key="k")
     with pytest.raises(psycopg.Error) as error, db.transaction():
         db.execute("select pgflow.send_signal('k', %s, %s)", (name, payload))
     assert error.value.sqlstate == "PF003"
 
 
-def test_a_signal_keeps_its_exact_text(db: Conn) -> None:
+def test_a_signal_keeps_its_exact_text(db):
     for text in ('{"b":1,"a":-0.0,"a":1e22}', '" \\u00e9"', "null", "[ ]"):
         run = park(db, key=text)
         send(db, text, "paid", text)
@@ -493,7 +471,7 @@ def test_a_signal_keeps_its_exact_text(db: Conn) -> None:
         finish(db, again)
 
 
-def test_a_signal_without_a_payload_is_null(db: Conn) -> None:
+def test_a_signal_without_a_payload_is_null(db):
     run = park(db, key="k")
     db.execute("select pgflow.send_signal('k', 'paid')")
     db.execute("select pgflow.send_signal('k', 'paid', null)")
@@ -504,10 +482,7 @@ def test_a_signal_without_a_payload_is_null(db: Conn) -> None:
         assert taken[4] == "null"
 
 
-# ---------------------------------------------------------------- taking
-
-
-def test_each_signal_goes_to_one_wait_in_the_order_of_sending(db: Conn) -> None:
+def test_each_signal_goes_to_one_wait_in_the_order_of_sending(db):
     run = begin(db, key="k")
     for n in range(3):
         send(db, "k", "paid", str(n))
@@ -520,21 +495,15 @@ def test_each_signal_goes_to_one_wait_in_the_order_of_sending(db: Conn) -> None:
         [[4, "paid"], [5, "other"]],
     ):
         taken += commit(db, flush(run, signals=waits, park=True, idle=True)).units_of(run)
-    assert [(call, name, payload) for _, call, _, name, payload in taken] == [
-        (1, "paid", "0"),
-        (2, "paid", "1"),
-        (3, "paid", "2"),
-        (5, "other", '"o"'),
-    ]
+    found = [(call, name, payload) for _, call, _, name, payload in taken]
+    assert found == [(1, "paid", "0"), (2, "paid", "1"), (3, "paid", "2"), (5, "other", '"o"')]
     assert [seq for seq, *_ in taken] == [1, 2, 3, 4]
     assert mailbox(db, run.chain_id) == []
-    assert (
-        commit(db, flush(run, signals=[[4, "paid"]], park=True, idle=True)).place_of(run)
-        == "parked"
-    )
+    found = commit(db, flush(run, signals=[[4, "paid"]], park=True, idle=True)).place_of(run)
+    assert found == "parked"
 
 
-def test_a_signal_goes_with_the_units_of_its_flush_or_stays(dsn: str, conn: Conn) -> None:
+def test_a_signal_goes_with_the_units_of_its_flush_or_stays(dsn, conn):
     run = begin(conn, key="k")
     send(conn, "k", "paid", "1")
     with connect(dsn) as worker, worker.transaction(force_rollback=True):
@@ -544,7 +513,7 @@ def test_a_signal_goes_with_the_units_of_its_flush_or_stays(dsn: str, conn: Conn
     assert journal(conn, run.run_id) == []
 
 
-def test_a_message_that_is_not_waited_for_wakes_nobody_and_is_kept(db: Conn) -> None:
+def test_a_message_that_is_not_waited_for_wakes_nobody_and_is_kept(db):
     run = park(db, key="k")
     send(db, "k", "paid ", "1")
     send(db, "k", "Paid", "2")
@@ -554,7 +523,7 @@ def test_a_message_that_is_not_waited_for_wakes_nobody_and_is_kept(db: Conn) -> 
     assert count(db, "nudge") == 0
 
 
-def test_a_leased_run_is_named_so_that_its_holder_can_be_told(db: Conn) -> None:
+def test_a_leased_run_is_named_so_that_its_holder_can_be_told(db):
     run = begin(db, key="k")
     send(db, "k", "paid")
     assert wake(db, run.chain_id).mail == [run.run_id]
@@ -562,9 +531,7 @@ def test_a_leased_run_is_named_so_that_its_holder_can_be_told(db: Conn) -> None:
 
 
 @pytest.mark.parametrize(("sent_after", "expected"), [(4.9, "S"), (5.1, "W")])
-def test_what_happened_first_wins_however_late_the_database_looks(
-    db: Conn, sent_after: float, expected: str
-) -> None:
+def test_what_happened_first_wins_however_late_the_database_looks(db, sent_after, expected):
     set_clock(db, T0)
     run = begin(db, key="k")
     commit(db, wait_for(run, "paid", timeout_seconds=5))
@@ -580,9 +547,7 @@ def test_what_happened_first_wins_however_late_the_database_looks(
     assert undelivered(db, run.chain_id) == ([] if expected == "S" else [("s", "paid")])
 
 
-def test_a_signal_sent_at_the_very_moment_of_the_time_out_is_told_apart_by_nothing_but_once(
-    db: Conn,
-) -> None:
+def test_a_signal_sent_at_the_very_moment_of_the_time_out_is_told_apart_by_nothing_but_once(db):
     set_clock(db, T0)
     run = begin(db, key="k")
     commit(db, wait_for(run, "paid", timeout_seconds=5))
@@ -593,7 +558,7 @@ def test_a_signal_sent_at_the_very_moment_of_the_time_out_is_told_apart_by_nothi
     assert len(commit(db, still_waits(again, "paid", 1, timer_seq=1)).units_of(again)) == 1
 
 
-def test_due_timers_and_results_of_children_come_together_and_a_signal_alone(db: Conn) -> None:
+def test_due_timers_and_results_of_children_come_together_and_a_signal_alone(db):
     set_clock(db, T0)
     run = begin(db, key="k")
     commit(
@@ -613,27 +578,18 @@ def test_due_timers_and_results_of_children_come_together_and_a_signal_alone(db:
     set_clock(db, T0 + seconds(5))
     send(db, "k", "b")
     question = {
-        "timers": [[1, 1, "T"], [2, 2, "T"]],
-        "child_calls": [3],
-        "signals": [[4, "a"], [5, "b"]],
-        "park": True,
-        "idle": True,
-    }
-    assert [u[1:3] for u in commit(db, flush(run, **question)).units_of(run)] == [
-        [1, "T"],
-        [3, "K"],
-        [2, "T"],
-    ]
+        "timers": [[1, 1, "T"], [2, 2, "T"]], "child_calls": [3], "signals": [[4, "a"], [5, "b"]],
+        "park": True, "idle": True,
+    }  # fmt: skip
+    found = [u[1:3] for u in commit(db, flush(run, **question)).units_of(run)]
+    assert found == [[1, "T"], [3, "K"], [2, "T"]]
     assert [u[1:3] for u in commit(db, flush(run, signals=[[4, "a"], [5, "b"]])).units_of(run)] == [
         [4, "S"]
     ]
     assert [u[1:3] for u in commit(db, flush(run, signals=[[5, "b"]])).units_of(run)] == [[5, "S"]]
 
 
-# ---------------------------------------------------------------- mail of the finished
-
-
-def test_mail_that_nobody_took_is_put_aside_when_the_run_ends(db: Conn) -> None:
+def test_mail_that_nobody_took_is_put_aside_when_the_run_ends(db):
     set_clock(db, T0)
     run = begin(db, key="k")
     send(db, "k", "a", '{"b":1, "a":-0.0}')
@@ -644,15 +600,10 @@ def test_mail_that_nobody_took_is_put_aside_when_the_run_ends(db: Conn) -> None:
     assert one(
         db,
         "select name, payload::text, sent_at, moved_at from pgflow.undelivered order by signal_id",
-    ) == (
-        "a",
-        '{"b":1, "a":-0.0}',
-        T0,
-        T0 + seconds(9),
-    )
+    ) == ("a", '{"b":1, "a":-0.0}', T0, T0 + seconds(9))
 
 
-def test_mail_to_a_finished_run_is_accepted_and_put_aside(db: Conn) -> None:
+def test_mail_to_a_finished_run_is_accepted_and_put_aside(db):
     run = begin(db, key="k")
     finish(db, run)
     send(db, "k", "late")
@@ -664,9 +615,7 @@ def test_mail_to_a_finished_run_is_accepted_and_put_aside(db: Conn) -> None:
     assert count(db, "nudge") == count(db, "signal") == 0
 
 
-def test_mail_on_its_way_when_the_run_ends_is_put_aside_by_the_next_wake(
-    dsn: str, conn: Conn
-) -> None:
+def test_mail_on_its_way_when_the_run_ends_is_put_aside_by_the_next_wake(dsn, conn):
     run = begin(conn, key="k")
     with connect(dsn) as sender:
         with sender.transaction():
@@ -677,7 +626,7 @@ def test_mail_on_its_way_when_the_run_ends_is_put_aside_by_the_next_wake(
     assert undelivered(conn, run.chain_id) == [("s", "late")]
 
 
-def test_mail_is_put_aside_in_every_order_of_sender_and_end(dsn: str, conn: Conn) -> None:
+def test_mail_is_put_aside_in_every_order_of_sender_and_end(dsn, conn):
     orders = list(interleavings(SENDER, PARKER[:2]))
     runs = begin_many(conn, len(orders))
     act: dict[str, Callable[[Conn, Claim], Any]] = {"send": SIGNAL["send"], "park": finish}
@@ -689,9 +638,7 @@ def test_mail_is_put_aside_in_every_order_of_sender_and_end(dsn: str, conn: Conn
 
 
 @pytest.mark.parametrize("place", ["ready", "held", "parked"])
-def test_mail_that_comes_while_the_run_is_ended_without_its_code_is_put_aside(
-    dsn: str, conn: Conn, place: str
-) -> None:
+def test_mail_that_comes_while_the_run_is_ended_without_its_code_is_put_aside(dsn, conn, place):
     chain = start(conn, key="k").run_id if place != "parked" else park(conn, key="k").chain_id
     if place == "held":
         conn.execute("select pgflow.pause_run('k', 'lunch')")
@@ -707,8 +654,8 @@ def test_mail_that_comes_while_the_run_is_ended_without_its_code_is_put_aside(
 
 
 def test_a_run_that_comes_back_after_a_wake_has_read_the_clock_is_not_ended_before_its_last_unit(
-    dsn: str, conn: Conn
-) -> None:
+    dsn, conn
+):
     """The clock of the waker stands still behind a lock, once it was read."""
     conn.execute(
         """
@@ -737,10 +684,7 @@ def test_a_run_that_comes_back_after_a_wake_has_read_the_clock_is_not_ended_befo
     assert sqlkit.unsound(conn) == set()
 
 
-# ---------------------------------------------------------------- several at once
-
-
-def test_a_run_locked_elsewhere_is_not_waited_for_and_keeps_its_nudge(dsn: str, conn: Conn) -> None:
+def test_a_run_locked_elsewhere_is_not_waited_for_and_keeps_its_nudge(dsn, conn):
     run, other = park(conn, key="k"), park(conn, key="other")
     send(conn, "k", "paid")
     send(conn, "other", "paid")
@@ -753,7 +697,7 @@ def test_a_run_locked_elsewhere_is_not_waited_for_and_keeps_its_nudge(dsn: str, 
     assert count(conn, "nudge") == 0
 
 
-def test_a_sweep_that_takes_as_many_nudges_as_it_may_says_that_there_may_be_more(db: Conn) -> None:
+def test_a_sweep_that_takes_as_many_nudges_as_it_may_says_that_there_may_be_more(db):
     for key in ("a", "b", "c"):
         park(db, key=key)
         send(db, key, "paid")
@@ -761,7 +705,7 @@ def test_a_sweep_that_takes_as_many_nudges_as_it_may_says_that_there_may_be_more
     assert [(len(polled.lanes), polled.busy) for polled in polls] == [(2, 1), (1, 0)]
 
 
-def test_a_nudge_that_came_after_the_look_is_kept(dsn: str, conn: Conn) -> None:
+def test_a_nudge_that_came_after_the_look_is_kept(dsn, conn):
     run = park(conn, key="k")
     with connect(dsn) as waker, waker.transaction():
         wake(waker, run.chain_id)
@@ -770,7 +714,7 @@ def test_a_nudge_that_came_after_the_look_is_kept(dsn: str, conn: Conn) -> None:
     assert poll(conn).lanes == [run.lane_id]
 
 
-def test_two_wakes_at_once_make_a_run_ready_once(dsn: str, conn: Conn) -> None:
+def test_two_wakes_at_once_make_a_run_ready_once(dsn, conn):
     run = park(conn, key="k")
     send(conn, "k", "paid")
     with connect(dsn) as second:
@@ -783,7 +727,7 @@ def test_two_wakes_at_once_make_a_run_ready_once(dsn: str, conn: Conn) -> None:
 
 
 @pytest.mark.full
-def test_many_wakes_polls_and_senders_at_once_lose_nothing(dsn: str, conn: Conn) -> None:
+def test_many_wakes_polls_and_senders_at_once_lose_nothing(dsn, conn):
     runs = begin_many(conn, 60)
     for run in runs:
         commit(conn, wait_for(run, "paid"))
@@ -807,22 +751,19 @@ def test_many_wakes_polls_and_senders_at_once_lose_nothing(dsn: str, conn: Conn)
     assert count(conn, "signal") == count(conn, "nudge") == 0
 
 
-def test_a_sweep_looks_at_a_bounded_number_of_nudges(db: Conn) -> None:
+def test_a_sweep_looks_at_a_bounded_number_of_nudges(db):
     for n in range(3):
         park(db, key=f"k{n}")
         send(db, f"k{n}", "paid")
     assert [len(one(db, "select lanes from pgflow.wake(null, 2)")) for _ in range(3)] == [2, 1, 0]
 
 
-def test_waking_chains_that_do_not_exist_is_nothing(db: Conn) -> None:
+def test_waking_chains_that_do_not_exist_is_nothing(db):
     assert wake(db, 10**15, 10**15, -1) == ([], [], [], 0)
     assert wake(db) == ([], [], [], 0)
 
 
-# ---------------------------------------------------------------- timers
-
-
-def test_a_timer_fires_once_and_never_early(db: Conn) -> None:
+def test_a_timer_fires_once_and_never_early(db):
     set_clock(db, T0)
     run = begin(db)
     assert commit(db, sleep_for(run, 60)).place_of(run) == "parked"
@@ -840,7 +781,7 @@ def test_a_timer_fires_once_and_never_early(db: Conn) -> None:
     assert poll(db).next_due_seconds is None
 
 
-def test_a_timer_that_is_looked_at_before_its_time_has_not_fired(db: Conn) -> None:
+def test_a_timer_that_is_looked_at_before_its_time_has_not_fired(db):
     set_clock(db, T0)
     run = begin(db)
     commit(db, flush(run, unit("t", 1, None, None, delay_seconds=60)))
@@ -851,7 +792,7 @@ def test_a_timer_that_is_looked_at_before_its_time_has_not_fired(db: Conn) -> No
     assert [u[1:3] for u in commit(db, flush(run, **ask)).units_of(run)] == [[1, "T"]]
 
 
-def test_a_timer_that_is_late_is_not_lost(db: Conn) -> None:
+def test_a_timer_that_is_late_is_not_lost(db):
     set_clock(db, T0)
     for n in range(3):
         commit(db, sleep_for(begin(db, priority=-n), 10 * (3 - n)))
@@ -860,9 +801,7 @@ def test_a_timer_that_is_late_is_not_lost(db: Conn) -> None:
     assert len(claim(db, 9)) == 3
 
 
-def test_a_clock_that_goes_back_after_the_wake_neither_fires_the_timer_nor_loses_it(
-    db: Conn,
-) -> None:
+def test_a_clock_that_goes_back_after_the_wake_neither_fires_the_timer_nor_loses_it(db):
     set_clock(db, T0)
     commit(db, sleep_for(begin(db), 60))
     set_clock(db, T0 + seconds(7200))
@@ -880,7 +819,7 @@ def test_a_clock_that_goes_back_after_the_wake_neither_fires_the_timer_nor_loses
     assert [u[1:3] for u in commit(db, flush(run, **ask)).units_of(run)] == [[1, "T"]]
 
 
-def test_a_retry_of_a_step_wakes_its_run_and_is_never_an_answer(db: Conn) -> None:
+def test_a_retry_of_a_step_wakes_its_run_and_is_never_an_answer(db):
     set_clock(db, T0)
     run = begin(db)
     commit(
@@ -900,7 +839,7 @@ def test_a_retry_of_a_step_wakes_its_run_and_is_never_an_answer(db: Conn) -> Non
     assert kinds(db, run) == [("a", 1)]
 
 
-def test_the_next_timer_is_the_earliest_of_timers_and_deadlines(db: Conn) -> None:
+def test_the_next_timer_is_the_earliest_of_timers_and_deadlines(db):
     set_clock(db, T0)
     assert poll(db).next_due_seconds is None
     commit(db, sleep_for(begin(db), 60))
@@ -909,9 +848,7 @@ def test_the_next_timer_is_the_earliest_of_timers_and_deadlines(db: Conn) -> Non
     assert poll(db).next_due_seconds == 7.25
 
 
-def test_a_due_timer_of_a_run_locked_elsewhere_is_left_for_the_next_poll(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_due_timer_of_a_run_locked_elsewhere_is_left_for_the_next_poll(dsn, conn):
     set_clock(conn, T0)
     run, other = begin(conn), begin(conn)
     commit(conn, sleep_for(run, 1))
@@ -926,7 +863,7 @@ def test_a_due_timer_of_a_run_locked_elsewhere_is_left_for_the_next_poll(
 
 
 @pytest.mark.full
-def test_two_polls_at_once_wake_each_run_once(dsn: str, conn: Conn) -> None:
+def test_two_polls_at_once_wake_each_run_once(dsn, conn):
     set_clock(conn, T0)
     for run in begin_many(conn, 100):
         commit(conn, sleep_for(run, 1))
@@ -936,15 +873,12 @@ def test_two_polls_at_once_wake_each_run_once(dsn: str, conn: Conn) -> None:
     assert len(claim(conn, 200)) == 100
 
 
-# ---------------------------------------------------------------- deadlines
-
-
 def expire(conn: Conn) -> sqlkit.Polled:
     set_clock(conn, T0 + seconds(60))
     return poll(conn)
 
 
-def test_a_deadline_is_never_early_and_cancels_once(db: Conn) -> None:
+def test_a_deadline_is_never_early_and_cancels_once(db):
     set_clock(db, T0)
     run = begin(db, key="k", timeout_seconds=60)
     set_clock(db, T0 + seconds(59.999999))
@@ -957,16 +891,14 @@ def test_a_deadline_is_never_early_and_cancels_once(db: Conn) -> None:
     assert count(db, "deadline") == 0
 
 
-def test_a_run_that_never_began_ends_at_its_deadline(db: Conn) -> None:
+def test_a_run_that_never_began_ends_at_its_deadline(db):
     set_clock(db, T0)
     queued = start(db, key="queued", timeout_seconds=60)
     delayed = start(db, key="delayed", run_at=T0 + seconds(50), timeout_seconds=10)
     assert sorted(expire(db).ended) == [queued.run_id, delayed.run_id]
     for run_id in (queued.run_id, delayed.run_id):
-        assert one(db, "select status, reason from pgflow.outcome where run_id = %s", run_id) == (
-            "cancelled",
-            "deadline",
-        )
+        found = one(db, "select status, reason from pgflow.outcome where run_id = %s", run_id)
+        assert found == ("cancelled", "deadline")
         assert one(
             db, "select reason_code, reason_detail from pgflow.runs where run_id = %s", run_id
         ) == ("deadline", {"by": "pgflow"})
@@ -974,7 +906,7 @@ def test_a_run_that_never_began_ends_at_its_deadline(db: Conn) -> None:
     assert count(db, "timer") == count(db, "parked") == count(db, "ready") == 0
 
 
-def test_a_run_that_waits_is_woken_at_its_deadline_to_clean_up(db: Conn) -> None:
+def test_a_run_that_waits_is_woken_at_its_deadline_to_clean_up(db):
     set_clock(db, T0)
     run = begin(db, key="k", timeout_seconds=60)
     commit(db, sleep_for(run, 3600))
@@ -982,19 +914,18 @@ def test_a_run_that_waits_is_woken_at_its_deadline_to_clean_up(db: Conn) -> None
     again = claim_one(db)
     assert again.has_mail
     answer = commit(db, flush(again, timers=[[1, 1, "T"]], park=True, idle=True))
-    assert [(kind, json.loads(payload)) for _, _, kind, _, payload in answer.units_of(again)] == [
-        ("x", {"why": "deadline", "by": "pgflow", "reason": "deadline"})
-    ]
+    found = [(kind, json.loads(payload)) for _, _, kind, _, payload in answer.units_of(again)]
+    assert found == [("x", {"why": "deadline", "by": "pgflow", "reason": "deadline"})]
 
 
-def test_the_holder_of_a_run_is_told_of_its_deadline(db: Conn) -> None:
+def test_the_holder_of_a_run_is_told_of_its_deadline(db):
     set_clock(db, T0)
     run = begin(db, timeout_seconds=60)
     assert expire(db).mail == [run.run_id]
     assert one(db, "select mail from pgflow.beat(%s)", run.worker) == [run.run_id]
 
 
-def test_a_deadline_that_passes_while_the_run_ends_changes_nothing(dsn: str, conn: Conn) -> None:
+def test_a_deadline_that_passes_while_the_run_ends_changes_nothing(dsn, conn):
     set_clock(conn, T0)
     run = begin(conn, timeout_seconds=60)
     with connect(dsn) as worker, connect(dsn) as poller:
@@ -1005,9 +936,6 @@ def test_a_deadline_that_passes_while_the_run_ends_changes_nothing(dsn: str, con
         poll(poller)
     assert status(conn, run.run_id) == "completed"
     assert count(conn, "signal") == count(conn, "undelivered") == count(conn, "deadline") == 0
-
-
-# ---------------------------------------------------------------- children
 
 
 START_OF_A_CHILD = """
@@ -1044,13 +972,13 @@ def begin_two_children(db: Conn) -> tuple[Any, Any]:
     return top, answer
 
 
-def test_a_child_inherits_what_its_start_does_not_say(db: Conn) -> None:
+def test_a_child_inherits_what_its_start_does_not_say(db):
     top, _ = begin_two_children(db)
     inherited = ("t", {"trace": [1]}, T0 + seconds(100), top.run_id, top.run_id)
     assert one(db, START_OF_A_CHILD, 1) == (*inherited, 1, "c", None, "queued")
 
 
-def test_a_child_has_what_its_start_says(db: Conn) -> None:
+def test_a_child_has_what_its_start_says(db):
     top, answer = begin_two_children(db)
     own = ("t", {"other": 1}, T0 + seconds(15), top.run_id, top.run_id)
     assert one(db, START_OF_A_CHILD, 2) == (*own, 2, "a", T0 + seconds(10), "waiting")
@@ -1060,14 +988,12 @@ def test_a_child_has_what_its_start_says(db: Conn) -> None:
     }
 
 
-def test_a_grandchild_has_the_root_of_its_family(db: Conn) -> None:
+def test_a_grandchild_has_the_root_of_its_family(db):
     top, _ = begin_two_children(db)
     plain = claim_one(db)
     commit(db, flush(plain, children=[child(1, "grandchild")]))
-    assert (
-        one(db, "select root_run_id from pgflow.run where parent_run_id = %s", plain.run_id)
-        == top.run_id
-    )
+    found = one(db, "select root_run_id from pgflow.run where parent_run_id = %s", plain.run_id)
+    assert found == top.run_id
 
 
 @pytest.mark.parametrize(("ending", "expected"), [
@@ -1078,15 +1004,11 @@ def test_a_grandchild_has_the_root_of_its_family(db: Conn) -> None:
     (("cancelled", "asked", None, None),
         {"status": "cancelled", "reason": "asked", "output": None, "error": None}),
 ])  # fmt: skip
-def test_a_parent_hears_how_its_child_ended(
-    db: Conn, ending: Any, expected: dict[str, Any]
-) -> None:
+def test_a_parent_hears_how_its_child_ended(db, ending, expected):
     parent = begin(db, "parent")
     commit(db, flush(parent, children=[child(7, "kid")]))
-    assert (
-        commit(db, flush(parent, child_calls=[7], park=True, idle=True)).place_of(parent)
-        == "parked"
-    )
+    found = commit(db, flush(parent, child_calls=[7], park=True, idle=True)).place_of(parent)
+    assert found == "parked"
     kid = claim_one(db)
     assert kid.extra is not None
     assert kid.extra["parent_run_id"] == parent.run_id
@@ -1100,7 +1022,7 @@ def test_a_parent_hears_how_its_child_ended(
     assert mailbox(db, parent.chain_id) == []
 
 
-def test_only_the_child_that_is_waited_for_is_heard(db: Conn) -> None:
+def test_only_the_child_that_is_waited_for_is_heard(db):
     parent = begin(db, "parent")
     commit(db, flush(parent, children=[child(1), child(2)]))
     first, second = claim(db, 2)
@@ -1115,7 +1037,7 @@ def test_only_the_child_that_is_waited_for_is_heard(db: Conn) -> None:
     assert [u[1] for u in commit(db, flush(again, child_calls=[1, 2])).units_of(again)] == [2, 1]
 
 
-def test_children_are_waited_for_by_ranges_of_their_calls(db: Conn) -> None:
+def test_children_are_waited_for_by_ranges_of_their_calls(db):
     parent = begin(db, "parent")
     commit(db, flush(parent, children=[child(call) for call in (1, 2, 3, 5)]))
     kids = claim(db, 4)
@@ -1127,24 +1049,18 @@ def test_children_are_waited_for_by_ranges_of_their_calls(db: Conn) -> None:
     assert status(db, parent.run_id) == "waiting"
     wake(db, *finish(db, kids[3]).wake)
     again = claim_one(db)
-    assert [
-        u[1] for u in commit(db, flush(again, child_calls="{[1,2],[5,5]}")).units_of(again)
-    ] == [5]
+    found = [u[1] for u in commit(db, flush(again, child_calls="{[1,2],[5,5]}")).units_of(again)]
+    assert found == [5]
     assert [u[1] for u in commit(db, flush(again, child_calls="{[1,3]}")).units_of(again)] == [3]
 
 
-def test_children_of_many_parents_start_in_the_order_of_their_calls_whatever_their_keys(
-    db: Conn,
-) -> None:
+def test_children_of_many_parents_start_in_the_order_of_their_calls_whatever_their_keys(db):
     parents = [begin(db, "parent") for _ in range(3)]
     start(db, "child", key="elsewhere")
     children = [
-        child(4),
-        child(5, key="shared"),
-        child(6, key="elsewhere"),
-        child(7),
+        child(4), child(5, key="shared"), child(6, key="elsewhere"), child(7),
         child(8, key="shared"),
-    ]
+    ]  # fmt: skip
     answer = commit(db, *(flush(parent, unit(call=1), children=children) for parent in parents))
     for place, parent in enumerate(parents):
         found = answer.units_of(parent)
@@ -1160,7 +1076,7 @@ def test_children_of_many_parents_start_in_the_order_of_their_calls_whatever_the
     assert count(db, "run_key") == count(db, "run")
 
 
-def test_what_a_batch_is_answered_is_what_its_runs_would_be_answered_alone(db: Conn) -> None:
+def test_what_a_batch_is_answered_is_what_its_runs_would_be_answered_alone(db):
     set_clock(db, T0)
     runs = [begin(db, key=f"k{n}") for n in range(6)]
     asleep, due, told, paused, forced, asking = runs
@@ -1178,21 +1094,10 @@ def test_what_a_batch_is_answered_is_what_its_runs_would_be_answered_alone(db: C
     question = {"timers": [[1, 1, "T"]], "signals": [[2, "go"]], "idle": True}
     answer = commit(db, *(flush(run, **question, park=run is not asking) for run in runs))
     assert {run.key: answer.place_of(run) for run in runs} == {
-        "k0": "parked",
-        "k1": "leased",
-        "k2": "leased",
-        "k3": "held",
-        "k4": "ended",
-        "k5": "leased",
-    }
-    assert [[u[1:3] for u in answer.units_of(run)] for run in runs] == [
-        [],
-        [[1, "T"]],
-        [[2, "S"]],
-        [],
-        [],
-        [],
-    ]
+        "k0": "parked", "k1": "leased", "k2": "leased", "k3": "held", "k4": "ended", "k5": "leased",
+    }  # fmt: skip
+    found = [[u[1:3] for u in answer.units_of(run)] for run in runs]
+    assert found == [[], [[1, "T"]], [[2, "S"]], [], [], []]
     assert sorted(answer.wake) == sorted([asleep.chain_id])
     assert count(db, "parked") == count(db, "held") == 1
     assert (told.run_id, paused.run_id, forced.run_id) == (
@@ -1203,9 +1108,7 @@ def test_what_a_batch_is_answered_is_what_its_runs_would_be_answered_alone(db: C
 
 
 @pytest.mark.parametrize("how", ["completed", "failed", "continued", "force"])
-def test_the_end_of_a_parent_cancels_the_children_that_are_not_abandoned(
-    db: Conn, how: str
-) -> None:
+def test_the_end_of_a_parent_cancels_the_children_that_are_not_abandoned(db, how):
     parent = begin(db, "parent", key="p")
     commit(
         db,
@@ -1230,18 +1133,13 @@ def test_the_end_of_a_parent_cancels_the_children_that_are_not_abandoned(
         answer = finish(db, parent, how)
     chains = dict(rows(db, "select key, chain_id from pgflow.run where parent_call is not null"))
     assert answer.wake == [chains["with"]]
-    assert {key: mailbox(db, chain) for key, chain in chains.items()} == {
-        "with": [("x", "cancel")],
-        "without": [],
-        "done": [],
-    }
-    assert one(db, "select payload->>'why', sent_by from pgflow.signal where kind = 'x'") == (
-        "the parent run ended",
-        "pgflow",
-    )
+    found = {key: mailbox(db, chain) for key, chain in chains.items()}
+    assert found == {"with": [("x", "cancel")], "without": [], "done": []}
+    found = one(db, "select payload->>'why', sent_by from pgflow.signal where kind = 'x'")
+    assert found == ("the parent run ended", "pgflow")
 
 
-def test_a_child_whose_call_was_given_up_is_cancelled(db: Conn) -> None:
+def test_a_child_whose_call_was_given_up_is_cancelled(db):
     parent = begin(db, "parent")
     commit(
         db,
@@ -1273,7 +1171,7 @@ def test_a_child_whose_call_was_given_up_is_cancelled(db: Conn) -> None:
     assert undelivered(db, done.chain_id) == [("x", "cancel")]
 
 
-def test_a_child_that_outlives_its_parent_tells_nobody(db: Conn) -> None:
+def test_a_child_that_outlives_its_parent_tells_nobody(db):
     parent = begin(db, "parent")
     commit(db, flush(parent, children=[child(1, close_policy="a")]))
     kid = claim_one(db)
@@ -1282,7 +1180,7 @@ def test_a_child_that_outlives_its_parent_tells_nobody(db: Conn) -> None:
     assert count(db, "signal") == count(db, "undelivered") == 0
 
 
-def test_a_parent_and_its_child_may_end_in_one_batch(db: Conn) -> None:
+def test_a_parent_and_its_child_may_end_in_one_batch(db):
     parent = begin(db, "parent")
     commit(db, flush(parent, children=[child(1)]))
     kid = claim_one(db)
@@ -1296,18 +1194,15 @@ def test_a_parent_and_its_child_may_end_in_one_batch(db: Conn) -> None:
     assert count(db, "signal") == 0
 
 
-def test_a_child_whose_key_is_taken_is_refused_to_its_parent_only(db: Conn) -> None:
+def test_a_child_whose_key_is_taken_is_refused_to_its_parent_only(db):
     start(db, "other", key="taken")
     parent = begin(db, "parent")
     answer = commit(
         db,
         flush(parent, children=[child(1, key="free"), child(2, key="taken"), child(3, key="free")]),
     )
-    assert [u[1:4] for u in answer.units_of(parent)] == [
-        [1, "k", "child"],
-        [2, "K", "child"],
-        [3, "K", "child"],
-    ]
+    found = [u[1:4] for u in answer.units_of(parent)]
+    assert found == [[1, "k", "child"], [2, "K", "child"], [3, "K", "child"]]
     refusal = json.loads(answer.units_of(parent)[1][4])
     assert refusal["status"] == "refused"
     assert refusal["error"]["type"] == "pgflow.errors.KeyConflict"
@@ -1315,7 +1210,7 @@ def test_a_child_whose_key_is_taken_is_refused_to_its_parent_only(db: Conn) -> N
     assert one(db, "select count(*) from pgflow.run where parent_run_id is not null") == 1
 
 
-def test_a_delayed_child_starts_at_its_time(db: Conn) -> None:
+def test_a_delayed_child_starts_at_its_time(db):
     set_clock(db, T0)
     parent = begin(db, "parent")
     commit(db, flush(parent, children=[child(1, run_at=T0 + seconds(30))]))
@@ -1324,9 +1219,7 @@ def test_a_delayed_child_starts_at_its_time(db: Conn) -> None:
     assert len(poll(db).lanes) == 1
 
 
-def test_a_child_waits_for_whoever_is_about_to_take_its_key_and_is_then_refused(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_child_waits_for_whoever_is_about_to_take_its_key_and_is_then_refused(dsn, conn):
     parent = begin(conn, "parent")
     start(conn, "other")  # the lane is there
     with Actor(dsn) as committer:
@@ -1337,9 +1230,7 @@ def test_a_child_waits_for_whoever_is_about_to_take_its_key_and_is_then_refused(
         assert [u[2] for u in answer.result().units_of(parent)] == ["K"]
 
 
-def test_two_batches_that_start_children_of_the_same_keys_do_not_deadlock(
-    dsn: str, conn: Conn
-) -> None:
+def test_two_batches_that_start_children_of_the_same_keys_do_not_deadlock(dsn, conn):
     one_of, other = begin(conn, "parent"), begin(conn, "parent")
     start(conn, "child")  # the lane is there
     with Actor(dsn) as first, Actor(dsn) as second:
@@ -1360,10 +1251,7 @@ def test_two_batches_that_start_children_of_the_same_keys_do_not_deadlock(
         assert len(b.result().units_of(other)) == 2
 
 
-# ---------------------------------------------------------------- continue as new
-
-
-def test_the_next_generation_goes_on_under_the_same_key_with_the_same_mailbox(db: Conn) -> None:
+def test_the_next_generation_goes_on_under_the_same_key_with_the_same_mailbox(db):
     set_clock(db, T0)
     first = begin(
         db,
@@ -1382,12 +1270,8 @@ def test_the_next_generation_goes_on_under_the_same_key_with_the_same_mailbox(db
     send(db, "k", "paid", "2")
     second = claim_one(db)
     assert (second.chain_id, second.generation, second.key, second.root, second.input) == (
-        first.chain_id,
-        2,
-        "k",
-        first.root,
-        '{"n":-0.0}',
-    )
+        first.chain_id, 2, "k", first.root, '{"n":-0.0}',
+    )  # fmt: skip
     assert second.run_id > first.run_id
     assert second.extra == first.extra
     assert one(db, "select priority, attempt from pgflow.lease") == (3, 1)
@@ -1407,7 +1291,7 @@ def test_the_next_generation_goes_on_under_the_same_key_with_the_same_mailbox(db
     assert undelivered(db, first.chain_id) == [("s", "late")]
 
 
-def test_a_request_to_a_run_that_continues_reaches_the_next_generation(db: Conn) -> None:
+def test_a_request_to_a_run_that_continues_reaches_the_next_generation(db):
     first = begin(db, key="k")
     cancel(db, "k")
     commit(db, flush(first, **{"continue": "{}"}))
@@ -1416,7 +1300,7 @@ def test_a_request_to_a_run_that_continues_reaches_the_next_generation(db: Conn)
     assert one(db, "select pgflow.run_status('k')") == "cancelled"
 
 
-def test_a_generation_of_a_child_tells_the_parent_only_at_the_end(db: Conn) -> None:
+def test_a_generation_of_a_child_tells_the_parent_only_at_the_end(db):
     parent = begin(db, "parent")
     commit(db, flush(parent, children=[child(1)]))
     answer = commit(db, flush(claim_one(db), **{"continue": "{}"}))
@@ -1428,7 +1312,7 @@ def test_a_generation_of_a_child_tells_the_parent_only_at_the_end(db: Conn) -> N
     assert json.loads(heard[4])["run_id"] == second.run_id
 
 
-def test_a_forced_cancel_of_a_parent_reaches_the_newest_generation_of_its_child(db: Conn) -> None:
+def test_a_forced_cancel_of_a_parent_reaches_the_newest_generation_of_its_child(db):
     parent = begin(db, "parent", key="p")
     commit(db, flush(parent, children=[child(1, key="c")]))
     first = claim_one(db)
@@ -1438,9 +1322,7 @@ def test_a_forced_cancel_of_a_parent_reaches_the_newest_generation_of_its_child(
     assert one(db, "select pgflow.run_status('c')") == "cancelled"
 
 
-def test_a_wake_does_not_take_the_mail_of_a_run_that_continues_meanwhile(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_wake_does_not_take_the_mail_of_a_run_that_continues_meanwhile(dsn, conn):
     run = begin(conn, key="k")
     send(conn, "k", "paid", '"money"')
     with Actor(dsn) as waker:

@@ -53,10 +53,7 @@ def reap(conn: Conn, worker: int, beat: int = 0) -> tuple[int, list[int], list[i
     return one(conn, "select reclaimed, stuck, lanes from pgflow.reap_worker(%s, %s)", worker, beat)
 
 
-# ---------------------------------------------------------------- signs of life
-
-
-def test_a_worker_announces_itself_and_beats(db: Conn) -> None:
+def test_a_worker_announces_itself_and_beats(db):
     set_clock(db, T0)
     worker = one(db, "select pgflow.register_worker(%s, 42, '{a,b}', 7, '1.2')", "h" * 300)
     assert beats(db) == {worker: 0}
@@ -68,20 +65,20 @@ def test_a_worker_announces_itself_and_beats(db: Conn) -> None:
     assert one(db, query) == ("h" * 255, 42, ["a", "b"], 7, "1.2", True, T0, T0 + seconds(2), 2, 0)
 
 
-def test_numbers_of_workers_are_never_used_again(db: Conn) -> None:
+def test_numbers_of_workers_are_never_used_again(db):
     first = register(db)
     reap(db, first)
     assert register(db) > first
 
 
-def test_a_worker_that_was_declared_dead_is_told_so(db: Conn) -> None:
+def test_a_worker_that_was_declared_dead_is_told_so(db):
     worker = register(db)
     reap(db, worker)
     assert not beat(db, worker)
     assert beats(db) == {}
 
 
-def test_a_worker_that_beat_since_it_was_observed_is_not_dead(db: Conn) -> None:
+def test_a_worker_that_beat_since_it_was_observed_is_not_dead(db):
     worker = register(db)
     start(db)
     claim_one(db, worker=worker)
@@ -93,13 +90,13 @@ def test_a_worker_that_beat_since_it_was_observed_is_not_dead(db: Conn) -> None:
     assert reap(db, worker, 1)[0] == 1
 
 
-def test_a_reaper_that_has_observed_nothing_reaps_nobody(db: Conn) -> None:
+def test_a_reaper_that_has_observed_nothing_reaps_nobody(db):
     worker = register(db)
     db.execute("select * from pgflow.reap_worker(%s, null)", (worker,))
     assert beat(db, worker)
 
 
-def test_a_beat_on_its_way_saves_the_worker(dsn: str, conn: Conn) -> None:
+def test_a_beat_on_its_way_saves_the_worker(dsn, conn):
     worker = register(conn)
     with Actor(dsn) as reaper:
         with connect(dsn) as heart, heart.transaction():
@@ -110,7 +107,7 @@ def test_a_beat_on_its_way_saves_the_worker(dsn: str, conn: Conn) -> None:
     assert beat(conn, worker)
 
 
-def test_of_two_reapers_one_takes_the_runs(dsn: str, conn: Conn) -> None:
+def test_of_two_reapers_one_takes_the_runs(dsn, conn):
     worker = register(conn)
     start_many(conn, [(None, "{}")] * 5)
     claim(conn, 5, worker=worker)
@@ -123,7 +120,7 @@ def test_of_two_reapers_one_takes_the_runs(dsn: str, conn: Conn) -> None:
     assert rows(conn, "select suspect from pgflow.ready") == [1] * 5
 
 
-def test_a_worker_that_holds_runs_cannot_leave(db: Conn) -> None:
+def test_a_worker_that_holds_runs_cannot_leave(db):
     worker = register(db)
     start(db)
     run = claim_one(db, worker=worker)
@@ -135,10 +132,7 @@ def test_a_worker_that_holds_runs_cannot_leave(db: Conn) -> None:
     db.execute("select pgflow.leave_worker(%s)", (worker,))
 
 
-# ---------------------------------------------------------------- the runs of the dead
-
-
-def test_the_runs_of_a_dead_worker_are_ready_in_their_lanes_with_their_priority(db: Conn) -> None:
+def test_the_runs_of_a_dead_worker_are_ready_in_their_lanes_with_their_priority(db):
     worker, other = register(db), register(db)
     a, b = start(db, "a", priority=3), start(db, "b")
     claim(db, 2, worker=worker)
@@ -151,7 +145,7 @@ def test_the_runs_of_a_dead_worker_are_ready_in_their_lanes_with_their_priority(
     assert status(db, kept.run_id) == "running"
 
 
-def test_attempts_and_deaths_grow_until_something_is_recorded(db: Conn) -> None:
+def test_attempts_and_deaths_grow_until_something_is_recorded(db):
     run_id = start(db).run_id
     seen = []
     for progress in (False, False, True, False):
@@ -166,7 +160,7 @@ def test_attempts_and_deaths_grow_until_something_is_recorded(db: Conn) -> None:
     assert run.run_id == run_id
 
 
-def test_a_park_clears_suspicion(db: Conn) -> None:
+def test_a_park_clears_suspicion(db):
     set_clock(db, T0)
     start(db, key="k")
     reap(db, claim_one(db).worker)
@@ -179,7 +173,7 @@ def test_a_park_clears_suspicion(db: Conn) -> None:
     assert again.attempt == 1
 
 
-def test_a_suspect_that_made_progress_is_handed_back_without_suspicion(db: Conn) -> None:
+def test_a_suspect_that_made_progress_is_handed_back_without_suspicion(db):
     start(db)
     reap(db, claim_one(db).worker)
     run = claim_one(db)
@@ -188,7 +182,7 @@ def test_a_suspect_that_made_progress_is_handed_back_without_suspicion(db: Conn)
     assert one(db, "select suspect, attempt from pgflow.ready") == (0, 0)
 
 
-def test_a_suspect_that_made_no_progress_stays_one_when_it_is_handed_back(db: Conn) -> None:
+def test_a_suspect_that_made_no_progress_stays_one_when_it_is_handed_back(db):
     start(db)
     reap(db, claim_one(db).worker)
     run = claim_one(db)
@@ -197,7 +191,7 @@ def test_a_suspect_that_made_no_progress_stays_one_when_it_is_handed_back(db: Co
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
-def test_a_run_that_kills_its_workers_is_stuck_and_the_queue_goes_on(db: Conn, most: int) -> None:
+def test_a_run_that_kills_its_workers_is_stuck_and_the_queue_goes_on(db, most):
     db.execute(
         "select pgflow.set_queue('default', jsonb_build_object('max_deaths', %s::int))", (most,)
     )
@@ -221,7 +215,7 @@ def test_a_run_that_kills_its_workers_is_stuck_and_the_queue_goes_on(db: Conn, m
     assert claim_one(db).run_id == innocent
 
 
-def test_only_the_guilty_run_of_a_worker_is_suspected_for_long(db: Conn) -> None:
+def test_only_the_guilty_run_of_a_worker_is_suspected_for_long(db):
     """All runs of the first dead worker are suspects; each is then tried alone, and the innocent
     ones are cleared by what they record.
     """
@@ -240,7 +234,7 @@ def test_only_the_guilty_run_of_a_worker_is_suspected_for_long(db: Conn) -> None
     assert one(db, "select pgflow.status_(%s)", guilty) == "stuck"
 
 
-def test_a_heartbeat_is_progress_and_the_drafts_of_a_step_are_none(db: Conn) -> None:
+def test_a_heartbeat_is_progress_and_the_drafts_of_a_step_are_none(db):
     db.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 2))")
     start(db, key="k")
     for _ in range(3):
@@ -260,7 +254,7 @@ def test_a_heartbeat_is_progress_and_the_drafts_of_a_step_are_none(db: Conn) -> 
     assert one(db, "select status from pgflow.result('k')") == "stuck"
 
 
-def test_a_retry_of_a_poisoned_run_gives_it_a_fresh_budget(db: Conn) -> None:
+def test_a_retry_of_a_poisoned_run_gives_it_a_fresh_budget(db):
     db.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1))")
     start(db, key="k")
     reap(db, claim_one(db).worker)
@@ -270,7 +264,7 @@ def test_a_retry_of_a_poisoned_run_gives_it_a_fresh_budget(db: Conn) -> None:
     assert (run.attempt, run.suspect) == (1, 0)
 
 
-def test_a_dead_worker_gives_back_its_share_of_a_limit(db: Conn) -> None:
+def test_a_dead_worker_gives_back_its_share_of_a_limit(db):
     db.execute("select pgflow.set_queue('default', jsonb_build_object('concurrency', 1))")
     start(db)
     run = claim_one(db)
@@ -279,10 +273,7 @@ def test_a_dead_worker_gives_back_its_share_of_a_limit(db: Conn) -> None:
     assert claim_one(db).run_id == run.run_id
 
 
-# ---------------------------------------------------------------- leases of nobody
-
-
-def test_leases_of_a_worker_that_is_gone_are_seen_and_taken(db: Conn) -> None:
+def test_leases_of_a_worker_that_is_gone_are_seen_and_taken(db):
     start_many(db, [(None, "{}")] * 2)
     worker, alive = register(db), register(db)
     claim(db, 2, worker=worker)
@@ -294,9 +285,7 @@ def test_leases_of_a_worker_that_is_gone_are_seen_and_taken(db: Conn) -> None:
     assert reap(db, alive, -1) == (0, [], [])
 
 
-def test_a_claim_beside_the_death_of_its_worker_leaves_a_lease_of_nobody_that_is_found(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_claim_beside_the_death_of_its_worker_leaves_a_lease_of_nobody_that_is_found(dsn, conn):
     worker = register(conn)
     start(conn)
     with connect(dsn) as claimer:
@@ -308,7 +297,7 @@ def test_a_claim_beside_the_death_of_its_worker_leaves_a_lease_of_nobody_that_is
     assert status(conn, run.run_id) == "queued"
 
 
-def test_a_frozen_worker_that_locks_a_lease_is_not_waited_for(dsn: str, conn: Conn) -> None:
+def test_a_frozen_worker_that_locks_a_lease_is_not_waited_for(dsn, conn):
     worker = register(conn)
     start_many(conn, [(None, "{}")] * 2)
     frozen, free = claim(conn, 2, worker=worker)
@@ -330,7 +319,7 @@ def test_a_frozen_worker_that_locks_a_lease_is_not_waited_for(dsn: str, conn: Co
 
 
 @pytest.mark.full
-def test_no_run_is_lost_while_workers_claim_die_and_finish(dsn: str, conn: Conn) -> None:
+def test_no_run_is_lost_while_workers_claim_die_and_finish(dsn, conn):
     total = 150
     start_many(conn, [(None, "{}")] * total)
     conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1000))")
@@ -355,9 +344,6 @@ def test_no_run_is_lost_while_workers_claim_die_and_finish(dsn: str, conn: Conn)
     assert count(conn, "lease") == count(conn, "ready") == 0
 
 
-# ------------------------------------------------------------ runs that other code could not replay
-
-
 def put_stuck(
     conn: Conn, workflow: str, code_hash: str | None, reason: str = "nondeterminism"
 ) -> Claim:
@@ -367,28 +353,23 @@ def put_stuck(
     return run
 
 
-def test_other_code_tries_what_could_not_be_replayed_and_nothing_else(db: Conn) -> None:
+def test_other_code_tries_what_could_not_be_replayed_and_nothing_else(db):
     old, same = put_stuck(db, "a", "old"), put_stuck(db, "a", "new")
     unknown, other = put_stuck(db, "a", None), put_stuck(db, "b", "old")
     refused = put_stuck(db, "a", "old", reason="refused")
     start(db, "a", key="paused")
     sqlkit.wake(db, one(db, "select pgflow.pause_run('paused')"))
     assert one(db, "select pgflow.release_stuck(%s, %s)", ["a", "c"], ["new", "new"]) == 2
-    assert rows(db, "select run_id from pgflow.ready order by run_id") == [
-        old.run_id,
-        unknown.run_id,
-    ]
-    assert rows(db, "select run_id from pgflow.held where state = 'stuck' order by run_id") == [
-        same.run_id,
-        other.run_id,
-        refused.run_id,
-    ]
+    found = rows(db, "select run_id from pgflow.ready order by run_id")
+    assert found == [old.run_id, unknown.run_id]
+    found = rows(db, "select run_id from pgflow.held where state = 'stuck' order by run_id")
+    assert found == [same.run_id, other.run_id, refused.run_id]
     assert one(db, "select last_seq, attempt, suspect from pgflow.ready limit 1") == (1, 0, 0)
     assert one(db, "select pgflow.release_stuck(%s, %s)", ["a"], ["new"]) == 0
     assert one(db, "select pgflow.release_stuck('{}', '{}')") == 0
 
 
-def test_two_workers_with_new_code_release_a_run_once(dsn: str, conn: Conn) -> None:
+def test_two_workers_with_new_code_release_a_run_once(dsn, conn):
     run = put_stuck(conn, "a", "old")
     query = "select pgflow.release_stuck('{a}', '{new}')"
     with connect(dsn) as second:

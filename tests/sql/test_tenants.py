@@ -166,26 +166,20 @@ def trespasses(conn: Conn) -> list[str]:
     return found
 
 
-def test_no_call_and_no_view_crosses_from_a_tenant_to_another(filled: Conn) -> None:
+def test_no_call_and_no_view_crosses_from_a_tenant_to_another(filled):
     assert len(rows(filled, VIEWS)) > 15
     assert trespasses(filled) == []
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("function", "guard", "instead"),
-    [
-        ("chain_of_", "tenant := pgflow.own_tenant_(tenant);", ""),
-        ("start_runs", "tenant := pgflow.own_tenant_(tenant);", ""),
-        ("start_run", "tenant := pgflow.own_tenant_(tenant);", ""),
-        ("own_runs_", "and r.tenant = any(own)", ""),
-        ("read_chunk", "b.tenant = own and ", ""),
-        ("own_tenants", "not coalesce(", "true or not coalesce("),
-    ],
-)
-def test_the_probe_notices_a_door_without_its_guard(
-    filled: Conn, function: str, guard: str, instead: str
-) -> None:
+@pytest.mark.parametrize(("function", "guard", "instead"), [
+    ("chain_of_", "tenant := pgflow.own_tenant_(tenant);", ""),
+    ("start_runs", "tenant := pgflow.own_tenant_(tenant);", ""),
+    ("start_run", "tenant := pgflow.own_tenant_(tenant);", ""),
+    ("own_runs_", "and r.tenant = any(own)", ""), ("read_chunk", "b.tenant = own and ", ""),
+    ("own_tenants", "not coalesce(", "true or not coalesce("),
+])  # fmt: skip
+def test_the_probe_notices_a_door_without_its_guard(filled, function, guard, instead):
     query = "select pg_get_functiondef(oid) from pg_proc where proname = %s and pronamespace = 'pgflow'::regnamespace"
     text = one(filled, query, function)
     assert guard in text
@@ -193,7 +187,7 @@ def test_the_probe_notices_a_door_without_its_guard(
     assert trespasses(filled) != []
 
 
-def test_a_tenant_sees_and_touches_its_own_runs(tenants: Conn) -> None:
+def test_a_tenant_sees_and_touches_its_own_runs(tenants):
     with acting_as(tenants, "h_acme"):
         assert start(tenants, key="mine").is_new
         assert start(tenants, key="named", tenant="acme").is_new
@@ -213,7 +207,7 @@ def test_a_tenant_sees_and_touches_its_own_runs(tenants: Conn) -> None:
         assert tenants.execute(results, (10**9,)).fetchall() == [("gone", None)]
 
 
-def test_the_same_key_is_another_run_for_another_tenant(tenants: Conn) -> None:
+def test_the_same_key_is_another_run_for_another_tenant(tenants):
     with acting_as(tenants, "h_acme"):
         mine = start(tenants, key="order-1", input='{"a": 1}')
     with acting_as(tenants, "h_beta"):
@@ -222,7 +216,7 @@ def test_the_same_key_is_another_run_for_another_tenant(tenants: Conn) -> None:
     assert theirs.run_id != mine.run_id
 
 
-def test_a_login_of_several_tenants_names_the_one_it_acts_for(tenants: Conn) -> None:
+def test_a_login_of_several_tenants_names_the_one_it_acts_for(tenants):
     with (
         pytest.raises(psycopg.Error, match=r"may not act for tenant ''"),
         acting_as(tenants, "h_both"),
@@ -243,7 +237,7 @@ def test_a_login_of_several_tenants_names_the_one_it_acts_for(tenants: Conn) -> 
     assert tenants.execute(found).fetchall() == [("acme", "by-name"), ("beta", "by-setting")]
 
 
-def test_a_setting_adds_no_right(tenants: Conn) -> None:
+def test_a_setting_adds_no_right(tenants):
     start(tenants, key="theirs", tenant="beta")
     with acting_as(tenants, "h_acme", "beta"):
         assert rows(tenants, "select key from pgflow.own_runs") == []
@@ -255,7 +249,7 @@ def test_a_setting_adds_no_right(tenants: Conn) -> None:
             start(tenants, tenant=tenant)
 
 
-def test_a_member_without_a_grant_acts_for_no_tenant(tenants: Conn) -> None:
+def test_a_member_without_a_grant_acts_for_no_tenant(tenants):
     start(tenants, key="plain")
     tenants.execute("create role h_new in role pgflow_tenant")
     for role in ("h_new", "pgflow_tenant"):
@@ -269,7 +263,7 @@ def test_a_member_without_a_grant_acts_for_no_tenant(tenants: Conn) -> None:
         start(tenants)
 
 
-def test_an_operator_narrows_a_session_to_a_tenant(tenants: Conn) -> None:
+def test_an_operator_narrows_a_session_to_a_tenant(tenants):
     start(tenants, key="order", tenant="acme")
     start(tenants, key="order", tenant="beta")
     with acting_as(tenants, "pgflow_operator", "acme"):
@@ -281,7 +275,7 @@ def test_an_operator_narrows_a_session_to_a_tenant(tenants: Conn) -> None:
         assert len(rows(tenants, "select key from pgflow.own_runs")) == 2
 
 
-def test_no_condition_of_a_reader_sees_a_row_of_another_tenant(filled: Conn) -> None:
+def test_no_condition_of_a_reader_sees_a_row_of_another_tenant(filled):
     filled.execute(
         "create function pg_temp.leak(text) returns boolean language plpgsql cost 0.0001 as "
         "$$ begin raise notice '%', $1; return true; end $$"
@@ -289,13 +283,12 @@ def test_no_condition_of_a_reader_sees_a_row_of_another_tenant(filled: Conn) -> 
     seen: list[str] = []
     filled.add_notice_handler(lambda told: seen.append(told.message_primary or ""))
     with acting_as(filled, "h_acme"):
-        assert rows(filled, "select key from pgflow.own_runs where pg_temp.leak(key)") == [
-            "acme-own"
-        ]
+        found = rows(filled, "select key from pgflow.own_runs where pg_temp.leak(key)")
+        assert found == ["acme-own"]
     assert set(seen) == {"acme-own"}
 
 
-def test_a_grant_to_a_role_that_acts_for_all_is_refused(tenants: Conn) -> None:
+def test_a_grant_to_a_role_that_acts_for_all_is_refused(tenants):
     tenants.execute("create role h_wide in role pgflow_tenant, pgflow_client")
     tenants.execute("create role h_out")
     for role, reason in {
@@ -310,7 +303,7 @@ def test_a_grant_to_a_role_that_acts_for_all_is_refused(tenants: Conn) -> None:
             tenants.execute("select pgflow.grant_tenant('h_acme', %s)", (tenant,))
 
 
-def test_a_tenant_draws_on_no_pool_of_others(tenants: Conn) -> None:
+def test_a_tenant_draws_on_no_pool_of_others(tenants):
     for pool in ("shared", "acme", "acme/ai"):
         tenants.execute("select pgflow.set_pool(%s, '{\"usd\": 1}')", (pool,))
     with acting_as(tenants, "h_acme"):

@@ -41,9 +41,6 @@ def later() -> Iterator[upgrades.Version]:
         yield version
 
 
-# ------------------------------------------------- releases
-
-
 @pytest.mark.full
 @pytest.mark.parametrize(
     "path",
@@ -108,9 +105,6 @@ def test_what_a_version_calls_or_reads_and_is_gone_is_named(conn):
     assert sorted(gone) == ["leave_worker(integer)", "observe_workers()", "workers.host.text"]
 
 
-# ------------------------------------------------- calls that an upgrade overtakes
-
-
 @pytest.mark.full
 def test_an_upgraded_schema_is_a_fresh_one_and_what_made_way_is_gone_an_hour_later(empty, later):
     former = "select oid::regprocedure::text, proacl::text, obj_description(oid, 'pg_proc') from pg_proc where proname ~ '^former_\\d+$'"
@@ -157,8 +151,6 @@ def test_a_call_that_an_upgrade_has_overtaken_comes_to_its_end(empty_dsn, empty,
     assert empty.execute("select status from pgflow.runs where key = 'k'").fetchone() == ("queued",)
     assert empty.execute("select * from pgflow.check()").fetchall() == []
 
-
-# ------------------------------------------------- a worker that works while its schema is upgraded
 
 go = Signal("go", int)
 

@@ -68,11 +68,8 @@ LOST = psycopg.OperationalError("the connection is lost")
 
 
 def test_a_unit_that_is_there_says_that_the_commit_happened(together):
-    assert after_commit(together, LOST, OURS) == (
-        ["elsewhere", "end"],
-        (CALL, FLUSH, True, 0 if together else 10),
-        None,
-    )
+    found = after_commit(together, LOST, OURS)
+    assert found == (["elsewhere", "end"], (CALL, FLUSH, True, 0 if together else 10), None)
 
 
 def test_a_transaction_in_progress_is_waited_out_and_not_taken_for_failed(together):
@@ -86,12 +83,8 @@ def test_a_transaction_in_progress_is_waited_out_and_not_taken_for_failed(togeth
 
 
 def test_a_commit_between_the_two_looks_is_not_overlooked(together):
-    assert after_commit(together, LOST, None, "committed", OURS)[1] == (
-        CALL,
-        FLUSH,
-        True,
-        0 if together else 10,
-    )
+    found = after_commit(together, LOST, None, "committed", OURS)[1]
+    assert found == (CALL, FLUSH, True, 0 if together else 10)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +98,5 @@ def test_a_commit_that_did_not_happen_is_raised_and_the_turn_given_back(together
 
 def test_an_error_of_the_server_is_no_question(together):
     conflict = psycopg.errors.SerializationFailure("could not serialize")
-    assert after_commit(together, conflict) == (
-        ["end"],
-        (CALL, FLUSH, False, 0 if together else 10),
-        conflict,
-    )
+    found = after_commit(together, conflict)
+    assert found == (["end"], (CALL, FLUSH, False, 0 if together else 10), conflict)

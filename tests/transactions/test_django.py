@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from django.db import connection, connections, transaction
 from django_project import Stock, go, order, take, wait_for_go
-from records import SOON, count, events, wait_until
+from records import SOON, calling_sync, count, events, launch, result_of, wait_until
 
 import pgflow.django
 from pgflow import InvalidArgument, RunFailed, RunNotFound, RunStuck, workflow
@@ -20,8 +20,6 @@ from pgflow.errors import DefinitionError, NotInRunError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pgflow.testing import Harness
 
 
 @pytest.fixture(autouse=True)
@@ -35,19 +33,15 @@ def left(sku: str = "a") -> int:
     return Stock.objects.get(pk=sku).n
 
 
-# ---------------------------------------------------------------- transactions
-
-
 @pytest.mark.full
 def test_what_a_transaction_saves_commits_with_its_result_from_workflows_of_both_colours(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+    flow, conn
+):
     @workflow
     async def order_async(sku: str, n: int) -> int:
         return await take.aio(sku, n)
 
-    flow.include(order, order_async)
-    assert flow.start(order, "a", 1).result(SOON) == 9 + 8
+    assert result_of(flow, order, "a", 1, beside=[order_async]) == 9 + 8
     assert flow.start(order_async, "b", 3).result(SOON) == 7
     assert (left("a"), left("b")) == (8, 7)
     same = "select s.xmin::text = u.xmin::text from stock s, pgflow.unit u where sku = 'b' and u.run_id = 2"
@@ -55,25 +49,20 @@ def test_what_a_transaction_saves_commits_with_its_result_from_workflows_of_both
 
 
 @pytest.mark.full
-def test_a_body_that_raises_leaves_nothing(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_body_that_raises_leaves_nothing(flow, conn):
     @pgflow.django.transaction
     def overdraw() -> None:
         Stock.objects.filter(pk="b").update(n=0)
         take.fn("a", 11)
 
-    @workflow
-    def order_too_much() -> None:
-        overdraw()
-
-    flow.include(order_too_much)
-    run = flow.start(order_too_much)
+    run = launch(flow, calling_sync(overdraw))
     with pytest.raises(RunFailed, match="IntegrityError"):
         run.result(SOON)
     assert (left("a"), left("b")) == (10, 10)
     assert [event for event, _ in events(conn, run.key)] == ["step_failed"]
 
 
-def test_a_nested_atomic_block_in_the_body_is_a_savepoint(flow: Harness) -> None:
+def test_a_nested_atomic_block_in_the_body_is_a_savepoint(flow):
     @pgflow.django.transaction
     def careful() -> None:
         try:
@@ -82,18 +71,11 @@ def test_a_nested_atomic_block_in_the_body_is_a_savepoint(flow: Harness) -> None
         except Exception:
             take.fn("b", 1)
 
-    @workflow
-    def order_carefully() -> None:
-        careful()
-
-    flow.include(order_carefully)
-    flow.start(order_carefully).result(SOON)
+    result_of(flow, calling_sync(careful))
     assert (left("a"), left("b")) == (10, 9)
 
 
-def test_a_serialization_failure_is_tried_again_and_not_recorded(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_serialization_failure_is_tried_again_and_not_recorded(flow, conn):
     bodies = []
 
     @pgflow.django.transaction
@@ -105,15 +87,10 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(
         Stock.objects.filter(pk="a").update(n=n - 1)
         return len(bodies)
 
-    @workflow
-    def order_once() -> int:
-        return contended()
-
     connections.settings["default"]["OPTIONS"] = {
         "isolation_level": psycopg.IsolationLevel.REPEATABLE_READ
     }
-    flow.include(order_once)
-    run = flow.start(order_once)
+    run = launch(flow, calling_sync(contended))
     assert run.result(SOON) == 2
     assert left() == 8
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
@@ -133,21 +110,16 @@ create constraint trigger refuse_first after update on stock deferrable initiall
 
 
 @pytest.mark.full
-def test_a_commit_that_the_server_refuses_is_tried_again_and_not_recorded(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_commit_that_the_server_refuses_is_tried_again_and_not_recorded(flow, conn):
     conn.execute(REFUSE_FIRST_COMMIT)
-    flow.include(order)
-    run = flow.start(order, "a", 1)
+    run = launch(flow, order, "a", 1)
     assert run.result(SOON) == 9 + 8
     assert "step_failed" not in [event for event, _ in events(conn, run.key)]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("sqlstate", ["23505", "40001", "42883"])
-def test_an_error_of_what_is_registered_on_commit_is_none_of_the_commit(
-    flow: Harness, conn: psycopg.Connection, sqlstate: str
-) -> None:
+def test_an_error_of_what_is_registered_on_commit_is_none_of_the_commit(flow, conn, sqlstate):
     bodies = []
 
     def fail() -> None:
@@ -161,18 +133,13 @@ def test_an_error_of_what_is_registered_on_commit_is_none_of_the_commit(
         transaction.on_commit(fail)
         return 1
 
-    @workflow
-    def order_one() -> int:
-        return sell()
-
-    flow.include(order_one)
-    run = flow.start(order_one)
+    run = launch(flow, calling_sync(sell))
     assert run.result(SOON) == 1
     assert (left(), bodies) == (9, [1])
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
 
 
-def test_what_is_registered_on_commit_in_the_body_happens_after_it(flow: Harness) -> None:
+def test_what_is_registered_on_commit_in_the_body_happens_after_it(flow):
     seen = []
 
     @pgflow.django.transaction
@@ -180,34 +147,24 @@ def test_what_is_registered_on_commit_in_the_body_happens_after_it(flow: Harness
         take.fn("a", 1)
         transaction.on_commit(lambda: seen.append(left()))
 
-    @workflow
-    def order_one() -> None:
-        sell()
-
-    flow.include(order_one)
-    flow.start(order_one).result(SOON)
+    result_of(flow, calling_sync(sell))
     wait_until(lambda: seen == [9], "the callback ran after the commit")
 
 
-def test_a_body_that_commits_by_itself_holds_the_run(flow: Harness) -> None:
+def test_a_body_that_commits_by_itself_holds_the_run(flow):
     @pgflow.django.transaction
     def rash() -> None:
         take.fn("a", 1)
         with connection.cursor() as cursor:
             cursor.execute("commit")
 
-    @workflow
-    def order_rashly() -> None:
-        rash()
-
-    flow.include(order_rashly)
     with pytest.raises(RunStuck, match="committed_outside"):
-        flow.start(order_rashly).result(SOON)
+        result_of(flow, calling_sync(rash))
     assert left() == 9
 
 
 @pytest.mark.full
-def test_what_a_transaction_starts_shares_its_fate(flow: Harness, conn: psycopg.Connection) -> None:
+def test_what_a_transaction_starts_shares_its_fate(flow, conn):
     @pgflow.django.transaction
     def start_other(key: str, fails: bool) -> None:
         flow.app.using(connection).start(wait_for_go.options(key=key), 1)
@@ -223,29 +180,21 @@ def test_what_a_transaction_starts_shares_its_fate(flow: Harness, conn: psycopg.
         except ValueError:
             return
 
-    flow.include(starter, wait_for_go)
-    flow.start(starter).result(SOON)
+    result_of(flow, starter, beside=[wait_for_go])
     assert flow.app.get("kept", wait_for_go).result(SOON) == 3
     with pytest.raises(RunNotFound):
         flow.app.get("dropped", wait_for_go).status()
 
 
-def test_outside_a_workflow_a_transaction_is_refused_and_its_function_is_plain(
-    flow: Harness,
-) -> None:
+def test_outside_a_workflow_a_transaction_is_refused_and_its_function_is_plain(flow):
     with pytest.raises(NotInRunError, match=r"take\.fn\(\)"):
         take("a", 1)
     with transaction.atomic():
         assert take.fn("a", 1) == 9
 
 
-# ---------------------------------------------------------------- joining
-
-
 @pytest.mark.full
-def test_a_start_in_an_atomic_block_is_one_run_after_it_and_none_if_it_raises(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_start_in_an_atomic_block_is_one_run_after_it_and_none_if_it_raises(flow, conn):
     flow.include(wait_for_go)
     with pytest.raises(ValueError, match="no"), transaction.atomic():
         Stock.objects.filter(pk="a").update(n=0)
@@ -264,9 +213,7 @@ def test_a_start_in_an_atomic_block_is_one_run_after_it_and_none_if_it_raises(
     assert run.result(SOON) == 3
 
 
-def test_a_nested_block_that_raises_takes_its_start_with_it(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_nested_block_that_raises_takes_its_start_with_it(flow, conn):
     with transaction.atomic():
         flow.app.using(connection).start(wait_for_go.options(key="kept"))
         with pytest.raises(ValueError, match="no"), transaction.atomic():
@@ -274,13 +221,11 @@ def test_a_nested_block_that_raises_takes_its_start_with_it(
             raise ValueError("no")
         with transaction.atomic():
             flow.app.using(connection).start(wait_for_go.options(key="kept too"))
-    assert conn.execute("select key from pgflow.runs order by key").fetchall() == [
-        ("kept",),
-        ("kept too",),
-    ]
+    found = conn.execute("select key from pgflow.runs order by key").fetchall()
+    assert found == [("kept",), ("kept too",)]
 
 
-def test_the_end_of_the_outermost_block_wakes_the_worker_without_a_poll(dsn: str) -> None:
+def test_the_end_of_the_outermost_block_wakes_the_worker_without_a_poll(dsn):
     with pgflow.App(dsn, include=[wait_for_go]) as app, app.worker(poll_seconds=3600):
         with transaction.atomic():
             with transaction.atomic():
@@ -289,17 +234,13 @@ def test_the_end_of_the_outermost_block_wakes_the_worker_without_a_poll(dsn: str
         assert run.result(SOON) == 2
 
 
-def test_a_start_outside_an_atomic_block_is_refused(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_start_outside_an_atomic_block_is_refused(flow, conn):
     with pytest.raises(InvalidArgument, match="no open transaction"):
         flow.app.using(connection)
     assert count(conn, "pgflow.runs") == 0
 
 
-def test_threads_of_the_project_have_transactions_of_their_own(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_threads_of_the_project_have_transactions_of_their_own(flow, conn):
     def start(key: str) -> None:
         with transaction.atomic():
             flow.app.using(connection).start(wait_for_go.options(key=key))
@@ -313,13 +254,8 @@ def test_threads_of_the_project_have_transactions_of_their_own(
     assert count(conn, "pgflow.runs") == 3
 
 
-# ---------------------------------------------------------------- the app of the settings
-
-
 @pytest.mark.full
-def test_the_app_of_the_settings_lives_in_the_projects_database_and_knows_its_workflows(
-    conn: psycopg.Connection,
-) -> None:
+def test_the_app_of_the_settings_lives_in_the_projects_database_and_knows_its_workflows(conn):
     app = pgflow.django.app
     with app, app.worker(poll_seconds=0.05):
         with transaction.atomic():
@@ -330,7 +266,7 @@ def test_the_app_of_the_settings_lives_in_the_projects_database_and_knows_its_wo
     assert pgflow.django.app is app
 
 
-def test_a_database_that_is_not_postgres_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_not_postgres_is_refused(monkeypatch):
     pgflow.django.project_app.cache_clear()
     monkeypatch.setattr(type(connections["default"]), "vendor", "sqlite")
     with pytest.raises(DefinitionError, match="sqlite"):

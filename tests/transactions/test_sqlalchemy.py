@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, count, events, eventually, wait_until
+from records import (
+    SOON,
+    calling,
+    calling_sync,
+    count,
+    events,
+    eventually,
+    launch,
+    result_of,
+    wait_until,
+)
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
     AsyncEngine,
@@ -47,7 +57,7 @@ from pgflow.sqlalchemy.asyncio import AsyncEngineProvider, AsyncSessionProvider
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pgflow.testing import AsyncHarness, Harness
+    from pgflow.testing import Harness
 
 go = Signal("go", int)
 
@@ -111,9 +121,6 @@ async def wait_for_go(first: int = 0) -> int:
     return first + await go.wait()
 
 
-# ---------------------------------------------------------------- what transactions write with
-
-
 @transaction
 def take_with_session(session: Session, sku: str, n: int) -> int:
     stock = session.get_one(Stock, sku)
@@ -152,11 +159,10 @@ async def order() -> list[int]:
 
 @pytest.mark.full
 def test_each_kind_of_connection_is_handed_to_the_transaction_that_asks_for_it(
-    flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection
-) -> None:
+    flow, engine, async_engine, conn
+):
     provide_all(flow, engine, async_engine)
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, order)
     assert run.result(SOON) == [9, 7, 4, 0]
     assert left(conn) == 0
     taken = conn.execute("select sku, n from stock where sku like '%taken%' order by n").fetchall()
@@ -165,9 +171,7 @@ def test_each_kind_of_connection_is_handed_to_the_transaction_that_asks_for_it(
 
 
 @pytest.mark.full
-def test_an_app_takes_the_providers_it_is_given(
-    engine: Engine, dsn: str, conn: psycopg.Connection
-) -> None:
+def test_an_app_takes_the_providers_it_is_given(engine, dsn, conn):
     @workflow
     def take_all() -> list[int]:
         return [take_with_session("a", 1), take_with_connection("a", 1)]
@@ -180,20 +184,15 @@ def test_an_app_takes_the_providers_it_is_given(
 
 @pytest.mark.full
 def test_objects_are_flushed_before_the_result_is_recorded_so_a_failing_flush_is_the_outcome(
-    flow: Harness, engine: Engine, conn: psycopg.Connection
-) -> None:
+    flow, engine, conn
+):
     @transaction
     def add_twice(session: Session) -> None:
         session.get_one(Stock, "b").n = 0
         session.add(Stock(sku="a", n=1))
 
-    @workflow
-    def order_twice() -> None:
-        add_twice()
-
     flow(providers=[SessionProvider(sessionmaker(engine))])
-    flow.include(order_twice)
-    run = flow.start(order_twice)
+    run = launch(flow, calling_sync(add_twice))
     with pytest.raises(RunFailed, match="IntegrityError"):
         run.result(SOON)
     assert left(conn, "b") == 10
@@ -201,9 +200,7 @@ def test_objects_are_flushed_before_the_result_is_recorded_so_a_failing_flush_is
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
-def test_a_body_that_raises_leaves_nothing(
-    flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection, colour: str
-) -> None:
+def test_a_body_that_raises_leaves_nothing(flow, engine, async_engine, conn, colour):
     @transaction
     def fail(session: Session) -> None:
         session.get_one(Stock, "a").n = 0
@@ -230,8 +227,7 @@ def test_a_body_that_raises_leaves_nothing(
             AsyncSessionProvider(async_sessionmaker(async_engine)),
         ]
     )
-    flow.include(order_nothing)
-    assert flow.start(order_nothing).result(SOON) == "no"
+    assert result_of(flow, order_nothing) == "no"
     assert left(conn) == 10
 
 
@@ -282,8 +278,8 @@ def taking_one(interfere: Callable[[], None]) -> dict[str, Any]:
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["session", "connection", "async session", "async connection"])
 def test_a_serialization_failure_is_tried_again_and_not_recorded(
-    flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection, kind: str
-) -> None:
+    flow, engine, async_engine, conn, kind
+):
     bodies = []
 
     def interfere() -> None:
@@ -293,13 +289,8 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(
 
     body = taking_one(interfere)[kind]
 
-    @workflow
-    async def contended() -> str:
-        return await body()
-
     provide_all(flow, engine, async_engine)
-    flow.include(contended)
-    run = flow.start(contended)
+    run = launch(flow, calling(body))
     assert run.result(SOON) == "repeatable read"
     assert (len(bodies), left(conn)) == (2, 8)
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
@@ -307,9 +298,7 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["session", "connection"])
-def test_a_body_that_commits_by_itself_holds_the_run(
-    flow: Harness, engine: Engine, conn: psycopg.Connection, kind: str
-) -> None:
+def test_a_body_that_commits_by_itself_holds_the_run(flow, engine, conn, kind):
     @transaction
     def rash(session: Session) -> None:
         session.get_one(Stock, "a").n = 0
@@ -328,16 +317,13 @@ def test_a_body_that_commits_by_itself_holds_the_run(
         SessionProvider(sessionmaker(engine)),
         EngineProvider(engine),
     ]
-    flow.include(order_rashly)
     with pytest.raises(RunStuck, match="committed_outside"):
-        flow.start(order_rashly).result(SOON)
+        result_of(flow, order_rashly)
     assert left(conn) == 0
 
 
 @pytest.mark.full
-def test_a_savepoint_in_the_body_is_the_bodys_own_affair(
-    flow: Harness, engine: Engine, conn: psycopg.Connection
-) -> None:
+def test_a_savepoint_in_the_body_is_the_bodys_own_affair(flow, engine, conn):
     @transaction
     def careful(session: Session) -> int:
         try:
@@ -347,21 +333,14 @@ def test_a_savepoint_in_the_body_is_the_bodys_own_affair(
             session.get_one(Stock, "b").n = 5
         return 1
 
-    @workflow
-    def order_carefully() -> int:
-        return careful()
-
     flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
-    flow.include(order_carefully)
-    assert flow.start(order_carefully).result(SOON) == 1
+    assert result_of(flow, calling_sync(careful)) == 1
     assert (left(conn, "a"), left(conn, "b")) == (10, 5)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("ends", ["commits", "raises"])
-def test_what_a_transaction_starts_shares_its_fate(
-    flow: Harness, engine: Engine, conn: psycopg.Connection, ends: str
-) -> None:
+def test_what_a_transaction_starts_shares_its_fate(flow, engine, conn, ends):
     @transaction
     def start_other(session: Session) -> None:
         flow.app.using(session).start(wait_for_go.options(key="other"), 1)
@@ -378,16 +357,13 @@ def test_what_a_transaction_starts_shares_its_fate(
         return "commits"
 
     flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
-    flow.include(starter, wait_for_go)
-    assert flow.start(starter).result(SOON) == ends
+    assert result_of(flow, starter, beside=[wait_for_go]) == ends
     if ends == "raises":
         with pytest.raises(RunNotFound):
             flow.app.get("other", wait_for_go).status()
     else:
         assert flow.app.get("other", wait_for_go).result(SOON) == 3
 
-
-# ---------------------------------------------------------- COMMIT itself, and what comes behind it
 
 KINDS = {
     "session": take_with_session, "connection": take_with_connection,
@@ -411,13 +387,8 @@ create constraint trigger refuse after update on stock deferrable initially defe
 @pytest.mark.parametrize("sqlstate", ["40001", "23505"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_commit_that_the_server_refuses_is_waited_out_if_it_is_trouble_and_else_the_outcome(
-    flow: Harness,
-    engine: Engine,
-    async_engine: AsyncEngine,
-    conn: psycopg.Connection,
-    kind: str,
-    sqlstate: str,
-) -> None:
+    flow, engine, async_engine, conn, kind, sqlstate
+):
     conn.execute(REFUSE_COMMITS % (2, sqlstate))
     take: Any = KINDS[kind]
 
@@ -426,8 +397,7 @@ def test_a_commit_that_the_server_refuses_is_waited_out_if_it_is_trouble_and_els
         return await (take("a", 1) if "async" in kind else take.aio("a", 1))
 
     provide_all(flow, engine, async_engine)
-    flow.include(order_one)
-    run = flow.start(order_one)
+    run = launch(flow, order_one)
     if sqlstate == "40001":
         assert run.result(SOON) == 9
         assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
@@ -457,14 +427,7 @@ create {} on stock {} for each row execute function lose();
     ids=["in the body", "at the commit"],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_connection_that_is_lost_is_no_outcome(
-    flow: Harness,
-    engine: Engine,
-    async_engine: AsyncEngine,
-    conn: psycopg.Connection,
-    kind: str,
-    when: tuple[str, str],
-) -> None:
+def test_a_connection_that_is_lost_is_no_outcome(flow, engine, async_engine, conn, kind, when):
     conn.execute(LOSE_CONNECTIONS.format(*when))
     take: Any = KINDS[kind]
 
@@ -473,8 +436,7 @@ def test_a_connection_that_is_lost_is_no_outcome(
         return await (take("a", 1) if "async" in kind else take.aio("a", 1))
 
     provide_all(flow, engine, async_engine)
-    flow.include(order_one)
-    run = flow.start(order_one)
+    run = launch(flow, order_one)
     assert run.result(SOON) == 9
     assert left(conn) == 9
     assert conn.execute("select last_value from losses").fetchone() == (3,)
@@ -482,9 +444,7 @@ def test_a_connection_that_is_lost_is_no_outcome(
 
 
 @pytest.mark.full
-def test_a_server_that_cannot_be_reached_is_waited_out(
-    flow: Harness, url: str, engine: Engine, conn: psycopg.Connection
-) -> None:
+def test_a_server_that_cannot_be_reached_is_waited_out(flow, url, engine, conn):
     """asyncpg raises an error of the system here, which SQLAlchemy hands on as it is."""
     tries = []
     elsewhere = [make_url(async_of(url)).set(port=1), make_url(async_of(url))]
@@ -496,21 +456,14 @@ def test_a_server_that_cannot_be_reached_is_waited_out(
                 create_async_engine(elsewhere[min(len(tries), 2) - 1], poolclass=NullPool)
             )
 
-    @workflow
-    async def order_one() -> int:
-        return await take_with_async_session("a", 3)
-
     flow.app.definitions.providers.append(AsyncSessionProvider(Moving()))  # type: ignore[arg-type]
-    flow.include(order_one)
-    assert flow.start(order_one).result(SOON) == 7
+    assert result_of(flow, calling(take_with_async_session, "a", 3)) == 7
     assert (left(conn), len(tries)) == (7, 2)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["connection", "async connection"])
-def test_long_values_are_kept_as_they_are(
-    flow: Harness, engine: Engine, async_engine: AsyncEngine, kind: str
-) -> None:
+def test_long_values_are_kept_as_they_are(flow, engine, async_engine, kind):
     """They travel as an array of texts, which each driver writes in its own way."""
     value = {"said": 'a "quoted" \\ text, {with} NULL\n' * 400, "then": ["é" * 3000, None]}
 
@@ -527,14 +480,11 @@ def test_long_values_are_kept_as_they_are(
         return await (async_long() if "async" in kind else sync_long.aio())
 
     flow.app.definitions.providers += [EngineProvider(engine), AsyncEngineProvider(async_engine)]
-    flow.include(tell)
-    assert flow.start(tell).result(SOON) == value
+    assert result_of(flow, tell) == value
 
 
 @pytest.mark.parametrize("error", [IntegrityError, OperationalError])
-def test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit(
-    flow: Harness, engine: Engine, conn: psycopg.Connection, error: type[DBAPIError]
-) -> None:
+def test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit(flow, engine, conn, error):
     bodies = []
     cause = (
         psycopg.errors.UniqueViolation
@@ -552,13 +502,8 @@ def test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit(
         event.listen(session, "after_commit", fail)
         return 1
 
-    @workflow
-    def order_one() -> int:
-        return take_and_tell()
-
     flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
-    flow.include(order_one)
-    run = flow.start(order_one)
+    run = launch(flow, calling_sync(take_and_tell))
     assert run.result(SOON) == 1
     assert (left(conn), bodies) == (9, [1])
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
@@ -580,9 +525,7 @@ async def occupy(
 
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_pool_that_has_no_connection_in_time_is_waited_out(
-    dsn: str, url: str, engine: Engine, conn: psycopg.Connection, colour: str
-) -> None:
+def test_a_pool_that_has_no_connection_in_time_is_waited_out(dsn, url, engine, conn, colour):
     options: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 0.05}
     narrow, async_narrow = (
         create_engine(url, **options),
@@ -619,14 +562,11 @@ def test_a_pool_that_has_no_connection_in_time_is_waited_out(
     narrow.dispose()
 
 
-# ---------------------------------------------------------------- what a start joins
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["session", "scoped session", "connection"])
 def test_a_start_that_is_rolled_back_leaves_nothing_and_one_that_is_committed_exactly_one_run(
-    flow: Harness, engine: Engine, conn: psycopg.Connection, kind: str
-) -> None:
+    flow, engine, conn, kind
+):
     flow.include(wait_for_go)
     flow.until_idle()
     opened: Any = {
@@ -654,9 +594,7 @@ def test_a_start_that_is_rolled_back_leaves_nothing_and_one_that_is_committed_ex
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["session", "connection"])
-async def test_the_same_holds_for_the_async_twins(
-    aflow: AsyncHarness, async_engine: AsyncEngine, conn: psycopg.Connection, kind: str
-) -> None:
+async def test_the_same_holds_for_the_async_twins(aflow, async_engine, conn, kind):
     aflow.include(wait_for_go)
     await aflow.until_idle()
     async with (
@@ -677,9 +615,7 @@ async def test_the_same_holds_for_the_async_twins(
 
 
 @pytest.mark.full
-def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(
-    flow: Harness, engine: Engine, conn: psycopg.Connection
-) -> None:
+def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(flow, engine, conn):
     flow.include(wait_for_go)
     with Session(engine) as session:
         flow.app.using(session).start(wait_for_go.options(key="kept"))
@@ -689,14 +625,12 @@ def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(
         with session.begin_nested():
             flow.app.using(session).start(wait_for_go.options(key="kept too"))
         session.commit()
-    assert conn.execute("select key from pgflow.runs order by key").fetchall() == [
-        ("kept",),
-        ("kept too",),
-    ]
+    found = conn.execute("select key from pgflow.runs order by key").fetchall()
+    assert found == [("kept",), ("kept too",)]
 
 
 @pytest.mark.full
-def test_the_commit_of_a_session_wakes_the_worker_without_a_poll(dsn: str, engine: Engine) -> None:
+def test_the_commit_of_a_session_wakes_the_worker_without_a_poll(dsn, engine):
     with App(dsn, include=[wait_for_go]) as app, app.worker(poll_seconds=3600):
         parked = app.start(wait_for_go, 1)
         wait_until(lambda: parked.status() == "waiting", "the run waits")
@@ -709,8 +643,8 @@ def test_the_commit_of_a_session_wakes_the_worker_without_a_poll(dsn: str, engin
 
 @pytest.mark.full
 async def test_the_commit_of_an_async_session_wakes_the_worker_without_a_poll(
-    aflow: AsyncHarness, dsn: str, async_engine: AsyncEngine
-) -> None:
+    aflow, dsn, async_engine
+):
     async with pgflow.AsyncApp(dsn, include=[wait_for_go]) as app, app.worker(poll_seconds=3600):
         async with AsyncSession(async_engine) as session, session.begin():
             started = await app.using(session).start(wait_for_go, 10)
@@ -719,9 +653,7 @@ async def test_the_commit_of_an_async_session_wakes_the_worker_without_a_poll(
 
 
 @pytest.mark.full
-def test_the_commit_wakes_only_after_the_outermost_commit_and_once(
-    flow: Harness, engine: Engine
-) -> None:
+def test_the_commit_wakes_only_after_the_outermost_commit_and_once(flow, engine):
     nudges = []
     flow.include(wait_for_go)
     with Session(engine) as session:
@@ -736,10 +668,7 @@ def test_the_commit_wakes_only_after_the_outermost_commit_and_once(
         assert run.status() == "waiting"
 
 
-# ---------------------------------------------------------------- autocommit
-
-
-def test_a_driver_whose_errors_nobody_reads_is_refused(flow: Harness) -> None:
+def test_a_driver_whose_errors_nobody_reads_is_refused(flow):
     with (
         Session(create_engine("sqlite://")) as session,
         pytest.raises(
@@ -749,15 +678,13 @@ def test_a_driver_whose_errors_nobody_reads_is_refused(flow: Harness) -> None:
         flow.app.using(session)
 
 
-def test_a_connection_in_autocommit_is_refused(flow: Harness, engine: Engine) -> None:
+def test_a_connection_in_autocommit_is_refused(flow, engine):
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         with pytest.raises(InvalidArgument, match="no open transaction"):
             flow.app.using(connection)
 
 
-async def test_an_async_connection_in_autocommit_is_refused(
-    aflow: AsyncHarness, async_engine: AsyncEngine
-) -> None:
+async def test_an_async_connection_in_autocommit_is_refused(aflow, async_engine):
     async with async_engine.connect() as connection:
         await connection.execution_options(isolation_level="AUTOCOMMIT")
         with pytest.raises(InvalidArgument, match="no open transaction"):
@@ -768,9 +695,7 @@ async def test_an_async_connection_in_autocommit_is_refused(
     "kind",
     ["connection of such an engine", "session of such an engine", "session of a derived engine"],
 )
-def test_an_engine_in_autocommit_is_refused(
-    flow: Harness, url: str, conn: psycopg.Connection, kind: str
-) -> None:
+def test_an_engine_in_autocommit_is_refused(flow, url, conn, kind):
     flow.include(wait_for_go)
     autocommit = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     derived = create_engine(url, poolclass=NullPool).execution_options(isolation_level="AUTOCOMMIT")
@@ -784,9 +709,7 @@ def test_an_engine_in_autocommit_is_refused(
     assert count(conn, "pgflow.runs") == 0
 
 
-async def test_an_async_session_of_an_engine_in_autocommit_is_refused(
-    aflow: AsyncHarness, url: str, conn: psycopg.Connection
-) -> None:
+async def test_an_async_session_of_an_engine_in_autocommit_is_refused(aflow, url, conn):
     aflow.include(wait_for_go)
     engine = create_async_engine(async_of(url), poolclass=NullPool, isolation_level="AUTOCOMMIT")
     async with AsyncSession(engine) as session:
@@ -795,21 +718,14 @@ async def test_an_async_session_of_an_engine_in_autocommit_is_refused(
     assert count(conn, "pgflow.runs") == 0
 
 
-def test_a_step_whose_provider_hands_out_autocommit_writes_nothing(
-    flow: Harness, url: str, conn: psycopg.Connection
-) -> None:
+def test_a_step_whose_provider_hands_out_autocommit_writes_nothing(flow, url, conn):
     @transaction
     def write(session: Session, n: int) -> None:
         session.execute(text("insert into written values (:n)"), {"n": n})
 
-    @workflow
-    def order() -> None:
-        write(1)
-
     conn.execute("create table written (n int)")
     engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     flow.app.definitions.providers.append(SessionProvider(sessionmaker(engine)))
-    flow.include(order)
     with pytest.raises(RunFailed, match="no open transaction"):
-        flow.start(order).result(SOON)
+        result_of(flow, calling_sync(write, 1))
     assert count(conn, "written") == 0

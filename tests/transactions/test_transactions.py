@@ -12,7 +12,21 @@ import psycopg
 import pytest
 from poolers import bouncer
 from psycopg.rows import dict_row
-from records import HOUR, SOON, count, events, run_row, steps, wait_until
+from records import (
+    HOUR,
+    SOON,
+    calling,
+    calling_sync,
+    count,
+    events,
+    launch,
+    recover,
+    result_of,
+    run_row,
+    settle,
+    steps,
+    wait_until,
+)
 from servers import HANG_SECONDS
 
 import pgflow
@@ -38,7 +52,6 @@ from pgflow.inspect import ask, list_runs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pgflow.testing import AsyncHarness, Harness
 
 AsyncConnection = psycopg.AsyncConnection[Any]
 Connection = psycopg.Connection[Any]
@@ -76,13 +89,8 @@ async def wait_for_payment(first: int = 0) -> int:
     return first + await paid.wait()
 
 
-# ---------------------------------------------------------------- together or not at all
-
-
 @pytest.mark.full
-def test_the_writes_of_the_body_and_its_result_commit_together_in_both_colours(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_the_writes_of_the_body_and_its_result_commit_together_in_both_colours(flow, conn):
     @workflow
     async def order() -> list[int]:
         return [await take("a", 1), await take_sync.aio("a", 2)]
@@ -100,27 +108,20 @@ def test_the_writes_of_the_body_and_its_result_commit_together_in_both_colours(
 
 
 @pytest.mark.full
-async def test_a_recorded_transaction_is_not_repeated_after_a_crash(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_recorded_transaction_is_not_repeated_after_a_crash(aflow, conn):
     @workflow
     async def order() -> int:
         return await take("a", 1) + await paid.wait()
 
-    aflow.include(order)
-    run = await aflow.start(order)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, order)
+    await recover(aflow)
     await run.send(paid, 1)
     assert await run.result(SOON) == 10
     assert left(conn) == 9
 
 
 @pytest.mark.full
-async def test_a_crash_in_the_middle_of_a_body_leaves_nothing_and_the_body_runs_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_crash_in_the_middle_of_a_body_leaves_nothing_and_the_body_runs_again(aflow, conn):
     started = asyncio.Event()
     bodies = []
 
@@ -133,23 +134,15 @@ async def test_a_crash_in_the_middle_of_a_body_leaves_nothing_and_the_body_runs_
             await asyncio.Event().wait()
         return len(bodies)
 
-    @workflow
-    async def order() -> int:
-        return await take_slowly()
-
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, calling(take_slowly))
     await started.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.result(SOON) == 2
     assert left(conn) == 9
 
 
 @pytest.mark.full
-def test_a_body_that_raises_rolls_back_and_its_error_is_recorded_once(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_body_that_raises_rolls_back_and_its_error_is_recorded_once(flow, conn):
     bodies = []
 
     @transaction
@@ -167,11 +160,8 @@ def test_a_body_that_raises_rolls_back_and_its_error_is_recorded_once(
             return error.error_type
         return ""
 
-    flow.include(order)
-    run = flow.start(order)
-    flow.until_idle()
-    flow.crash()
-    flow.until_idle()
+    run = settle(flow, order)
+    recover(flow)
     run.send(paid, 1)
     assert run.result(SOON) == "psycopg.errors.CheckViolation"
     assert bodies == [1]
@@ -184,9 +174,7 @@ class SoldOutError(Exception):
 
 
 @pytest.mark.full
-def test_an_error_named_in_raises_comes_back_as_itself(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_an_error_named_in_raises_comes_back_as_itself(flow, conn):
     @transaction(raises=[SoldOutError])
     def sell(conn: Connection) -> None:
         conn.execute(TAKE, (10, "a"))
@@ -200,40 +188,29 @@ def test_an_error_named_in_raises_comes_back_as_itself(
             return str(error)
         return ""
 
-    flow.include(order)
-    assert flow.start(order).result(SOON) == "a"
+    assert result_of(flow, order) == "a"
     assert left(conn) == 10
 
 
 @pytest.mark.parametrize("result", [object(), "seven"], ids=["not storable", "not of its type"])
-def test_a_result_that_is_refused_rolls_back(
-    flow: Harness, conn: psycopg.Connection, result: Any
-) -> None:
+def test_a_result_that_is_refused_rolls_back(flow, conn, result):
     @transaction
     def take(conn: Connection) -> int:
         conn.execute(TAKE, (1, "a"))
         return result  # type: ignore[no-any-return]
 
-    @workflow
-    def order() -> None:
-        take()
-
-    flow.include(order)
     with pytest.raises(RunFailed) as failed:
-        flow.start(order).result(SOON)
+        result_of(flow, calling_sync(take))
     assert isinstance(failed.value.__cause__, pgflow.errors.NotStorable)
     assert left(conn) == 10
 
 
-async def test_parallel_transactions_of_one_run_all_commit_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_parallel_transactions_of_one_run_all_commit_once(aflow, conn):
     @workflow
     async def order() -> list[int]:
         return await asyncio.gather(*(take("a" if n % 2 else "b", 1) for n in range(10)))
 
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, order)
     assert sorted(await run.result(SOON)) == [5, 5, 6, 6, 7, 7, 8, 8, 9, 9]
     assert (left(conn, "a"), left(conn, "b")) == (5, 5)
     assert steps(conn, run.key) == [("take", "completed", 1)] * 10
@@ -263,12 +240,9 @@ async def order_what_there_is(sku: str) -> list[int]:
 
 
 @pytest.mark.full
-def test_a_body_may_roll_back_to_a_savepoint_and_commit_the_rest(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_body_may_roll_back_to_a_savepoint_and_commit_the_rest(flow, conn):
     bodies_in_savepoints.clear()
-    flow.include(order_what_there_is)
-    run = flow.start(order_what_there_is, "a")
+    run = launch(flow, order_what_there_is, "a")
     assert run.result(SOON) == [4, 0, 3, 0]
     assert left(conn) == 3
     assert bodies_in_savepoints == [
@@ -281,9 +255,7 @@ def test_a_body_may_roll_back_to_a_savepoint_and_commit_the_rest(
     assert steps(conn, run.key) == [("take_in_a_savepoint", "completed", 1)] * 4
 
 
-def test_a_body_in_a_thread_may_roll_back_to_a_savepoint_and_commit_the_rest(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_body_in_a_thread_may_roll_back_to_a_savepoint_and_commit_the_rest(flow, conn):
     bodies = []
 
     @transaction
@@ -302,17 +274,14 @@ def test_a_body_in_a_thread_may_roll_back_to_a_savepoint_and_commit_the_rest(
     def order_in_turn() -> list[int]:
         return [take_what_there_is(n) for n in (4, 99, 3, 98)]
 
-    flow.include(order_in_turn)
-    run = flow.start(order_in_turn)
+    run = launch(flow, order_in_turn)
     assert run.result(SOON) == [4, 0, 3, 0]
     assert left(conn) == 3
     assert bodies == [4, 99, 99, 3, 98]
     assert steps(conn, run.key) == [("take_what_there_is", "completed", 1)] * 4
 
 
-def test_a_connection_of_the_pool_that_died_is_replaced_before_the_body_begins(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_connection_of_the_pool_that_died_is_replaced_before_the_body_begins(dsn, conn):
     with make_pool(ConnectOptions(dsn), "three connections", 3) as pool:
         pool.wait()
         provider = PsycopgProvider(pool)
@@ -327,26 +296,22 @@ def test_a_connection_of_the_pool_that_died_is_replaced_before_the_body_begins(
     assert left(conn) == 9
 
 
-def test_a_last_statement_that_fails_commits_nothing(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_last_statement_that_fails_commits_nothing(dsn, conn):
     with make_pool(ConnectOptions(dsn), "one connection", 1) as pool:
         provider = PsycopgProvider(pool)
         with provider.begin("serializable") as transaction:
-            assert transaction.execute("select current_setting('transaction_isolation')", ()) == [
-                ("serializable",)
-            ]
+            found = transaction.execute("select current_setting('transaction_isolation')", ())
+            assert found == [("serializable",)]
             transaction.connection.execute(TAKE, (1, "a"))
             with pytest.raises(psycopg.errors.DivisionByZero):
                 transaction.execute_and_commit("select 1 / %s::int", (0,))
         with provider.begin(None) as transaction:
-            assert transaction.execute("select n from stock where sku = %s::text", ("a",)) == [
-                (10,)
-            ]
+            found = transaction.execute("select n from stock where sku = %s::text", ("a",))
+            assert found == [(10,)]
 
 
 @pytest.mark.parametrize("reset", [None, "deallocate all", "discard all"])
-def test_what_the_engine_prepares_in_a_thread_is_prepared_once_unless_it_is_taken_away(
-    dsn: str, reset: Any
-) -> None:
+def test_what_the_engine_prepares_in_a_thread_is_prepared_once_unless_it_is_taken_away(dsn, reset):
     with make_pool(ConnectOptions(dsn), "one connection", 1) as pool:
         provider = PsycopgProvider(pool)
         seen = []
@@ -371,9 +336,7 @@ def test_what_the_engine_prepares_in_a_thread_is_prepared_once_unless_it_is_take
 
 
 @pytest.mark.parametrize("reset", [None, "deallocate all", "discard all"])
-def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(
-    dsn: str, reset: Any
-) -> None:
+def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(dsn, reset):
     async def main() -> list[list[Any]]:
         async with make_pool_async(ConnectOptions(dsn), "one connection", 1) as pool:
             provider = AsyncPsycopgProvider(pool)
@@ -381,9 +344,8 @@ def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(
             for n in range(40):
                 async with provider.begin_async(None) as transaction:
                     assert await transaction.execute("select %s::int", (n,)) == [(n,)]
-                    assert await transaction.execute_and_commit("select %s::text", (str(n),)) == [
-                        (str(n),)
-                    ]
+                    found = await transaction.execute_and_commit("select %s::text", (str(n),))
+                    assert found == [(str(n),)]
                 async with pool.connection() as connection:
                     cursor = await connection.execute(
                         "select name from pg_prepared_statements where name like '\\_pgflow%'",
@@ -404,9 +366,7 @@ def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(
 
 
 @pytest.mark.parametrize("how", ["fails", "is left"])
-def test_a_transaction_that_is_rolled_back_costs_nothing_that_is_prepared(
-    dsn: str, how: str
-) -> None:
+def test_a_transaction_that_is_rolled_back_costs_nothing_that_is_prepared(dsn, how):
     prepared = "select name from pg_prepared_statements where name like '\\_pgflow%' order by 1"
     statement = "select 1 / 0" if how == "fails" else "select 1"
 
@@ -439,9 +399,7 @@ def test_a_transaction_that_is_rolled_back_costs_nothing_that_is_prepared(
 
 
 @pytest.mark.full
-async def test_what_steps_before_it_did_is_durable_with_the_transaction(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_steps_before_it_did_is_durable_with_the_transaction(aflow, conn):
     @pgflow.read
     async def look(n: int) -> int:
         return n
@@ -462,9 +420,7 @@ async def test_what_steps_before_it_did_is_durable_with_the_transaction(
         "create constraint trigger note after update on stock deferrable initially deferred "
         "for each row execute function note()"
     )
-    aflow.include(order)
-    run = await aflow.start(order)
-    await aflow.until_idle()
+    run = await settle(aflow, order)
     before = conn.execute(
         "select u.seq, exists (select from there where seq = u.seq) from pgflow.unit u "
         "where u.seq < (select seq from pgflow.unit where name like '%take')"
@@ -474,13 +430,8 @@ async def test_what_steps_before_it_did_is_durable_with_the_transaction(
     assert await run.state() == {"phase": "taking"}
 
 
-# ---------------------------------------------------------------- contention is not an outcome
-
-
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-def test_a_serialization_failure_is_tried_again_and_not_recorded(
-    flow: Harness, conn: psycopg.Connection, isolation: Any
-) -> None:
+def test_a_serialization_failure_is_tried_again_and_not_recorded(flow, conn, isolation):
     bodies = []
 
     @transaction(isolation=isolation)
@@ -491,21 +442,14 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(
             conn.execute(TAKE, (1, "a"))
         return (await (await mine.execute(TAKE, (1, "a"))).fetchone())[0]
 
-    @workflow
-    async def order() -> int:
-        return await contended()
-
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, calling(contended))
     assert run.result(SOON) == 7
     assert (len(bodies), left(conn)) == (3, 7)
     assert steps(conn, run.key) == [("contended", "completed", 1)]
     assert events(conn, run.key) == [("step_completed", "contended")]
 
 
-def test_a_failure_to_serialize_at_commit_is_tried_again_too(
-    flow: Harness, conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_failure_to_serialize_at_commit_is_tried_again_too(flow, conn, dsn):
     bodies = []
     sum_up = "select sum(n) from stock"
 
@@ -520,12 +464,7 @@ def test_a_failure_to_serialize_at_commit_is_tried_again_too(
                 other.execute("insert into stock select 'other', sum(n) from stock")
         return total
 
-    @workflow
-    def order() -> int:
-        return skewed()
-
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, calling_sync(skewed))
     assert run.result(SOON) == 40
     assert len(bodies) == 2
     assert count(conn, "stock", "sku like 'mine%'") == 1
@@ -548,9 +487,7 @@ def somebody_who_locks(
 
 
 @pytest.mark.full
-def test_a_deadlock_is_tried_again_and_not_recorded(
-    flow: Harness, conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_deadlock_is_tried_again_and_not_recorded(flow, conn, dsn):
     bodies = []
 
     @transaction
@@ -570,21 +507,14 @@ def test_a_deadlock_is_tried_again_and_not_recorded(
         assert deadlock is not None
         raise deadlock
 
-    @workflow
-    def order() -> int:
-        return unlucky()
-
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, calling_sync(unlucky))
     assert run.result(SOON) == 8
     assert (len(bodies), left(conn, "a"), left(conn, "b")) == (2, 8, 8)
     assert events(conn, run.key) == [("step_completed", "unlucky")]
 
 
 @pytest.mark.full
-def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(flow, conn):
     bodies = []
 
     @transaction
@@ -596,12 +526,7 @@ def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(
         await mine.execute("select 1")
         return len(bodies)
 
-    @workflow
-    async def order() -> int:
-        return await unlucky()
-
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, calling(unlucky))
     assert run.result(SOON) == 2
     assert left(conn) == 9
     assert events(conn, run.key) == [("step_completed", "unlucky")]
@@ -609,9 +534,7 @@ def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(
 
 @pytest.mark.full
 @pytest.mark.parametrize("when", ["in the body", "before the fence"])
-def test_connections_that_are_lost_are_not_missed_by_later_steps(
-    flow: Harness, conn: psycopg.Connection, when: str
-) -> None:
+def test_connections_that_are_lost_are_not_missed_by_later_steps(flow, conn, when):
     losses = iter(range(25))  # more than the pool has
     pids: list[int] = []
 
@@ -629,14 +552,11 @@ def test_connections_that_are_lost_are_not_missed_by_later_steps(
     async def many_orders() -> list[int]:
         return list(await asyncio.gather(*[unlucky(n) for n in range(50)]))
 
-    flow.include(many_orders)
-    assert flow.start(many_orders).result(SOON) == list(range(50))
+    assert result_of(flow, many_orders) == list(range(50))
     assert len(set(pids)) == 25
 
 
-def test_a_step_that_is_cancelled_again_while_it_is_cancelled_gives_its_connection_back(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_step_that_is_cancelled_again_while_it_is_cancelled_gives_its_connection_back(dsn, conn):
     async def main() -> None:
         async with make_pool_async(ConnectOptions(dsn), "one connection", 1) as pool:
             provider = AsyncPsycopgProvider(pool)
@@ -664,8 +584,8 @@ def test_a_step_that_is_cancelled_again_while_it_is_cancelled_gives_its_connecti
 
 @pytest.mark.full
 def test_a_pooler_that_the_engine_was_not_told_of_costs_what_is_prepared_and_nothing_else(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+    dsn, conn
+):
     async def main(address: str) -> list[int]:
         async with (
             make_pool_async(ConnectOptions(address), "one", 1) as one,
@@ -691,15 +611,10 @@ def test_a_pooler_that_the_engine_was_not_told_of_costs_what_is_prepared_and_not
     assert len(taken) >= 22, "at most one transaction of each pool is tried again"
 
 
-# ------------------------------------------------------- bodies that end the transaction themselves
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("ends", ["commit", "rollback", "commit and begin"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_body_that_ends_its_transaction_itself_holds_the_run(
-    flow: Harness, conn: psycopg.Connection, ends: str, colour: str
-) -> None:
+def test_a_body_that_ends_its_transaction_itself_holds_the_run(flow, conn, ends, colour):
     @transaction
     async def rash(mine: AsyncConnection) -> None:
         await mine.execute(TAKE, (1, "a"))
@@ -721,8 +636,7 @@ def test_a_body_that_ends_its_transaction_itself_holds_the_run(
     async def order() -> None:
         await (rash() if colour == "async" else rash_sync.aio())
 
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, order)
     with pytest.raises(RunStuck, match=r"committed_outside.*ended its transaction itself"):
         run.result(SOON)
     assert run_row(conn, run.key, "status, reason") == ("stuck", "committed_outside")
@@ -730,12 +644,7 @@ def test_a_body_that_ends_its_transaction_itself_holds_the_run(
     assert events(conn, run.key) == []
 
 
-# ---------------------------------------------------------- cancelling and losing the run meanwhile
-
-
-async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_back(aflow, conn):
     started = asyncio.Event()
 
     @transaction
@@ -744,12 +653,7 @@ async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_ba
         started.set()
         await asyncio.Event().wait()
 
-    @workflow
-    async def order() -> None:
-        await slow()
-
-    aflow.include(order)
-    run = await aflow.start(order)
+    run = await launch(aflow, calling(slow))
     await started.wait()
     await run.cancel()
     with pytest.raises(pgflow.RunCancelled):
@@ -759,9 +663,7 @@ async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_ba
 
 
 @pytest.mark.full
-def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back(flow, conn):
     started, proceed, ended = threading.Event(), threading.Event(), threading.Event()
 
     @transaction
@@ -773,12 +675,7 @@ def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back
         finally:
             ended.set()
 
-    @workflow
-    def order() -> None:
-        slow()
-
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, calling_sync(slow))
     assert started.wait(HANG_SECONDS)
     try:
         run.cancel()
@@ -801,9 +698,7 @@ def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back
 
 
 @pytest.mark.full
-def test_a_body_whose_run_was_taken_over_commits_nothing(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_body_whose_run_was_taken_over_commits_nothing(flow, conn):
     bodies = []
 
     @transaction
@@ -816,21 +711,13 @@ def test_a_body_whose_run_was_taken_over_commits_nothing(
             )
         return len(bodies)
 
-    @workflow
-    async def order() -> int:
-        return await fenced()
-
-    flow.include(order)
-    run = flow.start(order)
-    assert run.result(SOON) == 2
+    assert result_of(flow, calling(fenced)) == 2
     assert left(conn) == 9
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(flow, conn, colour):
     proceed = threading.Event()
 
     @transaction
@@ -857,8 +744,7 @@ def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(
         except TimeoutError:
             return "too long"
 
-    flow.include(order)
-    run = flow.start(order)
+    run = launch(flow, order)
     try:
         assert run.result(SOON) == "too long"
         assert left(conn) == 10
@@ -866,11 +752,8 @@ def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(
         proceed.set()
 
 
-# ---------------------------------------------------------------- isolation and providers
-
-
 @pytest.mark.full
-def test_the_isolation_level_is_the_one_asked_for(flow: Harness) -> None:
+def test_the_isolation_level_is_the_one_asked_for(flow):
     show = "show transaction_isolation"
 
     @transaction
@@ -891,8 +774,7 @@ def test_the_isolation_level_is_the_one_asked_for(flow: Harness) -> None:
     async def order() -> list[str]:
         return [await default(), *[await one.aio() for one in declared]]
 
-    flow.include(order)
-    assert flow.start(order).result(SOON) == ["read committed", *levels]
+    assert result_of(flow, order) == ["read committed", *levels]
 
 
 class Ledger:
@@ -944,40 +826,30 @@ async def mixed() -> list[int]:
     return [await take("a", 1), await take_from_ledger.aio("a")]
 
 
-def test_the_annotation_of_the_first_parameter_picks_the_provider(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_the_annotation_of_the_first_parameter_picks_the_provider(dsn, conn):
     with App(dsn, include=[mixed], providers=[LedgerProvider(dsn)]) as app:
         assert app.run(mixed) == [9, 8]
     assert left(conn) == 8
 
 
-def test_a_transaction_nobody_provides_for_fails_with_the_parameter_and_what_to_do(
-    flow: Harness,
-) -> None:
-    flow.include(mixed)
+def test_a_transaction_nobody_provides_for_fails_with_the_parameter_and_what_to_do(flow):
     with pytest.raises(RunFailed) as failed:
-        flow.start(mixed).result(SOON)
+        result_of(flow, mixed)
     assert isinstance(failed.value.__cause__, DefinitionError)
     assert "take_from_ledger" in str(failed.value.__cause__)
     assert "'ledger'" in str(failed.value.__cause__)
     assert "providers=[...]" in str(failed.value.__cause__)
 
 
-def test_a_transaction_without_a_parameter_for_the_connection_is_refused() -> None:
+def test_a_transaction_without_a_parameter_for_the_connection_is_refused():
     with pytest.raises(DefinitionError, match="first parameter must be the connection"):
 
         @transaction  # type: ignore[arg-type]
         def forgot() -> None: ...
 
 
-# ------------------------------------------------- starting and sending inside a transactional step
-
-
 @pytest.mark.full
-async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(aflow, conn):
     @transaction
     async def hand_over(mine: AsyncConnection, other: str) -> str:
         inside = aflow.app.using(mine)
@@ -991,18 +863,14 @@ async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(
     async def order(other: str) -> str:
         return await hand_over(other)
 
-    aflow.include(order, wait_for_payment)
-    other = await aflow.start(wait_for_payment.options(key="other"))
-    await aflow.until_idle()
+    other = await settle(aflow, wait_for_payment.options(key="other"), beside=[order])
     run = await aflow.start(order, "other")
     assert await run.result(SOON) == "started"
     assert await other.result(SOON) == 1
     assert await aflow.app.get("started", wait_for_payment).result(SOON) == 102
 
 
-def test_what_a_transaction_starts_and_sends_is_gone_when_its_body_raises(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_what_a_transaction_starts_and_sends_is_gone_when_its_body_raises(flow, conn):
     @transaction
     def hand_over(mine: Connection) -> None:
         inside = flow.app.using(mine)
@@ -1014,8 +882,7 @@ def test_what_a_transaction_starts_and_sends_is_gone_when_its_body_raises(
     def order() -> None:
         hand_over()
 
-    flow.include(order, wait_for_payment)
-    flow.start(wait_for_payment.options(key="other"))
+    launch(flow, wait_for_payment.options(key="other"), beside=[order])
     with pytest.raises(RunFailed):
         flow.start(order).result(SOON)
     with pytest.raises(RunNotFound):
@@ -1025,9 +892,7 @@ def test_what_a_transaction_starts_and_sends_is_gone_when_its_body_raises(
     assert count(conn, "pgflow.signal") == 0
 
 
-def test_a_message_sent_by_a_transaction_is_not_sent_twice_however_often_its_body_runs(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_message_sent_by_a_transaction_is_not_sent_twice_however_often_its_body_runs(flow, conn):
     bodies = []
 
     @transaction
@@ -1048,13 +913,10 @@ def test_a_message_sent_by_a_transaction_is_not_sent_twice_however_often_its_bod
     assert count(conn, "pgflow.undelivered") == 0
 
 
-# ---------------------------------------------------------------- joining the caller's transaction
-
-
 @pytest.mark.full
 def test_what_is_started_in_the_callers_transaction_is_invisible_before_it_commits_and_there_once_after_it(
-    flow: Harness, dsn: str, conn: psycopg.Connection
-) -> None:
+    flow, dsn, conn
+):
     flow.include(wait_for_payment)
     flow.until_idle()
     with psycopg.connect(dsn, row_factory=dict_row) as caller:
@@ -1072,7 +934,7 @@ def test_what_is_started_in_the_callers_transaction_is_invisible_before_it_commi
     assert count(conn, "pgflow.runs") == 1
 
 
-def test_a_caller_may_like_other_placeholders_better(flow: Harness, dsn: str) -> None:
+def test_a_caller_may_like_other_placeholders_better(flow, dsn):
     flow.include(wait_for_payment)
     with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as caller:
         run = flow.app.using(caller).start(wait_for_payment.options(key="k"), 1)
@@ -1080,21 +942,15 @@ def test_a_caller_may_like_other_placeholders_better(flow: Harness, dsn: str) ->
     assert run.status() == "queued"
 
 
-async def test_an_async_caller_may_like_other_placeholders_better(
-    aflow: AsyncHarness, dsn: str
-) -> None:
+async def test_an_async_caller_may_like_other_placeholders_better(aflow, dsn):
     aflow.include(wait_for_payment)
     async with await AsyncConnection.connect(dsn, cursor_factory=psycopg.AsyncRawCursor) as caller:
         run = await aflow.app.using(caller).start(wait_for_payment.options(key="k"), 1)
     assert await run.status() == "queued"
 
 
-async def test_what_is_sent_in_the_callers_transaction_arrives_after_it_commits(
-    aflow: AsyncHarness, dsn: str
-) -> None:
-    aflow.include(wait_for_payment)
-    run = await aflow.start(wait_for_payment)
-    await aflow.until_idle()
+async def test_what_is_sent_in_the_callers_transaction_arrives_after_it_commits(aflow, dsn):
+    run = await settle(aflow, wait_for_payment)
     async with await AsyncConnection.connect(dsn) as caller:
         inside = aflow.app.using(caller)
         await inside.send(run.key, paid, 7)
@@ -1107,9 +963,7 @@ async def test_what_is_sent_in_the_callers_transaction_arrives_after_it_commits(
     assert await run.result(SOON) == 8
 
 
-def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(
-    flow: Harness, dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(flow, dsn, conn):
     flow.include(wait_for_payment)
     with psycopg.connect(dsn) as caller:
         inside = flow.app.using(caller)
@@ -1119,10 +973,8 @@ def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(
     assert conn.execute("select key from pgflow.runs").fetchall() == [("kept",)]
 
 
-def test_a_run_can_be_cancelled_in_the_callers_transaction(flow: Harness, dsn: str) -> None:
-    flow.include(wait_for_payment)
-    run = flow.start(wait_for_payment)
-    flow.until_idle()
+def test_a_run_can_be_cancelled_in_the_callers_transaction(flow, dsn):
+    run = settle(flow, wait_for_payment)
     with psycopg.connect(dsn) as caller:
         flow.app.using(caller).cancel(run.key, why="changed my mind")
         assert run.status() == "waiting"
@@ -1131,7 +983,7 @@ def test_a_run_can_be_cancelled_in_the_callers_transaction(flow: Harness, dsn: s
         run.result(SOON)
 
 
-def test_a_connection_without_an_open_transaction_is_refused(flow: Harness, dsn: str) -> None:
+def test_a_connection_without_an_open_transaction_is_refused(flow, dsn):
     with psycopg.connect(dsn, autocommit=True) as caller:
         with pytest.raises(InvalidArgument, match="no open transaction"):
             flow.app.using(caller)
@@ -1140,7 +992,7 @@ def test_a_connection_without_an_open_transaction_is_refused(flow: Harness, dsn:
     assert flow.app.get("k", wait_for_payment).status() == "queued"
 
 
-def test_what_is_no_connection_is_refused_by_name(flow: Harness) -> None:
+def test_what_is_no_connection_is_refused_by_name(flow):
     with pytest.raises(
         InvalidArgument, match=r"psycopg, SQLAlchemy and Django, not builtins\.object"
     ):
@@ -1149,9 +1001,7 @@ def test_what_is_no_connection_is_refused_by_name(flow: Harness) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("level", list(psycopg.IsolationLevel))
-def test_starting_and_sending_work_at_every_isolation_level(
-    flow: Harness, dsn: str, level: psycopg.IsolationLevel
-) -> None:
+def test_starting_and_sending_work_at_every_isolation_level(flow, dsn, level):
     flow.include(wait_for_payment)
     with psycopg.connect(dsn) as caller:
         caller.isolation_level = level
@@ -1162,14 +1012,14 @@ def test_starting_and_sending_work_at_every_isolation_level(
     assert run.result(SOON) == 2
 
 
-def test_a_conflict_in_the_callers_transaction_is_a_key_conflict(flow: Harness, dsn: str) -> None:
+def test_a_conflict_in_the_callers_transaction_is_a_key_conflict(flow, dsn):
     flow.include(wait_for_payment)
     flow.app.start(wait_for_payment.options(key="k"), 1)
     with psycopg.connect(dsn) as caller, pytest.raises(KeyConflict):
         flow.app.using(caller).start(wait_for_payment.options(key="k"), 2)
 
 
-def test_the_callers_session_is_left_as_it_was(flow: Harness, dsn: str) -> None:
+def test_the_callers_session_is_left_as_it_was(flow, dsn):
     settings = "select name, setting from pg_settings order by name"
     with psycopg.connect(dsn) as caller:
         caller.execute("do 'begin end'")  # loads plpgsql, whose own settings appear with it
@@ -1181,9 +1031,7 @@ def test_the_callers_session_is_left_as_it_was(flow: Harness, dsn: str) -> None:
 
 
 @pytest.mark.full
-def test_a_start_in_sql_of_a_trigger_commits_with_the_row_that_fired_it(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_start_in_sql_of_a_trigger_commits_with_the_row_that_fired_it(flow, conn):
     conn.execute("""
         create function order_stock() returns trigger language plpgsql as $$
         begin
@@ -1201,9 +1049,7 @@ def test_a_start_in_sql_of_a_trigger_commits_with_the_row_that_fired_it(
     assert run.result(SOON) == 7
 
 
-def test_many_starts_in_many_transactions_are_one_run_each(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_many_starts_in_many_transactions_are_one_run_each(dsn, conn):
     async def start_all() -> None:
         async with AsyncApp(dsn) as app:
 
@@ -1219,9 +1065,7 @@ def test_many_starts_in_many_transactions_are_one_run_each(
     assert count(conn, "pgflow.runs") == 5
 
 
-def test_a_start_with_a_delay_in_the_callers_transaction_waits_for_its_time(
-    flow: Harness, dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_start_with_a_delay_in_the_callers_transaction_waits_for_its_time(flow, dsn, conn):
     flow.include(wait_for_payment)
     (now,) = conn.execute("select now()").fetchone()
     with psycopg.connect(dsn) as caller:
@@ -1234,9 +1078,7 @@ def test_a_start_with_a_delay_in_the_callers_transaction_waits_for_its_time(
     assert run.result(SOON) == 2
 
 
-async def test_a_transaction_is_found_by_the_key_that_its_body_had(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_transaction_is_found_by_the_key_that_its_body_had(aflow, conn):
     keys = []
 
     @transaction
@@ -1258,8 +1100,7 @@ async def test_a_transaction_is_found_by_the_key_that_its_body_had(
             await keyed(-1)
         return total
 
-    aflow.include(twice)
-    run = await aflow.start(twice)
+    run = await launch(aflow, twice)
     assert await run.result(SOON) == 6
     shown = conn.execute(
         "select status, attempts, idempotency_key from pgflow.steps where key = %s order by call",
@@ -1274,9 +1115,7 @@ async def test_a_transaction_is_found_by_the_key_that_its_body_had(
 
 @pytest.mark.full
 @pytest.mark.parametrize("is_sync", [False, True], ids=["async", "sync"])
-def test_a_body_that_is_idle_for_too_long_loses_its_transaction_and_runs_again(
-    dsn: str, conn: psycopg.Connection, is_sync: bool
-) -> None:
+def test_a_body_that_is_idle_for_too_long_loses_its_transaction_and_runs_again(dsn, conn, is_sync):
     bodies: list[int] = []
 
     def is_over(pid: int) -> bool:
@@ -1310,7 +1149,7 @@ def test_a_body_that_is_idle_for_too_long_loses_its_transaction_and_runs_again(
 
 
 @pytest.mark.parametrize("idle", [0, -1, float("nan"), "5m"])
-def test_an_idle_time_that_is_none_is_refused_before_a_worker_starts(dsn: str, idle: Any) -> None:
+def test_an_idle_time_that_is_none_is_refused_before_a_worker_starts(dsn, idle):
     with (
         App(dsn) as app,
         pytest.raises(InvalidArgument, match="transaction_idle_seconds of a worker"),

@@ -264,7 +264,5 @@ async def play(
     "cases", [CASES, pytest.param(MORE_CASES, marks=pytest.mark.full)], ids=["often", "more"]
 )
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_trouble_of_ours_in_a_body_is_no_outcome(
-    dsn: str, conn: psycopg.Connection[Any], colour: str, cases: list[tuple[str, str, str]]
-) -> None:
+def test_trouble_of_ours_in_a_body_is_no_outcome(dsn, conn, colour, cases):
     asyncio.run(play(dsn, conn, colour, cases))

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from records import SOON, events
+from records import SOON, events, launch, settle
 
 import pgflow
 from pgflow import RunFailed, Signal, workflow
 from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
 
 moved = Signal("moved", str)
 stop = Signal("stop", bool)
@@ -98,11 +93,8 @@ def count(state: Published) -> int:
     return len(state.places)
 
 
-async def test_signals_are_handled_in_their_order_beside_the_wait_for_updates(
-    aflow: AsyncHarness,
-) -> None:
-    aflow.include(parcel)
-    run = await aflow.start(parcel)
+async def test_signals_are_handled_in_their_order_beside_the_wait_for_updates(aflow):
+    run = await launch(aflow, parcel)
     for name in ("Ulm", "Bonn"):
         await run.send(moved, name)
         await aflow.until_idle()
@@ -115,11 +107,8 @@ async def test_signals_are_handled_in_their_order_beside_the_wait_for_updates(
     assert await run.result(SOON) == ["Ulm", "Bonn"]
 
 
-async def test_a_sync_workflow_handles_signals_and_updates_one_at_a_time(
-    aflow: AsyncHarness,
-) -> None:
-    aflow.include(letter)
-    run = await aflow.start(letter.options(key="letter"))
+async def test_a_sync_workflow_handles_signals_and_updates_one_at_a_time(aflow):
+    run = await launch(aflow, letter.options(key="letter"))
     await run.send(moved, "Ulm")
     await aflow.until_idle()
     assert await run.execute_update(stamp, 85) == 2
@@ -140,11 +129,8 @@ async def test_a_sync_workflow_handles_signals_and_updates_one_at_a_time(
         ),
     ],
 )
-async def test_updates_run_side_by_side_as_far_as_the_code_allows(
-    aflow: AsyncHarness, max_parallel: int | None, order: list[str]
-) -> None:
-    aflow.include(parcel)
-    run = await aflow.start(parcel, max_parallel)
+async def test_updates_run_side_by_side_as_far_as_the_code_allows(aflow, max_parallel, order):
+    run = await launch(aflow, parcel, max_parallel)
     sent = [await run.start_update(wait_for, word) for word in "ab"]
     await aflow.until_idle()
     await aflow.crash()
@@ -156,11 +142,8 @@ async def test_updates_run_side_by_side_as_far_as_the_code_allows(
     assert await run.result(SOON) == order
 
 
-async def test_serve_ends_with_the_handlers_under_way(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(parcel)
-    run = await aflow.start(parcel.options(key="p"), 2)
+async def test_serve_ends_with_the_handlers_under_way(aflow, conn):
+    run = await launch(aflow, parcel.options(key="p"), 2)
     sent = await run.start_update(wait_for, "a")
     await aflow.until_idle()
     await run.send(stop, True)
@@ -174,27 +157,22 @@ async def test_serve_ends_with_the_handlers_under_way(
 
 @pytest.mark.full
 @pytest.mark.parametrize("made", [parcel, letter])
-async def test_a_cancelled_run_gives_its_handlers_up(aflow: AsyncHarness, made: Any) -> None:
-    aflow.include(made)
-    run = await aflow.start(made)
-    await aflow.until_idle()
+async def test_a_cancelled_run_gives_its_handlers_up(aflow, made):
+    run = await settle(aflow, made)
     await run.cancel()
     await aflow.until_idle()
     assert await run.status() == "cancelled"
 
 
-async def test_an_error_of_a_signal_handler_ends_the_run(aflow: AsyncHarness) -> None:
-    aflow.include(parcel)
-    run = await aflow.start(parcel)
+async def test_an_error_of_a_signal_handler_ends_the_run(aflow):
+    run = await launch(aflow, parcel)
     await run.send(moved, "the sea")
     with pytest.raises(RunFailed, match="sunk"):
         await run.result(SOON)
 
 
-async def test_a_signal_with_a_handler_is_checked_where_it_is_sent(aflow: AsyncHarness) -> None:
-    aflow.include(parcel)
-    run = await aflow.start(parcel)
-    await aflow.until_idle()
+async def test_a_signal_with_a_handler_is_checked_where_it_is_sent(aflow):
+    run = await settle(aflow, parcel)
     with pytest.raises(InvalidArgument, match="moved"):
         await aflow.app.send(run.key, Signal("moved", int), 5)
     with pytest.raises(RunFailed, match="max_parallel must be 1 or more"):
@@ -204,7 +182,7 @@ async def test_a_signal_with_a_handler_is_checked_where_it_is_sent(aflow: AsyncH
     await run.cancel()
 
 
-def test_what_cannot_be_a_handler_is_refused_where_it_is_declared() -> None:
+def test_what_cannot_be_a_handler_is_refused_where_it_is_declared():
     async def late(state: Parcel, place: str) -> None: ...
 
     with pytest.raises(DefinitionError, match="two handlers of signal 'moved'"):

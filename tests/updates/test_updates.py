@@ -8,11 +8,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, count, events, eventually
+from records import SOON, calling, count, events, eventually, launch, result_of, settle
 
 import pgflow
 from pgflow import InvalidArgument, KeyConflict, RunCancelled, RunNotFound, Signal, step, workflow
@@ -25,9 +25,6 @@ from pgflow.errors import (
     WrongColourError,
     WrongState,
 )
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", str)
 reserved: list[str] = []
@@ -132,11 +129,8 @@ def reply(conn: psycopg.Connection[Any], key: str, id: str) -> tuple[Any, ...]: 
 
 
 @pytest.mark.full
-async def test_an_update_is_taken_by_its_handler_and_answered(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"))
+async def test_an_update_is_taken_by_its_handler_and_answered(aflow, conn):
+    run = await launch(aflow, order.options(key="o"))
     assert await run.execute_update(add, "tea") == 1
     assert await run.execute_update(add, sku="milk") == 2
     assert await run.execute_update(close, really=True) == "closed"
@@ -155,11 +149,8 @@ async def test_an_update_is_taken_by_its_handler_and_answered(
     assert conn.execute(same).fetchone() == (3,)
 
 
-def test_a_sync_workflow_takes_updates_as_an_async_one_does(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
-    flow.include(shop)
-    run = flow.start(shop.options(key="s"))
+def test_a_sync_workflow_takes_updates_as_an_async_one_does(flow, conn):
+    run = launch(flow, shop.options(key="s"))
     assert run.execute_update(put, "tea") == 1
     with pytest.raises(UpdateRejected, match="tea is in the cart"):
         run.execute_update(put, "tea")
@@ -167,11 +158,8 @@ def test_a_sync_workflow_takes_updates_as_an_async_one_does(
     assert run.result(SOON) == ["tea", "milk"]
 
 
-async def test_a_rejected_update_is_answered_and_leaves_nothing_in_the_journal(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"))
+async def test_a_rejected_update_is_answered_and_leaves_nothing_in_the_journal(aflow, conn):
+    run = await launch(aflow, order.options(key="o"))
     assert await run.execute_update(add, "tea") == 1
     before = events(conn, "o")
     with pytest.raises(UpdateRejected, match="tea is in the cart") as raised:
@@ -190,11 +178,8 @@ async def test_a_rejected_update_is_answered_and_leaves_nothing_in_the_journal(
     assert await run.result(SOON) == ["tea!"]
 
 
-async def test_what_a_handler_raises_is_the_answer_and_the_run_goes_on(
-    aflow: AsyncHarness,
-) -> None:
-    aflow.include(order)
-    run = await aflow.start(order)
+async def test_what_a_handler_raises_is_the_answer_and_the_run_goes_on(aflow):
+    run = await launch(aflow, order)
     with pytest.raises(UpdateFailed, match="say that you mean it") as raised:
         await run.execute_update(close)
     assert isinstance(raised.value.__cause__, PermissionError)
@@ -203,9 +188,7 @@ async def test_what_a_handler_raises_is_the_answer_and_the_run_goes_on(
     assert await run.result(SOON) == []
 
 
-async def test_a_value_that_does_not_fit_its_annotation_is_a_failed_answer(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_value_that_does_not_fit_its_annotation_is_a_failed_answer(aflow):
     @workflow
     async def lies() -> None:
         await pgflow.updates.serve(None, timeout=60)
@@ -214,8 +197,7 @@ async def test_a_value_that_does_not_fit_its_annotation_is_a_failed_answer(
     async def lie(state: None) -> int:
         return "no number"  # type: ignore[return-value]
 
-    aflow.include(lies)
-    run = await aflow.start(lies)
+    run = await launch(aflow, lies)
     with pytest.raises(UpdateFailed):
         await run.execute_update(lie)
     await run.cancel()
@@ -223,11 +205,8 @@ async def test_a_value_that_does_not_fit_its_annotation_is_a_failed_answer(
         await run.result(SOON)
 
 
-async def test_one_id_is_one_update_with_one_answer(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"))
+async def test_one_id_is_one_update_with_one_answer(aflow, conn):
+    run = await launch(aflow, order.options(key="o"))
     once = add.options(update_id="once")
     assert [await run.execute_update(once, "tea") for _ in range(3)] == [1, 1, 1]
     with pytest.raises(KeyConflict, match="once"):
@@ -241,11 +220,8 @@ async def test_one_id_is_one_update_with_one_answer(
 
 
 @pytest.mark.parametrize("isolation", ["READ_COMMITTED", "REPEATABLE_READ", "SERIALIZABLE"])
-async def test_of_concurrent_senders_of_one_id_one_sends_it(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str, isolation: str
-) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"))
+async def test_of_concurrent_senders_of_one_id_one_sends_it(aflow, conn, pgflow_dsn, isolation):
+    run = await launch(aflow, order.options(key="o"))
     start = threading.Barrier(8)
 
     def sender(_: int) -> bool:
@@ -272,9 +248,7 @@ async def test_of_concurrent_senders_of_one_id_one_sends_it(
     assert await run.result(SOON) == ["tea!"]
 
 
-async def test_updates_and_signals_are_taken_in_the_order_of_the_journal(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_updates_and_signals_are_taken_in_the_order_of_the_journal(aflow, conn):
     @workflow
     async def listens() -> list[str]:
         heard: list[str] = []
@@ -293,9 +267,7 @@ async def test_updates_and_signals_are_taken_in_the_order_of_the_journal(
         heard.append(word)
         return len(heard)
 
-    aflow.include(listens)
-    run = await aflow.start(listens.options(key="l"))
-    await aflow.until_idle()
+    run = await settle(aflow, listens.options(key="l"))
     async with asyncio.TaskGroup() as group:
         for n in range(3):
             group.create_task(run.start_update(say, f"u{n}"))
@@ -310,9 +282,7 @@ async def test_updates_and_signals_are_taken_in_the_order_of_the_journal(
 
 
 @pytest.mark.full
-async def test_updates_are_made_one_at_a_time_in_the_order_of_their_sending(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_updates_are_made_one_at_a_time_in_the_order_of_their_sending(aflow, conn):
     aflow.include(order)
     for n in range(70):
         reserved.append(str(n))
@@ -332,9 +302,7 @@ async def test_updates_are_made_one_at_a_time_in_the_order_of_their_sending(
 
 @pytest.mark.full
 @pytest.mark.parametrize("point", ["taken", "working"])
-async def test_a_worker_that_dies_between_receipt_and_answer_loses_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection, point: str
-) -> None:
+async def test_a_worker_that_dies_between_receipt_and_answer_loses_nothing(aflow, conn, point):
     @workflow
     async def slow() -> list[str]:
         done: list[str] = []
@@ -347,8 +315,7 @@ async def test_a_worker_that_dies_between_receipt_and_answer_loses_nothing(
         done.append(made + await go.wait())
         return done[-1]
 
-    aflow.include(slow)
-    run = await aflow.start(slow.options(key="s"))
+    run = await launch(aflow, slow.options(key="s"))
     sent = await run.start_update(work, "w")
     await eventually(lambda: ("update_taken", "work") in events(conn, "s"), "it is taken")
     await aflow.until_idle()
@@ -362,15 +329,8 @@ async def test_a_worker_that_dies_between_receipt_and_answer_loses_nothing(
     assert [kind for kind, _ in events(conn, "s")].count("update_taken") == 1
 
 
-async def test_an_update_that_nobody_took_is_refused_once_the_run_has_ended(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    @workflow
-    async def deaf() -> str:
-        return await go.wait()
-
-    aflow.include(deaf)
-    run = await aflow.start(deaf.options(key="d"))
+async def test_an_update_that_nobody_took_is_refused_once_the_run_has_ended(aflow, conn):
+    run = await launch(aflow, calling(go.wait).options(key="d"))
     sent = await run.start_update(add, "tea")
     await aflow.until_idle()
     assert reply(conn, "d", sent.update_id)[0] == "waiting"
@@ -384,9 +344,7 @@ async def test_an_update_that_nobody_took_is_refused_once_the_run_has_ended(
         await aflow.app.get("nobody", order).execute_update(add, "tea")
 
 
-async def test_an_update_whose_run_ends_in_its_handler_is_refused(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_whose_run_ends_in_its_handler_is_refused(aflow, conn):
     @workflow
     async def leaves() -> str:
         serving = asyncio.create_task(pgflow.updates.serve([]))
@@ -398,8 +356,7 @@ async def test_an_update_whose_run_ends_in_its_handler_is_refused(
     async def hang(state: list[str]) -> None:
         await Signal("never", str).wait()
 
-    aflow.include(leaves)
-    run = await aflow.start(leaves.options(key="l"))
+    run = await launch(aflow, leaves.options(key="l"))
     sent = await run.start_update(hang)
     await eventually(lambda: ("update_taken", "hang") in events(conn, "l"), "it is taken")
     await run.send(go, "end")
@@ -409,9 +366,7 @@ async def test_an_update_whose_run_ends_in_its_handler_is_refused(
         await sent.result(SOON)
 
 
-async def test_a_cancelled_run_refuses_the_update_that_it_was_at(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_cancelled_run_refuses_the_update_that_it_was_at(aflow, conn):
     @workflow
     async def stops() -> None:
         await pgflow.updates.serve([])
@@ -420,8 +375,7 @@ async def test_a_cancelled_run_refuses_the_update_that_it_was_at(
     async def hang(state: list[str]) -> None:
         await go.wait()
 
-    aflow.include(stops)
-    run = await aflow.start(stops.options(key="c"))
+    run = await launch(aflow, stops.options(key="c"))
     sent, late = await run.start_update(hang), await run.start_update(hang)
     await eventually(lambda: ("update_taken", "hang") in events(conn, "c"), "it is taken")
     await run.cancel()
@@ -433,9 +387,7 @@ async def test_a_cancelled_run_refuses_the_update_that_it_was_at(
         await run.result(SOON)
 
 
-async def test_updates_that_were_not_taken_go_on_to_the_next_generation(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_updates_that_were_not_taken_go_on_to_the_next_generation(aflow, conn):
     @workflow
     async def rounds(n: int, items: list[str]) -> list[str]:
         count = len(items) + 2
@@ -451,8 +403,7 @@ async def test_updates_that_were_not_taken_go_on_to_the_next_generation(
         items.append(word)
         return len(items)
 
-    aflow.include(rounds)
-    run = await aflow.start(rounds.options(key="r"), 0, [])
+    run = await launch(aflow, rounds.options(key="r"), 0, [])
     sent = [await run.start_update(tell, str(n)) for n in range(6)]
     await run.send(go, "go")
     assert [await one.result(SOON) for one in sent] == [1, 2, 3, 4, 5, 6]
@@ -460,9 +411,7 @@ async def test_updates_that_were_not_taken_go_on_to_the_next_generation(
     assert count(conn, "pgflow.run") == 3
 
 
-async def test_an_update_whose_handler_continues_as_new_is_refused(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_update_whose_handler_continues_as_new_is_refused(aflow, conn):
     @workflow
     async def again(n: int) -> int:
         if n == 0:
@@ -473,17 +422,14 @@ async def test_an_update_whose_handler_continues_as_new_is_refused(
     def restart(state: list[str]) -> None:
         pgflow.continue_as_new(1)
 
-    aflow.include(again)
-    run = await aflow.start(again.options(key="a"), 0)
+    run = await launch(aflow, again.options(key="a"), 0)
     with pytest.raises(UpdateRefused):
         await run.execute_update(restart)
     assert await run.result(SOON) == 1
 
 
 @pytest.mark.full
-async def test_update_with_start_starts_a_run_or_finds_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_update_with_start_starts_a_run_or_finds_it(aflow, conn):
     aflow.include(order)
     await aflow.until_idle()
     keyed = order.options(key="o", if_taken="attach")
@@ -499,7 +445,7 @@ async def test_update_with_start_starts_a_run_or_finds_it(
         await (await aflow.app.update_with_start(add.bind("oil"), keyed, 3)).result(SOON)
 
 
-def test_update_with_start_is_one_transaction(flow: Harness, conn: psycopg.Connection) -> None:
+def test_update_with_start_is_one_transaction(flow, conn):
     flow.include(shop)
     with pytest.raises(NotStorable):
         flow.app.update_with_start(put.bind(7), shop.options(key="s"))  # type: ignore[arg-type]
@@ -516,12 +462,8 @@ def test_update_with_start_is_one_transaction(flow: Harness, conn: psycopg.Conne
     assert flow.app.get("s", shop).result(SOON) == ["tea"]
 
 
-def test_an_update_is_sent_in_the_transaction_of_its_sender(
-    flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
-    flow.include(shop)
-    flow.start(shop.options(key="s"), 1)
-    flow.until_idle()
+def test_an_update_is_sent_in_the_transaction_of_its_sender(flow, conn, pgflow_dsn):
+    settle(flow, shop.options(key="s"), 1)
     with psycopg.connect(pgflow_dsn) as own:
         send(own, "s", "put", "1", wake=False, sku="tea")
         own.rollback()
@@ -535,9 +477,7 @@ def test_an_update_is_sent_in_the_transaction_of_its_sender(
 
 
 @pytest.mark.full
-async def test_long_arguments_and_answers_arrive_whole(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_long_arguments_and_answers_arrive_whole(aflow, conn):
     @workflow
     async def echoes() -> int:
         done: list[int] = []
@@ -549,17 +489,14 @@ async def test_long_arguments_and_answers_arrive_whole(
         done.append(len(text))
         return text[::-1]
 
-    aflow.include(echoes)
-    run = await aflow.start(echoes)
+    run = await launch(aflow, echoes)
     texts = [f"{n}" + "äbc" * 34_000 for n in range(5)]
     sent = [await run.start_update(echo, text) for text in texts]
     assert [await one.result(SOON) for one in sent] == [text[::-1] for text in texts]
     assert await run.result(SOON) == sum(map(len, texts))
 
 
-async def test_serving_ends_with_its_time_and_later_updates_stay(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_serving_ends_with_its_time_and_later_updates_stay(aflow, conn):
     @workflow
     async def waits() -> list[str]:
         items: list[str] = []
@@ -575,8 +512,7 @@ async def test_serving_ends_with_its_time_and_later_updates_stay(
         items.append(word)
         return len(items)
 
-    aflow.include(waits)
-    run = await aflow.start(waits)
+    run = await launch(aflow, waits)
     assert await run.execute_update(tell, "first") == 1
     await aflow.until_idle()
     await aflow.skip(timedelta(hours=2))
@@ -585,9 +521,7 @@ async def test_serving_ends_with_its_time_and_later_updates_stay(
 
 
 @pytest.mark.full
-async def test_a_rewind_has_an_update_made_again_and_keeps_its_answer(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewind_has_an_update_made_again_and_keeps_its_answer(aflow, conn):
     @workflow
     async def logs(size: int) -> list[str]:
         words: list[str] = []
@@ -605,8 +539,7 @@ async def test_a_rewind_has_an_update_made_again_and_keeps_its_answer(
             raise ValueError("closed")
 
     pgflow_closed: list[str] = []
-    aflow.include(logs)
-    run = await aflow.start(logs.options(key="o"), 3)
+    run = await launch(aflow, logs.options(key="o"), 3)
     for word in ("tea", "milk"):
         one = tell.options(update_id=word)
         assert await run.execute_update(one, word) == f"{word} in 1"
@@ -622,9 +555,7 @@ async def test_a_rewind_has_an_update_made_again_and_keeps_its_answer(
     assert [reply(conn, "o", word)[1] for word in ("tea", "milk")] == ["tea in 1", "milk in 1"]
 
 
-async def test_who_was_told_that_the_run_had_ended_is_not_heard_after_a_rewind(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_who_was_told_that_the_run_had_ended_is_not_heard_after_a_rewind(aflow, conn):
     @workflow
     async def opens(n: int = 0) -> list[str]:
         await go.wait()
@@ -639,8 +570,7 @@ async def test_who_was_told_that_the_run_had_ended_is_not_heard_after_a_rewind(
         items.append(word)
         return len(items)
 
-    aflow.include(opens)
-    run = await aflow.start(opens.options(key="o"))
+    run = await launch(aflow, opens.options(key="o"))
     told = await run.start_update(tell, "told")
     untold = await run.start_update(tell, "untold")
     await run.send(go, "on")
@@ -656,11 +586,8 @@ async def test_who_was_told_that_the_run_had_ended_is_not_heard_after_a_rewind(
 
 
 @pytest.mark.full
-async def test_a_fork_repeats_what_was_taken_and_answers_nobody(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"))
+async def test_a_fork_repeats_what_was_taken_and_answers_nobody(aflow, conn):
+    run = await launch(aflow, order.options(key="o"))
     assert await run.execute_update(add.options(update_id="1"), "tea") == 1
     await aflow.until_idle()
     upto = conn.execute("select max(seq) from pgflow.unit").fetchone()
@@ -675,11 +602,8 @@ async def test_a_fork_repeats_what_was_taken_and_answers_nobody(
     assert reply(conn, "o", "1")[1] == 1
 
 
-async def test_published_state_is_read_without_waking_the_run(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"))
+async def test_published_state_is_read_without_waking_the_run(aflow, conn):
+    run = await launch(aflow, order.options(key="o"))
     with pytest.raises(InvalidArgument, match="published nothing"):
         await run.query("items")
     await run.execute_update(add, "tea")
@@ -696,7 +620,7 @@ async def test_published_state_is_read_without_waking_the_run(
     assert len(before) == 1
 
 
-def test_handlers_are_checked_where_they_are_declared() -> None:
+def test_handlers_are_checked_where_they_are_declared():
     @workflow
     def plain() -> None: ...
 
@@ -729,7 +653,7 @@ def test_handlers_are_checked_where_they_are_declared() -> None:
         one.options(update_id="")
 
 
-async def test_a_workflow_without_handlers_cannot_serve(aflow: AsyncHarness) -> None:
+async def test_a_workflow_without_handlers_cannot_serve(aflow):
     @workflow
     async def bare() -> str:
         try:
@@ -742,14 +666,11 @@ async def test_a_workflow_without_handlers_cannot_serve(aflow: AsyncHarness) -> 
             return str(error)
         return ""
 
-    aflow.include(bare)
-    run = await aflow.start(bare)
-    assert "await pgflow.updates.serve()" in await run.result(SOON)
+    assert "await pgflow.updates.serve()" in await result_of(aflow, bare)
 
 
-def test_sql_refuses_what_is_no_update(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(shop)
-    flow.start(shop.options(key="s"))
+def test_sql_refuses_what_is_no_update(flow, conn):
+    launch(flow, shop.options(key="s"))
     for args, code in (
         (("nobody", "put", "{}", "1"), "PF001"),
         (("s", "", "{}", "1"), "PF003"),
@@ -762,9 +683,7 @@ def test_sql_refuses_what_is_no_update(flow: Harness, conn: psycopg.Connection) 
     flow.app.cancel("s")
 
 
-async def test_a_handler_sees_the_state_that_its_workflow_has_made(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_handler_sees_the_state_that_its_workflow_has_made(aflow, conn):
     @workflow
     async def opens() -> list[str]:
         items = [await reserve("first")]
@@ -782,9 +701,7 @@ async def test_a_handler_sees_the_state_that_its_workflow_has_made(
     assert await sent.result(SOON) == ["first!", "second"]
 
 
-def test_values_of_updates_are_encoded_by_the_codec_of_the_app(
-    pgflow_dsn: str, conn: psycopg.Connection
-) -> None:
+def test_values_of_updates_are_encoded_by_the_codec_of_the_app(pgflow_dsn, conn):
     async def main() -> None:
         async with (
             pgflow.AsyncApp(pgflow_dsn, include=[order], codec=Reversed()) as app,
@@ -826,9 +743,7 @@ class Reversed:
         return data[::-1]
 
 
-async def test_a_run_that_continues_as_new_refuses_the_update_that_it_was_at(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_continues_as_new_refuses_the_update_that_it_was_at(aflow, conn):
     @workflow
     async def moves(n: int) -> int:
         if n == 0:
@@ -842,8 +757,7 @@ async def test_a_run_that_continues_as_new_refuses_the_update_that_it_was_at(
     async def hang(state: list[str]) -> None:
         await Signal("never", str).wait()
 
-    aflow.include(moves)
-    run = await aflow.start(moves.options(key="m"), 0)
+    run = await launch(aflow, moves.options(key="m"), 0)
     sent = await run.start_update(hang)
     await eventually(lambda: ("update_taken", "hang") in events(conn, "m"), "it is taken")
     await run.send(go, "on")
@@ -854,9 +768,7 @@ async def test_a_run_that_continues_as_new_refuses_the_update_that_it_was_at(
     assert await run.result(SOON) == 1
 
 
-async def test_a_handler_that_begins_with_a_transaction_is_taken_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_handler_that_begins_with_a_transaction_is_taken_once(aflow, conn):
     conn.execute("create table if not exists public.booked (word text)")
 
     @pgflow.transaction
@@ -875,20 +787,15 @@ async def test_a_handler_that_begins_with_a_transaction_is_taken_once(
         words.append(await book(word))
         return words[-1]
 
-    aflow.include(books)
-    run = await aflow.start(books.options(key="b"), 4)
+    run = await launch(aflow, books.options(key="b"), 4)
     sent = [await run.start_update(tell, "x" * n) for n in range(4)]
     assert [await one.result(SOON) for one in sent] == [0, 1, 2, 3]
     assert await run.result(SOON) == 6
     assert count(conn, "public.booked") == 4
 
 
-def test_an_update_that_is_not_in_the_mailbox_cannot_be_taken(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
-    flow.include(shop_state)
-    flow.start(shop_state.options(key="s"))
-    flow.until_idle()
+def test_an_update_that_is_not_in_the_mailbox_cannot_be_taken(flow, conn):
+    settle(flow, shop_state.options(key="s"))
     send(conn, "s", "put", "1", sku="tea")
     chain, message = conn.execute("select chain_id, signal_id from pgflow.signal").fetchone() or ()
     taken = json.dumps([[chain, chain, "1", message, None, None, None]])
@@ -901,8 +808,8 @@ def test_an_update_that_is_not_in_the_mailbox_cannot_be_taken(
 
 @pytest.mark.full
 async def test_who_asks_while_a_run_is_being_rewound_is_not_told_that_it_has_ended(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+    aflow, conn, pgflow_dsn
+):
     @workflow
     async def again(n: int = 0) -> list[str]:
         if pgflow.run_info().generation == 1:
@@ -916,8 +823,7 @@ async def test_who_asks_while_a_run_is_being_rewound_is_not_told_that_it_has_end
         items.append(word)
         return len(items)
 
-    aflow.include(again)
-    run = await aflow.start(again.options(key="a"))
+    run = await launch(aflow, again.options(key="a"))
     sent = await run.start_update(tell, "late")
     await run.send(go, "on")
     assert await run.result(SOON) == ["on"]
@@ -932,11 +838,8 @@ async def test_who_asks_while_a_run_is_being_rewound_is_not_told_that_it_has_end
 
 
 @pytest.mark.full
-async def test_what_was_asked_and_answered_can_be_redacted(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"), 1)
+async def test_what_was_asked_and_answered_can_be_redacted(aflow, conn):
+    run = await launch(aflow, order.options(key="o"), 1)
     once = add.options(update_id="1")
     assert await run.execute_update(once, "tea") == 1
     assert await run.result(SOON) == ["tea!"]
@@ -950,16 +853,10 @@ async def test_what_was_asked_and_answered_can_be_redacted(
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-async def test_who_waits_for_an_answer_is_told_and_need_not_look(
-    aflow: AsyncHarness,
-    conn: psycopg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    where: str,
-) -> None:
+async def test_who_waits_for_an_answer_is_told_and_need_not_look(aflow, conn, monkeypatch, where):
     monkeypatch.setattr("pgflow._client.results.FIRST_POLL_SECONDS", 3600)
     monkeypatch.setattr("pgflow._client.results.LONGEST_POLL_SECONDS", 3600)
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"), 2)
+    run = await launch(aflow, order.options(key="o"), 2)
     async with pgflow.AsyncApp(aflow.app.dsn, include=[order]) as other:
         asked = run if where == "here" else other.get("o", order)
         assert await asked.execute_update(add, "tea") == 1
@@ -973,9 +870,7 @@ async def test_who_waits_for_an_answer_is_told_and_need_not_look(
     assert await run.status() == "completed"
 
 
-async def test_who_waits_for_an_answer_is_told_that_the_run_is_stuck_or_has_ended(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_who_waits_for_an_answer_is_told_that_the_run_is_stuck_or_has_ended(aflow, conn):
     @pgflow.effects.effect(risk="irreversible")
     async def lose() -> None:
         raise ConnectionResetError("no reply")
@@ -985,8 +880,7 @@ async def test_who_waits_for_an_answer_is_told_that_the_run_is_stuck_or_has_ende
         await go.wait()
         await lose()
 
-    aflow.include(deaf)
-    run = await aflow.start(deaf.options(key="d"))
+    run = await launch(aflow, deaf.options(key="d"))
     sent = await run.start_update(add, "tea")
     with pytest.raises(TimeoutError, match="update '.*' of run 'd' has no answer after 0:00:00.1"):
         await sent.result(0.1)
@@ -1001,11 +895,8 @@ async def test_who_waits_for_an_answer_is_told_that_the_run_is_stuck_or_has_ende
 
 
 @pytest.mark.full
-async def test_an_update_can_be_redacted_whatever_became_of_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="o"), 2)
+async def test_an_update_can_be_redacted_whatever_became_of_it(aflow, conn):
+    run = await launch(aflow, order.options(key="o"), 2)
     secrets = {"done": "rosewood", "rejected": "rosewood", "failed": "", "refused": "ebony"}
     assert await run.execute_update(add.options(update_id="done"), "rosewood") == 1
     with pytest.raises(UpdateRejected, match="rosewood"):
@@ -1056,8 +947,6 @@ async def test_an_update_can_be_redacted_whatever_became_of_it(
     with pytest.raises(WrongState, match="is redacted already, or holds no value"):
         await aflow.app.redact_update("o", "done", why="asked for")
     said = conn.execute("select payload->>'what', payload->>'by' from pgflow.unit where kind = 'Z'")
-    assert (
-        sorted(said.fetchall())
-        == [("unit", "ada (postgres)")] * 4 + [("update", "ada (postgres)")] * 2
-    )
+    found = sorted(said.fetchall())
+    assert found == [("unit", "ada (postgres)")] * 4 + [("update", "ada (postgres)")] * 2
     conn.execute("select pgflow.wake(null)")

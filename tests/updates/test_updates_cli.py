@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from clikit import pgflow
-from records import SOON
+from records import SOON, settle
 from test_updates import shop, shop_state
 
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
 
-
-def test_a_person_at_a_terminal_asks_a_run_and_reads_the_answer(
-    flow: Harness, pgflow_dsn: str
-) -> None:
-    flow.include(shop)
-    run = flow.start(shop.options(key="s"))
-    flow.until_idle()
+def test_a_person_at_a_terminal_asks_a_run_and_reads_the_answer(flow, pgflow_dsn):
+    run = settle(flow, shop.options(key="s"))
     assert pgflow(pgflow_dsn, "query", "s", "items").code == 2
     done = pgflow(pgflow_dsn, "update", "s", "put", '{"sku": "tea"}', "--id", "1", "--json")
     assert done.code == 0, done.err
@@ -42,10 +34,8 @@ def test_a_person_at_a_terminal_asks_a_run_and_reads_the_answer(
     assert pgflow(pgflow_dsn, "timeline", "s").code == 0
 
 
-def test_an_update_that_nobody_takes_is_left_after_its_time(flow: Harness, pgflow_dsn: str) -> None:
-    flow.include(shop_state)
-    flow.start(shop_state.options(key="d"))
-    flow.until_idle()
+def test_an_update_that_nobody_takes_is_left_after_its_time(flow, pgflow_dsn):
+    settle(flow, shop_state.options(key="d"))
     left = pgflow(pgflow_dsn, "update", "d", "put", "{}", "--id", "7", "--timeout", "0.1s")
     assert (left.code, "--id 7" in left.err) == (3, True)
     flow.app.cancel("d")

@@ -81,7 +81,7 @@ EVENTS = (
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_run_that_serves_ends_in_any_order_of_updates_time_and_deaths(seed: int) -> None:
+def test_a_run_that_serves_ends_in_any_order_of_updates_time_and_deaths(seed):
     store = Store(serving)
     store.coming = list(EVENTS)
     run = store.start(serving, 3)
@@ -89,19 +89,14 @@ def test_a_run_that_serves_ends_in_any_order_of_updates_time_and_deaths(seed: in
     assert run.place == "ended", worker.played
     assert divergence(run) is None
     assert store.replies == {
-        "1": "done",
-        "2": "rejected",
-        "3": "done",
-        "4": "failed",
-        "5": "rejected",
-        "6": "done",
-    }
+        "1": "done", "2": "rejected", "3": "done", "4": "failed", "5": "rejected", "6": "done",
+    }  # fmt: skip
     taken = [unit.payload for unit in run.units if unit.kind == Kind.UPDATE_TAKEN]
     assert len(taken) == len(set(taken)) == 4
     assert run.kinds().count(Kind.UPDATE_REPLIED) == 4
 
 
-def test_receipt_and_answer_of_a_plain_handler_are_one_commit() -> None:
+def test_receipt_and_answer_of_a_plain_handler_are_one_commit():
     @workflow
     async def one() -> int:
         told: list[int] = []
@@ -123,7 +118,7 @@ def test_receipt_and_answer_of_a_plain_handler_are_one_commit() -> None:
     assert divergence(run) is None
 
 
-def test_a_transaction_of_a_handler_commits_behind_the_receipt_of_its_update() -> None:
+def test_a_transaction_of_a_handler_commits_behind_the_receipt_of_its_update():
     @workflow
     async def books() -> int:
         rows: list[int] = []
@@ -150,7 +145,7 @@ def test_a_transaction_of_a_handler_commits_behind_the_receipt_of_its_update() -
     assert divergence(run) is None
 
 
-def test_other_code_at_an_update_is_a_divergence() -> None:
+def test_other_code_at_an_update_is_a_divergence():
     def make(name: str) -> Any:
         @workflow(name="one")
         async def one() -> int:
