@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import citus
@@ -11,9 +12,11 @@ import psycopg
 import pytest
 from clikit import pgflow as cli
 from records import SOON
-from servers import wait_until
+from servers import wait_until, wait_until_blocked
 
 from pgflow import App, transaction, workflow
+from pgflow.errors import SetupError
+from pgflow.schema.clusters import init_cluster, join_cluster
 
 Connection = psycopg.Connection[Any]
 AsyncConnection = psycopg.AsyncConnection[Any]
@@ -213,6 +216,64 @@ def test_a_commit_that_fails_here_leaves_no_remote_row(
         ).fetchone()  # type: ignore[misc]
         (rows,) = conn.execute("select count(*) from ledger where note = %s", (key,)).fetchone()  # type: ignore[misc]
     assert (runs, rows) == (1, 1 if is_guarded else 2)
+
+
+def join_all(nodes: dict[int, str]) -> None:
+    """Make all nodes those of a cluster."""
+    for group, dsn in nodes.items():
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            if group == 0:
+                init_cluster(conn)
+            else:
+                join_cluster(conn, None, node=group)
+
+
+MOVE = """
+select citus_move_shard_placement(s.shardid, s.nodename, s.nodeport, n.nodename, n.nodeport, 'block_writes')
+from citus_shards s, pg_dist_node n
+where s.shardid = get_shard_id_for_distribution_column('pgflow_cluster.key', 'moving')
+  and n.groupid between 1 and 2 and s.nodeport <> n.nodeport limit 1
+"""
+
+
+@pytest.mark.full
+def test_a_claim_that_waits_for_a_move_of_its_shard_is_kept(nodes: dict[int, str]) -> None:
+    """A transaction that read the table first would write the shard that is left behind."""
+    if len(nodes) < 4:
+        pytest.skip("needs a node that has the shard neither before nor after the move")
+    join_all(nodes)
+    with (
+        psycopg.connect(nodes[0], autocommit=True) as look,
+        psycopg.connect(nodes[0]) as moving,
+        psycopg.connect(nodes[3], autocommit=True) as claiming,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        look.execute(MOVE)  # it may have been on the third
+        moving.execute(MOVE)
+        claim = pool.submit(claiming.execute, "select pgflow_cluster.claim('moving', '', 3)")
+        wait_until_blocked(nodes[3], claiming.info.backend_pid)
+        moving.commit()
+        assert claim.result().fetchone() == (3,)
+        found = look.execute("select node from pgflow_cluster.key where key = 'moving'").fetchone()
+    assert found == (3,)
+
+
+@pytest.mark.full
+def test_a_node_of_a_cluster_has_the_number_of_its_group(nodes: dict[int, str]) -> None:
+    """The key of a run that is to be near rows goes to the node that has them."""
+    join_all(nodes)
+    with psycopg.connect(nodes[1], autocommit=True) as conn:
+        with pytest.raises(SetupError, match="pass 1, the number of its group"):
+            join_cluster(conn, None, node=9)
+        assert conn.execute(
+            "select array_agg(node order by node) from pgflow_cluster.node"
+        ).fetchone() == ([*nodes],)
+    for group, dsn in nodes.items():
+        near = str(customer_of(nodes, 2))
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            claim = "select pgflow_cluster.claim(%s, '', null, 'ledger', %s)"
+            assert conn.execute(claim, (f"key {group}", near)).fetchone() == (2,)
+    assert cli(nodes[1], "migrate", "--all-nodes").code == 0
 
 
 @transaction
