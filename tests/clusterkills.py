@@ -105,7 +105,7 @@ class Campaign:
         with contextlib.suppress(psycopg.Error):  # the server recovers
             pids = self._victims(dsn)
             for pid in self._random.sample(pids, min(count, len(pids))):
-                if value(dsn, "select pg_terminate_backend(%s)", pid):
+                if value(dsn, "select pg_terminate_backend(%s::int)", pid):
                     self.books.kills["backends"] += 1
 
     def _victims(self, dsn: str) -> list[int]:

@@ -83,4 +83,6 @@ def citus_of(count: int | None = None) -> Iterator[list[str]]:
         yield made
         for dsn in made:
             assert servers.unsound(dsn) == []
-            assert execute(dsn, PREPARED) == [(0,)]
+            servers.wait_until(
+                lambda dsn=dsn: execute(dsn, PREPARED) == [(0,)], "nothing stays prepared"
+            )
