@@ -3,6 +3,7 @@ other nodes go on.
 
     python -m tests.clusterkills DSN --kills 300 --nodes 3
 
+Where PGFLOW_CITUS_DSN names a Citus cluster, the nodes are those, and the books are distributed.
 Each start is asked for by two clients at once, on two nodes, which may want different homes. Books
 without a unique key say what was done, and how often. At the end every start that was acknowledged
 has ended, each row is there once, no letter is left or dead, no key is on two nodes, and check() is
@@ -30,7 +31,7 @@ sys.path[:0] = [str(ROOT / "tests" / "kits"), str(ROOT / "tests" / "apps")]
 import clusterapp  # noqa: E402
 import psycopg  # noqa: E402
 import servers  # noqa: E402
-from clusterkit import ask, found, value  # noqa: E402
+from clusterkit import ask, booked, cluster_of, make_ledger, value  # noqa: E402
 
 from pgflow import AsyncApp  # noqa: E402
 from pgflow.errors import PgflowError  # noqa: E402
@@ -38,7 +39,8 @@ from pgflow.errors import PgflowError  # noqa: E402
 WORKERS_A_NODE = 2
 VICTIMS = """
 select pid from pg_stat_activity where pid <> pg_backend_pid() and datname = any(%s)
-  and backend_type = 'client backend' and (application_name like 'pgflow%%' or application_name = 'postgres_fdw')
+  and backend_type = 'client backend'
+  and (application_name ~ '^(pgflow|citus_internal)' or application_name = 'postgres_fdw')
 """
 OPEN = "select count(*) from pgflow.run r where not exists (select from pgflow.outcome o where o.run_id = r.run_id)"
 TROUBLE = (psycopg.Error, OSError, PgflowError, TimeoutError)
@@ -99,17 +101,21 @@ class Campaign:
         self.books.kills["workers"] += 1
 
     def _kill_backends(self, count: int) -> None:
-        names = [psycopg.conninfo.conninfo_to_dict(dsn)["dbname"] for dsn in self._dsns]
+        dsn = self._random.choice(self._dsns)
         with contextlib.suppress(psycopg.Error):  # the server recovers
-            pids = [row[0] for row in ask(self._dsns[0], VICTIMS, names)]
+            pids = self._victims(dsn)
             for pid in self._random.sample(pids, min(count, len(pids))):
-                if value(self._dsns[0], "select pg_terminate_backend(%s)", pid):
+                if value(dsn, "select pg_terminate_backend(%s::int)", pid):
                     self.books.kills["backends"] += 1
 
-    def _crash(self) -> None:
+    def _victims(self, dsn: str) -> list[int]:
+        """Return backends that serve the cluster on the server of a node."""
         names = [psycopg.conninfo.conninfo_to_dict(dsn)["dbname"] for dsn in self._dsns]
+        return [pid for (pid,) in ask(dsn, VICTIMS, names)]
+
+    def _crash(self) -> None:
         with contextlib.suppress(psycopg.Error, ProcessLookupError):
-            pids = [row[0] for row in ask(self._dsns[0], VICTIMS, names)]
+            pids = self._victims(self._random.choice(self._dsns))
             for pid in self._random.sample(pids, min(1, len(pids))):  # none after a recovery
                 os.kill(pid, signal.SIGKILL)
                 self.books.kills["servers"] += 1
@@ -232,7 +238,7 @@ class Campaign:
 
     def judge(self) -> dict[str, int]:
         """Return the counts of what is wrong; all are zero if nothing is."""
-        rows = Counter(row[0] for dsn in self._dsns for row in ask(dsn, "select what from ledger"))
+        rows = booked(self._dsns)
         homes = Counter(
             row[0]
             for dsn in self._dsns
@@ -269,29 +275,21 @@ def campaign(
     nodes: int = 3,
 ) -> dict[str, int]:
     """Play one campaign in databases of its own, print its counts, and return the faults."""
-    names = [servers.create_database(server_dsn, template) for _ in range(nodes)]
-    dsns = [servers.dsn_of(server_dsn, name) for name in names]
-    for dsn in dsns:
-        if template is None:
-            servers.install_schema(dsn)
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute("create table public.ledger (what text not null)")
-    found(dsns)
-    playing = Campaign(dsns, kills, seed, crashes)
-    playing.start_workers()
-    try:
-        asyncio.run(playing.play())
-        playing.drain()
-    finally:
-        playing.stop_workers()
-    faults, books = playing.judge(), playing.books
-    print(
-        f"seed {seed}: {dict(books.kills)} killed, "
-        f"{len(books.keys)} starts acknowledged, {books.rows.total()} rows expected; {faults}",
-        flush=True,
-    )
-    for name in reversed(names):
-        servers.drop_database(server_dsn, name)
+    with cluster_of(server_dsn, template, nodes) as dsns:
+        make_ledger(dsns)
+        playing = Campaign(dsns, kills, seed, crashes)
+        playing.start_workers()
+        try:
+            asyncio.run(playing.play())
+            playing.drain()
+        finally:
+            playing.stop_workers()
+        faults, books = playing.judge(), playing.books
+        print(
+            f"seed {seed}: {dict(books.kills)} killed, "
+            f"{len(books.keys)} starts acknowledged, {books.rows.total()} rows expected; {faults}",
+            flush=True,
+        )
     return faults
 
 

@@ -4240,10 +4240,6 @@ function pgflow.fill_input_(input json, defaults json) returns json, owner pgflo
   -- An input with the defaults of what it leaves out
   plpgsql immutable
 
-function pgflow.find_anchor_(OUT anchor text, OUT box integer, OUT shard bigint, OUT node integer) returns record, owner pgflow_owner
-  -- A shard of an anchor that lies on this node, and a key of it; null if there is none
-  plpgsql volatile
-
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
   -- The chain that a key names; PF001 if there is none
   sql stable security definer
@@ -5269,8 +5265,8 @@ function pgflow.mailed_(questions jsonb, positions integer[]) returns integer[],
   sql volatile
   set enable_seqscan=off
 
-function pgflow.make_anchors_() returns void, owner pgflow_owner
-  -- Makes the tables whose shards are touched, on the coordinator of Citus
+function pgflow.make_anchor_() returns void, owner pgflow_owner
+  -- Makes the table into which nothing is copied, on the coordinator of Citus
   plpgsql volatile
 
 function pgflow.make_own_pools_(roots uuid[], parent text, budget jsonb, t timestamp with time zone) returns void, owner pgflow_owner

@@ -77,8 +77,9 @@ _INFRASTRUCTURE = re.compile(
     r"08|53|57P0|58|40001$|40P01$|55P03$|25006$|25P03$|25P04$|26000$|42P05$"
 )
 _PASSING = re.compile(r"08|53|57P0|58|55P03$|25006$")
-# Citus has lost another node: it passes the error on without a class of its own.
+# Citus has lost another node, or sees its own server die: both errors have no class of their own.
 _REMOTE = re.compile(r"while executing command on \S+:\d+")
+_DYING = "postmaster was shut down, exiting"
 _UNANSWERED = re.compile(r"08|53|57P0|58|25006$|26000$|42P05$")
 _DATA = re.compile(r"22|23|54|PF")
 _HONOURED = ("55P03",)
@@ -111,11 +112,13 @@ def is_infrastructure(error: BaseException) -> bool:
             isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError))
             or type(cause) is psycopg.DatabaseError
         )
-    return _INFRASTRUCTURE.match(cause.sqlstate) is not None or _is_of_another_node(cause)
+    return _INFRASTRUCTURE.match(cause.sqlstate) is not None or _is_of_citus(cause)
 
 
-def _is_of_another_node(cause: psycopg.Error) -> bool:
-    return cause.sqlstate == "XX000" and _REMOTE.search(cause.diag.context or "") is not None
+def _is_of_citus(cause: psycopg.Error) -> bool:
+    return cause.sqlstate == "XX000" and (
+        cause.diag.message_primary == _DYING or _REMOTE.search(cause.diag.context or "") is not None
+    )
 
 
 _OURS = "_pgflow_ours"
@@ -183,7 +186,7 @@ def is_passing(error: BaseException) -> bool:
         cause is None
         or cause.sqlstate is None
         or _PASSING.match(cause.sqlstate) is not None
-        or _is_of_another_node(cause)
+        or _is_of_citus(cause)
     )
 
 

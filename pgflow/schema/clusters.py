@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
 from pgflow._assets import own_assets
+from pgflow._db.calls.cluster import Node, list_nodes
 from pgflow.errors import InvalidArgument, SetupError
 from pgflow.schema._install import _PROPAGATE_NOTHING
 from pgflow.schema._state import require_schema
@@ -27,6 +28,11 @@ select exists (select from pg_extension where extname = 'citus'),
   to_regprocedure('pgflow_cluster.me()') is not null
 """
 _CITUS_NODE = "select groupid from pg_dist_local_group"
+_CITUS_NODES = """
+select groupid, nodename, nodeport::text, current_database()::text, 'open'
+from pg_dist_node where noderole = 'primary' order by groupid
+"""
+_HAS_TABLES = "select relkind = 'r' from pg_class where oid = 'pgflow_cluster.key'::regclass"
 _IDENTITY = sql.SQL("""
 create or replace function pgflow_cluster.me() returns int language sql immutable
 as 'select {node}';
@@ -87,7 +93,7 @@ def init_cluster(
 
     Args:
         connection: A connection without an open transaction, as a role that may create schemas.
-        node: Number of the node; 1 by default. Citus has numbers of its own.
+        node: Number of the node; 1 by default. On Citus it is that of its group, which is 0.
         address: Connection string with the host, port and database by which others reach the node;
             those of the connection by default.
 
@@ -98,12 +104,8 @@ def init_cluster(
     ground = _begin(connection)
     with connection.transaction():
         cursor = connection.cursor(row_factory=tuple_row)
-        cursor.execute(_text("home.sql").encode())
-        if ground.has_citus:
-            cursor.execute(_text("citus.sql").encode())
-        return _finish(
-            cursor, ground, _number(cursor, ground, 1 if node is None else node), address
-        )
+        _share(cursor, ground)
+        return _finish(cursor, ground, _number(cursor, ground, node), address)
 
 
 def join_cluster(
@@ -131,6 +133,44 @@ def join_cluster(
         if not ground.has_citus and home is not None:
             cursor.execute(_foreign(home).as_string().encode())
         return _finish(cursor, ground, _number(cursor, ground, node), address)
+
+
+def find_nodes(connection: psycopg.Connection[Any]) -> list[Node]:
+    """Return the nodes of the cluster that a database is a node of, else those of Citus, by number.
+
+    Args:
+        connection: As of `join_cluster`.
+    """
+    with connection.transaction():
+        cursor = connection.cursor(row_factory=tuple_row)
+        has_citus, is_node = cursor.execute(_GROUND).fetchone() or (False, False)
+        asking = list_nodes().sql if is_node else _CITUS_NODES if has_citus else None
+        return [Node(*row) for row in cursor.execute(asking)] if asking else []
+
+
+def renew_cluster(connection: psycopg.Connection[Any]) -> bool:
+    """Bring what makes a database a node up to date, in one transaction, and leave its place in the
+    cluster as it is.
+
+    Args:
+        connection: As of `join_cluster`.
+
+    Returns:
+        False if the database is not a node.
+
+    Raises:
+        SetupError: The schema `pgflow` is missing, or of another version.
+    """
+    ground = _begin(connection)
+    if ground.number is None:
+        return False
+    with connection.transaction():
+        cursor = connection.cursor(row_factory=tuple_row)
+        has_tables = cursor.execute(_HAS_TABLES).fetchone() == (True,)
+        if has_tables and (ground.number == 0 or not ground.has_citus):
+            _share(cursor, ground)
+        _write(cursor, ground, ground.number)
+    return True
 
 
 def leave_cluster(connection: psycopg.Connection[Any], node: int) -> bool:
@@ -161,19 +201,28 @@ def _begin(connection: psycopg.Connection[Any]) -> _Ground:
     return _Ground(has_citus, own[0])
 
 
-def _number(cursor: psycopg.Cursor[Any], ground: _Ground, node: int) -> int:
-    if ground.number not in (None, node) and not ground.has_citus:
-        raise SetupError(f"this database is node {ground.number} of a cluster already")
+def _number(cursor: psycopg.Cursor[Any], ground: _Ground, wanted: int | None) -> int:
     if not ground.has_citus:
+        node = 1 if wanted is None else wanted
+        if ground.number not in (None, node):
+            raise SetupError(f"this database is node {ground.number} of a cluster already")
         return node
     found = cursor.execute(_CITUS_NODE).fetchone()
     assert found is not None
+    if wanted not in (None, found[0]):
+        raise SetupError(f"Citus has numbered this node: pass {found[0]}, the number of its group")
     return int(found[0])
 
 
-def _finish(
-    cursor: psycopg.Cursor[Any], ground: _Ground, node: int, address: str | None
-) -> ClusterNode:
+def _share(cursor: psycopg.Cursor[Any], ground: _Ground) -> None:
+    """Make the shared tables, on the first node."""
+    cursor.execute(_text("home.sql").encode())
+    if ground.has_citus:
+        cursor.execute(_text("citus.sql").encode())
+
+
+def _write(cursor: psycopg.Cursor[Any], ground: _Ground, node: int) -> str:
+    """Write the part of the layer that each node has for itself; return the kind of the cluster."""
     kind = "citus" if ground.has_citus else "plain"
     cursor.execute(_PROPAGATE_NOTHING.encode())
     identity = _IDENTITY.format(node=sql.Literal(node))
@@ -182,6 +231,13 @@ def _finish(
         cursor.execute(_text(f"{name}.sql").encode())
     layer = _LAYER.format(stamp=sql.Literal(str(own_assets().stamp)))
     cursor.execute(layer.as_string().encode())
+    return kind
+
+
+def _finish(
+    cursor: psycopg.Cursor[Any], ground: _Ground, node: int, address: str | None
+) -> ClusterNode:
+    kind = _write(cursor, ground, node)
     where = _parts("the address", address) if address else {}
     info = cursor.connection.info
     parts = (
@@ -190,14 +246,15 @@ def _finish(
         where.get("dbname") or info.dbname,
     )
     taken = cursor.execute(
-        "select (host, port, dbname) = (%s, %s, %s) from pgflow_cluster.node where node = %s",
+        "select (host, port, dbname) = (%s, %s, %s), state = 'open' from pgflow_cluster.node "
+        "where node = %s",
         (*parts, node),
     ).fetchone()
     if taken is not None and not taken[0] and ground.number is None:
         raise SetupError(f"node {node} of the cluster is another database: pass another number")
     if taken is None:
         cursor.execute(_REGISTER, (node, *parts))
-    else:
+    elif not all(taken):  # on Citus, a write needs all nodes
         cursor.execute(_MOVE, (*parts, node))
     return ClusterNode(node, kind, ground.number is None)
 

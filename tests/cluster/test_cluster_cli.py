@@ -40,6 +40,54 @@ def test_commands_found_join_list_and_close_nodes(dsn: str, empty_dsn: str, othe
     assert value(empty_dsn, "select pgflow_cluster.claim('k', '', 2)") == 2
 
 
+def test_one_command_migrates_all_nodes_and_names_those_that_fail(nodes: list[str]) -> None:
+    for dsn in nodes:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("comment on schema pgflow is 'an old one'")
+            connection.execute("comment on schema pgflow_cluster is 'an old one'")
+    assert pgflow(nodes[0], "cluster", "leave", "3").code != 0  # the schema is too old
+    ask(nodes[0], "update pgflow_cluster.node set state = 'closed' where node = 3 returning 1")
+    ask(nodes[0], "update pgflow_cluster.node set port = '1' where node = 2 returning 1")
+    first = pgflow(nodes[2], "migrate", "--all-nodes")
+    assert first.code == 1
+    assert [row.get("error", "")[:31] for row in first.data["nodes"]] == [
+        "", "the database cannot be reached:", "",
+    ]  # fmt: skip
+    (port,) = ask(nodes[1], "select current_setting('port')")[0]
+    ask(nodes[0], "update pgflow_cluster.node set port = %s where node = 2 returning 1", port)
+    second = pgflow(nodes[2], "migrate", "--all-nodes", "--json")
+    assert second.code == 0, second.err
+    told = [(row["node"], row["up_to_date"]) for row in second.data["nodes"]]
+    assert told == [(1, True), (2, False), (3, True)]
+    rows = pgflow(nodes[1], "cluster", "list", "--json").data
+    assert [row["state"] for row in rows] == ["open", "open", "closed"]
+    assert [level for level, _ in cluster_findings(nodes[0])] == ["ok"] * 3
+    for words in (["--all-nodes", "--sql"], []):
+        assert pgflow(nodes[0], "migrate", *words).code == (2 if words else 0)
+
+
+def test_a_database_of_no_cluster_has_no_nodes_to_migrate(dsn: str) -> None:
+    refused = pgflow(dsn, "migrate", "--all-nodes")
+    assert (refused.code, "a node of no cluster" in refused.err) == (2, True)
+
+
+ASKING_IN_VAIN = """
+create function public.ask() returns trigger language plpgsql as $$
+begin
+  raise exception using errcode = '08006', message = 'connection to the remote node a@b:1 failed';
+end $$;
+create trigger ask before update on pgflow_cluster.node for each row execute function public.ask();
+"""
+
+
+def test_a_node_of_citus_that_is_down_is_not_taken_for_the_database(nodes: list[str]) -> None:
+    with psycopg.connect(nodes[0], autocommit=True) as connection:
+        connection.execute(ASKING_IN_VAIN)
+    refused = pgflow(nodes[0], "cluster", "leave", "2")
+    assert "was reached, and asked a node of Citus in vain: connection to the remote" in refused.err
+    assert "--dsn" not in refused.err
+
+
 def test_list_and_show_ask_all_nodes_and_name_the_silent_ones(nodes: list[str]) -> None:
     for number, dsn in enumerate(nodes, 1):
         value(dsn, "select run_id from pgflow.start_run('w', '{}'::json, %s)", f"run-{number}")

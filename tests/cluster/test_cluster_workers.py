@@ -7,9 +7,8 @@ import signal
 from collections import Counter
 
 import clusterapp
-import psycopg
 from clikit import pgflow
-from clusterkit import ask, cluster_of
+from clusterkit import ask, booked, cluster_of, make_ledger
 from processes import worker
 from servers import wait_until
 
@@ -23,16 +22,9 @@ def pids_of(dsn: str) -> set[int]:
     return {pid for (pid,) in ask(dsn, "select pid from pgflow.workers")}
 
 
-def booked(nodes: list[str]) -> Counter[str]:
-    """Rows that steps wrote on all nodes."""
-    return Counter(what for dsn in nodes for (what,) in ask(dsn, "select what from ledger"))
-
-
 def test_all_nodes_are_worked_on_though_a_worker_is_killed(server_dsn: str, template: str) -> None:
     with cluster_of(server_dsn, template, 2) as nodes:
-        for dsn in nodes:
-            with psycopg.connect(dsn, autocommit=True) as connection:
-                connection.execute("create table public.ledger (what text not null)")
+        make_ledger(nodes)
         with (
             worker(nodes[0], "--all-nodes", module="clusterapp:app") as supervisor,
             App(nodes[0], include=FLOWS, cluster=True) as app,

@@ -52,7 +52,7 @@ def test_racers_for_the_same_batch_find_one_home_for_all_of_it(nodes: list[str])
                     row = connection.execute(
                         "select pgflow_cluster.claim_all(%s)", (mine,)
                     ).fetchone()
-                except psycopg.errors.SerializationFailure:
+                except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
                     continue
                 assert row is not None
                 homes.append(row[0])

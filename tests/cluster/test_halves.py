@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import citus
 import psycopg
 import pytest
 from clusterkit import ask, value
@@ -21,6 +22,7 @@ Connection = psycopg.Connection[Any]
 SKEW = (
     "create table if not exists public.skew as select g as id, 0 as v from generate_series(1, 2) g"
 )
+AGE = "update pgflow_cluster.key set at = '2020-01-01' returning 1"
 START = {
     "workflow": "w", "input": {}, "key": "k", "queue": "default", "priority": 0, "tenant": "",
     "version": "", "if_taken": "match",
@@ -29,6 +31,8 @@ START = {
 
 def commit_half(dsn: str, work: Callable[[Connection], Any]) -> None:
     """Do work in a transaction whose commit fails on its own node, after all others."""
+    if citus.CLUSTER:
+        pytest.skip("Citus commits on all nodes or on none where tables of pgflow are written")
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(SKEW)
     with psycopg.connect(dsn) as one, psycopg.connect(dsn) as other:
@@ -117,7 +121,7 @@ def test_a_claim_that_was_renewed_though_its_start_failed_keeps_its_home(
     nodes: list[str], call: str
 ) -> None:
     value(nodes[1], "select pgflow_cluster.claim('k', '', 2)")
-    ask(nodes[0], "update pgflow_cluster.key set at = at - interval '40 days' returning 1")
+    ask(nodes[0], AGE)
     commit_half(
         nodes[1],
         lambda connection: connection.execute(f"select pgflow_cluster.{call}"),  # type: ignore[call-overload]
@@ -158,7 +162,7 @@ def test_a_claim_without_a_letter_is_the_run_of_the_next_letter(nodes: list[str]
 
 def test_a_key_that_was_freed_though_its_sweep_failed_is_free(nodes: list[str]) -> None:
     value(nodes[1], "select pgflow_cluster.claim('k', '', 2)")
-    ask(nodes[0], "update pgflow_cluster.key set at = at - interval '40 days' returning 1")
+    ask(nodes[0], AGE)
     commit_half(nodes[1], lambda connection: connection.execute("select pgflow_cluster.sweep()"))
     assert home(nodes, "k") is None
     assert value(nodes[0], "select pgflow_cluster.claim('k', '', 3)") == 3
@@ -168,7 +172,7 @@ def test_a_sweep_keeps_keys_that_have_runs_and_those_claimed_again(nodes: list[s
     value(nodes[1], "select pgflow_cluster.claim('used', '', 2)")
     value(nodes[1], "select pgflow_cluster.claim('again', '', 2)")
     value(nodes[1], "select run_id from pgflow.start_run('w', '{}'::json, 'used')")
-    ask(nodes[0], "update pgflow_cluster.key set at = at - interval '40 days' returning 1")
+    ask(nodes[0], AGE)
     value(nodes[2], "select pgflow_cluster.claim('again', '', 3)")
     assert value(nodes[1], "select pgflow_cluster.sweep()") == 0
     assert (home(nodes, "used"), home(nodes, "again")) == (2, 2)
@@ -266,6 +270,7 @@ for each row execute function public.start_late();
 
 def test_a_letter_does_not_overtake_one_to_its_key_that_waits(nodes: list[str]) -> None:
     with psycopg.connect(nodes[1], autocommit=True) as connection:
+        connection.execute("set citus.enable_ddl_propagation = off")
         connection.execute(LATE_RUN)
     value(nodes[0], "select pgflow_cluster.claim('k', '', 2)")
     for name in ("first", "second"):

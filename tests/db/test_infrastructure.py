@@ -72,6 +72,13 @@ def test_an_internal_error_of_another_node_of_citus_is_trouble_and_of_this_one_a
     assert is_infrastructure(error) is is_passing(error) is is_trouble
 
 
+def test_citus_says_in_words_only_that_its_own_server_dies() -> None:
+    told = {DiagnosticField.MESSAGE_PRIMARY: b"postmaster was shut down, exiting"}
+    error = psycopg.errors.InternalError_("postmaster was shut down, exiting", info=told)
+    assert is_infrastructure(error)
+    assert is_passing(error)
+
+
 def rename(conn: psycopg.Connection, functions: tuple[str, ...], *, back: bool = False) -> None:
     """As an upgrade does that is half-way, or the other way round."""
     for name in functions:

@@ -53,7 +53,7 @@ def test_squawk_has_nothing_against_migrations_functions_and_views(tmp_path):
 
 
 DYNAMIC = {
-    "core/citus": "names are those of tables in the catalog, by regclass; numbers of shards and of our own anchors",
+    "core/citus": "names are those of tables in the catalog, by regclass",
     "core/guard": "names are those of partitions in the catalog, by %I",
     "core/partition": "names are unit_ and a number, by %I",
     "core/sparse": "names are those of partitions in the catalog, by %I",
@@ -148,8 +148,7 @@ KNOWN = (
     ('record "new" has no field', "name_blobs_", "an argument says which of six tables it is"),
     ("control reached end of function without RETURN", "flow_refuse_", "flow_fail_ always raises"),
     ('relation "pg_dist_', "", "a table of Citus"),
-    ("get_shard_id_for_distribution_column", "find_anchor_", "a function of Citus"),
-    ('schema "pgflow_anchor" does not exist', "make_anchors_", "the statement before makes it"),
+    ('schema "pgflow_anchor" does not exist', "make_anchor_", "the statement before makes it"),
 )
 """False alarms of plpgsql_check: message, function, reason."""
 

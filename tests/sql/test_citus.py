@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import citus
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from psycopg.conninfo import make_conninfo
 from records import SOON
-from servers import wait_until
+from servers import wait_until, wait_until_blocked
 
 from pgflow import App, transaction, workflow
-from pgflow.schema import migrate_dsn
+from pgflow.errors import SetupError
+from pgflow.schema.clusters import init_cluster, join_cluster
 
 Connection = psycopg.Connection[Any]
 AsyncConnection = psycopg.AsyncConnection[Any]
@@ -95,38 +96,12 @@ def nodes() -> Iterator[dict[int, str]]:
     """DSNs of a coordinator (0) and the other nodes by group, with pgflow on each, and a table
     `ledger` that is distributed over them by `customer`.
     """
-    if not (cluster := os.environ.get("PGFLOW_CITUS_DSN")):
+    if not citus.CLUSTER:
         pytest.skip("needs PGFLOW_CITUS_DSN, the coordinator of a Citus cluster, as a superuser")
-    with psycopg.connect(cluster, autocommit=True) as conn:
-        places = conn.execute(
-            "select groupid, nodename, nodeport from pg_dist_node where noderole = 'primary' "
-            "order by groupid"
-        ).fetchall()
-    name = f"pgflow_test_{secrets.token_hex(4)}"
-    servers = [
-        (group, make_conninfo(cluster, host=host, port=port)) for group, host, port in places
-    ]
-    for _, server in servers:
-        with psycopg.connect(server, autocommit=True) as conn:
-            conn.execute("set citus.enable_create_database_propagation = off")
-            conn.execute(f"create database {name}")
-    found = {group: make_conninfo(server, dbname=name) for group, server in servers}
-    for node in found.values():
-        with psycopg.connect(node, autocommit=True) as conn:
-            conn.execute("create extension citus")
-    with psycopg.connect(found[0], autocommit=True) as conn:
-        for group, host, port in places:
-            verb = "citus_add_node" if group else "citus_set_coordinator_host"
-            conn.execute(f"select {verb}(%s, %s)", (host, port))
-        conn.execute("create table ledger (customer int, note text)")
-        conn.execute("select create_distributed_table('ledger', 'customer')")
-    for node in found.values():
-        migrate_dsn(node)
-    yield found
-    for _, server in servers:
-        with psycopg.connect(server, autocommit=True) as conn:
-            conn.execute("set citus.enable_create_database_propagation = off")
-            conn.execute(f"drop database {name} with (force)")
+    with citus.citus_of() as found:
+        citus.execute(found[0], "create table ledger (customer int, note text)")
+        citus.execute(found[0], "select create_distributed_table('ledger', 'customer')")
+        yield dict(enumerate(found))
 
 
 def customer_of(nodes: dict[int, str], group: int) -> int:
@@ -156,18 +131,47 @@ VERBS = {
 def test_a_verb_beside_a_remote_row_commits_in_two_phases(nodes, verb, home):
     key = f"{verb} {home}"
     with psycopg.connect(nodes[home], autocommit=True) as conn:
-        conn.execute("set citus.enable_ddl_propagation = off")
-        conn.execute(
-            "create or replace function public.two_phases() returns bool language c "
-            "as 'citus', 'coordinated_transaction_should_use_2PC'"
-        )
         if verb != "start":
             conn.execute(START, (key,))
-        with conn.transaction(force_rollback=True):
-            conn.execute("insert into ledger values (%s, %s)", (customer_of(nodes, 2), key))
-            assert conn.execute("select public.two_phases()").fetchone() == (False,)
-            conn.execute(VERBS[verb], (key,))
-            assert conn.execute("select public.two_phases()").fetchone() == (True,)
+        assert phases(nodes, conn, VERBS[verb], key) == [False, True]
+
+
+def phases(nodes: dict[int, str], conn: Connection, statement: str, key: str) -> list[bool]:
+    """Whether a transaction would commit in two phases after a remote row, and after a statement."""
+    conn.execute("set citus.enable_ddl_propagation = off")
+    conn.execute(
+        "create or replace function public.two_phases() returns bool language c "
+        "as 'citus', 'coordinated_transaction_should_use_2PC'"
+    )
+    found = []
+    with conn.transaction(force_rollback=True):
+        conn.execute("insert into ledger values (%s, %s)", (customer_of(nodes, 2), key))
+        found += conn.execute("select public.two_phases()").fetchone() or ()
+        conn.execute(statement.encode(), (key,))
+        found += conn.execute("select public.two_phases()").fetchone() or ()
+    return found
+
+
+ANCHOR = """
+select citus_move_shard_placement(s.shardid, s.nodename, s.nodeport, n.nodename, n.nodeport, 'block_writes')
+from citus_shards s, pg_dist_node n
+where s.table_name = 'pgflow_anchor.anchor'::regclass and n.groupid = %s and s.nodeport <> n.nodeport
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("local", ["on", "off"])
+@pytest.mark.parametrize("place", [1, 2])
+def test_the_place_of_the_anchor_does_not_matter(
+    nodes: dict[int, str], place: int, local: str
+) -> None:
+    """As after a rebalance, on a node that has just been added, or on one that was drained."""
+    with psycopg.connect(nodes[0], autocommit=True) as conn:
+        conn.execute(ANCHOR, (place,))
+    for home in (0, 1):
+        with psycopg.connect(nodes[home], autocommit=True) as conn:
+            conn.execute(f"set citus.enable_local_execution = {local}".encode())
+            assert phases(nodes, conn, START, f"{place} {local} {home}") == [False, True]
 
 
 @pytest.mark.full
@@ -202,6 +206,64 @@ def test_a_commit_that_fails_here_leaves_no_remote_row(nodes, home, is_guarded):
         ).fetchone()  # type: ignore[misc]
         (rows,) = conn.execute("select count(*) from ledger where note = %s", (key,)).fetchone()  # type: ignore[misc]
     assert (runs, rows) == (1, 1 if is_guarded else 2)
+
+
+def join_all(nodes: dict[int, str]) -> None:
+    """Make all nodes those of a cluster."""
+    for group, dsn in nodes.items():
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            if group == 0:
+                init_cluster(conn)
+            else:
+                join_cluster(conn, None, node=group)
+
+
+MOVE = """
+select citus_move_shard_placement(s.shardid, s.nodename, s.nodeport, n.nodename, n.nodeport, 'block_writes')
+from citus_shards s, pg_dist_node n
+where s.shardid = get_shard_id_for_distribution_column('pgflow_cluster.key', 'moving')
+  and n.groupid between 1 and 2 and s.nodeport <> n.nodeport limit 1
+"""
+
+
+@pytest.mark.full
+def test_a_claim_that_waits_for_a_move_of_its_shard_is_kept(nodes: dict[int, str]) -> None:
+    """A transaction that read the table first would write the shard that is left behind."""
+    if len(nodes) < 4:
+        pytest.skip("needs a node that has the shard neither before nor after the move")
+    join_all(nodes)
+    with (
+        psycopg.connect(nodes[0], autocommit=True) as look,
+        psycopg.connect(nodes[0]) as moving,
+        psycopg.connect(nodes[3], autocommit=True) as claiming,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        look.execute(MOVE)  # it may have been on the third
+        moving.execute(MOVE)
+        claim = pool.submit(claiming.execute, "select pgflow_cluster.claim('moving', '', 3)")
+        wait_until_blocked(nodes[3], claiming.info.backend_pid)
+        moving.commit()
+        assert claim.result().fetchone() == (3,)
+        found = look.execute("select node from pgflow_cluster.key where key = 'moving'").fetchone()
+    assert found == (3,)
+
+
+@pytest.mark.full
+def test_a_node_of_a_cluster_has_the_number_of_its_group(nodes: dict[int, str]) -> None:
+    """The key of a run that is to be near rows goes to the node that has them."""
+    join_all(nodes)
+    with psycopg.connect(nodes[1], autocommit=True) as conn:
+        with pytest.raises(SetupError, match="pass 1, the number of its group"):
+            join_cluster(conn, None, node=9)
+        assert conn.execute(
+            "select array_agg(node order by node) from pgflow_cluster.node"
+        ).fetchone() == ([*nodes],)
+    for group, dsn in nodes.items():
+        near = str(customer_of(nodes, 2))
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            claim = "select pgflow_cluster.claim(%s, '', null, 'ledger', %s)"
+            assert conn.execute(claim, (f"key {group}", near)).fetchone() == (2,)
+    assert cli(nodes[1], "migrate", "--all-nodes").code == 0
 
 
 @transaction

@@ -97,6 +97,9 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     return _explain_known(error)
 
 
+_OF_CITUS = "connection to the remote node "
+
+
 def _explain_known(error: BaseException) -> tuple[int, str | None]:
     import psycopg
 
@@ -120,6 +123,9 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
     if cause is not None and is_infrastructure(cause):
         if cause.sqlstate is not None and not cause.sqlstate.startswith("08"):  # it has answered
             return UNREACHABLE, f"the database was reached, and is in trouble: {_line(cause)}"
+        if _OF_CITUS in _line(cause):
+            text = f"the database was reached, and asked a node of Citus in vain: {_line(cause)}"
+            return UNREACHABLE, text
         _, refuses, why = _line(cause).rpartition("failed: FATAL: ")
         if refuses:
             text = f"the server refuses the connection: {why.strip()}. Check --dsn and PGFLOW_DSN"

@@ -28,7 +28,9 @@ _OF_STANDING = ("open_runs", "letters", "oldest_at", "dead")
 def init(
     db: Answer,
     *,
-    node: Annotated[int, opt("Number of the node; Citus has numbers of its own.", min=0)] = 1,
+    node: Annotated[
+        int | None, opt("Number of the node: 1, or on Citus that of its group.", min=0)
+    ] = None,
     address: Address = None,
 ) -> None:
     """Makes a database the first node of a cluster, or renews what makes it one."""
@@ -41,7 +43,10 @@ def init(
 
 @cluster.command()
 def join(
-    number: Annotated[int, arg("Number of the node, which no other has.", metavar="NODE")],
+    number: Annotated[
+        int,
+        arg("Number of the node: one that no other has, or on Citus its group.", metavar="NODE"),
+    ],
     db: Answer,
     *,
     home: Annotated[

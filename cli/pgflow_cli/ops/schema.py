@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import connect, find_dsn
-from pgflow_cli.look.failures import Mistake, opening
+from pgflow_cli.look.database import Database, connect, find_dsn
+from pgflow_cli.look.failures import FAILED, Ended, Mistake, explain, opening
 from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import Form, as_object, many, note
 from pgflow_cli.look.parsing import seconds_option
@@ -26,15 +26,23 @@ def migrate(
     db: Answer,
     *,
     sql: bool = False,
+    all_nodes: bool = False,
     lock_timeout: Annotated[float, seconds_option("--lock-timeout", shown="1m")] = 60.0,
 ) -> None:
     """Installs the schema, or brings it up to date.
 
     Args:
         sql: Print what would run, for psql, and change nothing.
+        all_nodes: On each node of the cluster or of Citus in turn, with what makes it a node.
         lock_timeout: Time to wait for what others hold.
     """
-    with connect(find_dsn(db.given, migrate=False)) as connection:
+    dsn = find_dsn(db.given, migrate=False)
+    if all_nodes:
+        if sql:
+            raise Mistake("--sql prints what would run on one database: leave out --all-nodes")
+        _migrate_nodes(db, dsn, lock_timeout)
+        return
+    with connect(dsn) as connection:
         if sql:
             from pgflow.schema import migration_sql
 
@@ -48,6 +56,36 @@ def migrate(
             note("A database administrator should run:\n  " + "\n  ".join(report["advice"]))
         for line in notes:
             note(line)
+
+
+def _migrate_nodes(db: Database, dsn: str, lock_timeout: float) -> None:
+    """Bring all nodes up to date; a node that fails keeps none of the others from it."""
+    import psycopg
+
+    from pgflow.errors import SetupError
+    from pgflow.inspect.nodes import dsn_of_node
+    from pgflow.schema.clusters import find_nodes, renew_cluster
+
+    with connect(dsn) as connection:
+        nodes = find_nodes(connection)
+    if not nodes:
+        raise Mistake("the database is a node of no cluster: leave out --all-nodes")
+    reports, lines, failures = [], [], 0
+    for node in nodes:
+        report: dict[str, Any] = {"node": node.node}
+        try:
+            with connect(dsn_of_node(dsn, node)) as connection:
+                report |= _migrate(connection, lock_timeout)
+                renew_cluster(connection)
+            words = _in_words(report)
+        except (psycopg.Error, SetupError, OSError) as error:
+            report["error"] = words = explain(error)[1] or repr(error)
+            failures += 1
+        reports.append(report)
+        lines.append(f"Node {node.node}: {words}")
+    db.answer({"nodes": reports}, "\n".join(lines))
+    if failures:
+        raise Ended(FAILED)
 
 
 def _warn_of_compiling(connection: Any) -> list[str]:

@@ -462,30 +462,30 @@ declare
   wanted int := node;
   tenant constant text := pgflow_cluster.own_tenant(claim.tenant);
   seen_at timestamptz;
+  is_open boolean;
   seen constant timestamptz := clock_timestamp();
 begin
-  select k.node, k.at into home, seen_at from pgflow_cluster.key k where k.key = key and k.tenant = tenant;
-  if home is not null then
-    if seen_at < seen - interval '15 days' then -- or a sweep might free it before the run exists
-      update pgflow_cluster.key k set at = seen where k.key = key and k.tenant = tenant;
-    end if;
-    return home;
-  end if;
   if wanted is null and near_table is not null then
     wanted := pgflow_cluster.where_is(near_table, near_value);
   end if;
   wanted := coalesce(wanted, pgflow_cluster.place(key, null));
   perform from pgflow_cluster.node n where n.node = wanted and n.state = 'open';
-  if not found then
+  is_open := found;
+  -- First of all what touches the table: a transaction of Citus that has read a table, and then waits for a move of a
+  -- shard to write it, writes the shard that is left behind.
+  if is_open then
+    insert into pgflow_cluster.key (key, tenant, node, at) values (key, tenant, wanted, seen) on conflict do nothing;
+  end if;
+  select k.node, k.at into home, seen_at from pgflow_cluster.key k where k.key = key and k.tenant = tenant;
+  if home is null and not is_open then
     raise exception using errcode = 'PF003',
       message = format('node %s is not an open node of the cluster', coalesce(wanted::text, 'null')),
       hint = 'See `pgflow cluster list`.';
-  end if;
-  insert into pgflow_cluster.key (key, tenant, node, at) values (key, tenant, wanted, seen) on conflict do nothing;
-  select k.node into home from pgflow_cluster.key k where k.key = key and k.tenant = tenant;
-  if home is null then
+  elsif home is null then
     raise serialization_failure
       using message = format('key %s was claimed or freed meanwhile: try again', quote_literal(key));
+  elsif seen_at < seen - interval '15 days' then -- or a sweep might free it before the run exists
+    update pgflow_cluster.key k set at = seen where k.key = key and k.tenant = tenant;
   end if;
   return home;
 end
