@@ -35,6 +35,8 @@ HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
 
 NO_SURFACE = {
     "app": "its names are those of pgflow",
+    "assets": "the command line is its surface",
+    "console": "pages and the terminal are its surface",
     "errors": "they have a page",
     "inspect": "they have a page",
     "lint": "its rules have a page",

@@ -44,8 +44,7 @@ def main() -> None:
 
 def version() -> str:
     """Return the version, that of its schema, and whether the engine is compiled."""
-    from pgflow._assets import own_assets
-    from pgflow._engine import is_compiled
+    from pgflow.assets import is_compiled, own_assets
 
     return f"pgflow {own_assets().stamp.brief}{' (compiled)' if is_compiled() else ''}"
 

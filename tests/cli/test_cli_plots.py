@@ -15,7 +15,7 @@ from rich.console import Console
 from sqlkit import one
 
 from pgflow import Signal, step, workflow
-from pgflow._console.plots import bars, plot_rates
+from pgflow.console.plots import bars, plot_rates
 from pgflow.inspect import Bin, Entry, Rates
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ def test_the_version_is_said_without_driver_and_engine():
         "sys.argv = ['pgflow', '--version']; from pgflow_cli import main; main()",
     ):
         there = imported(code)
-        assert ours(there) == {"pgflow", "pgflow._assets", "pgflow._engine", "pgflow._version"}
+        assert ours(there) == {"pgflow", "pgflow.assets", "pgflow._engine", "pgflow._version"}
         assert not tops(there) & {"psycopg", *HEAVY}
     assert not there & {"typer", *OF_SHAPES}
 

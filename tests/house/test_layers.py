@@ -25,7 +25,7 @@ ASK_INSPECT = (
     PGFLOW / "django",
     PGFLOW / "prometheus.py",
     PGFLOW / "testing.py",
-    PGFLOW / "_console",
+    PGFLOW / "console",
     PGFLOW / "web",
     PGFLOW / "mcp",
 )

@@ -15,7 +15,7 @@ from clikit import make_stuck, pgflow
 from pgflow_cli.top.views import VIEWS, draw_pulse, read_pulse
 
 from pgflow import AsyncApp
-from pgflow._console.backend import Backend
+from pgflow.console.backend import Backend
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness

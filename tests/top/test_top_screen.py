@@ -26,10 +26,10 @@ from textual.widgets import DataTable, Input, TextArea
 
 import pgflow
 from pgflow import Retries, Signal, step, workflow
-from pgflow._console.backend import Backend
-from pgflow._console.gates import orders_of_gate
-from pgflow._console.orders import Person
 from pgflow.app import AsyncApp
+from pgflow.console.backend import Backend
+from pgflow.console.gates import orders_of_gate
+from pgflow.console.orders import Person
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Accepted, StillUnknown, effect
 from pgflow.errors import GateClosed, PayloadChanged

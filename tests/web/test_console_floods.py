@@ -113,7 +113,7 @@ def test_names_that_no_worker_knows_are_bounded(conn: psycopg.Connection[Any]) -
 async def test_a_page_that_asks_too_much_is_given_up_by_the_server(
     aflow: AsyncHarness, conn: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgflow._console.backend.PAGE_SECONDS", 0.2)
+    monkeypatch.setattr("pgflow.console.backend.PAGE_SECONDS", 0.2)
     browser = Browser(aflow.app, ANN)
     with conn.transaction():
         conn.execute("lock table pgflow.worker in access exclusive mode")

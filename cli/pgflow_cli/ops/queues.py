@@ -41,7 +41,7 @@ def list_queues(*, plot: bool = False, db: Rows) -> None:
 
 def _draw(db: Database) -> None:
     """Draw the last hour, a column a minute, in the order of time."""
-    from pgflow._console.plots import bars, plot_rates
+    from pgflow.console.plots import bars, plot_rates
 
     queued = sum(queue.queued for queue in db.ask(inspect.list_queues()))
     for one in plot_rates(db.ask(inspect.read_rates()), queued):

@@ -151,7 +151,7 @@ def _opened(output: Path | None, form: str) -> AbstractContextManager[Output]:
 @contextmanager
 def _as_parquet(output: Path) -> Iterator[Output]:
     """Write a file of Parquet, which has its name once it is complete."""
-    from pgflow_cli.ops.parquet import ParquetRuns
+    from pgflow.replay.parquet import ParquetRuns
 
     beside = output.with_name(f".{output.name}.new")
     try:

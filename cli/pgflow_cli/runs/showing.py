@@ -104,8 +104,8 @@ def _picture(db: Database, key: str) -> str:
     Raises:
         Mistake: No run has the key, or it has recorded nothing yet.
     """
-    from pgflow._console.picture import draw_picture
-    from pgflow._console.waterfall import draw
+    from pgflow.console.picture import draw_picture
+    from pgflow.console.waterfall import draw
 
     run = find_detail(db, key)
     after = max(0, db.ask(inspect.last_seq(run.run_id)) - PICTURE_UNITS)

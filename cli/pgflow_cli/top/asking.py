@@ -15,8 +15,8 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static, TextArea
 
-from pgflow._console.backend import Backend
-from pgflow._console.orders import BoundOrder, Field
+from pgflow.console.backend import Backend
+from pgflow.console.orders import BoundOrder, Field
 from pgflow_cli.look.output import printable
 from pgflow_cli.top.live import EXPECTED, ORDER_SECONDS, explain_order
 

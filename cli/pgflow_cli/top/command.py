@@ -50,7 +50,7 @@ def top(
 
 
 async def _tell_once(target: str | None, dsn: str | None, form: Form) -> None:
-    from pgflow._console.backend import Backend
+    from pgflow.console.backend import Backend
     from pgflow_cli.top.views import draw, take_picture
 
     async with open_target(target, dsn, listen=False) as app:
@@ -66,7 +66,7 @@ async def _tell_once(target: str | None, dsn: str | None, form: Form) -> None:
 async def _show(
     target: str | None, dsn: str | None, roles: tuple[str, ...], *, read_only: bool
 ) -> None:
-    from pgflow._console.orders import Person
+    from pgflow.console.orders import Person
     from pgflow_cli.top.live import ImpatientBackend
     from pgflow_cli.top.screen import Top
 

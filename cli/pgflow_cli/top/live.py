@@ -23,9 +23,9 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from pgflow import inspect
-from pgflow._console.backend import Backend, Unreachable
-from pgflow._console.orders import Person
 from pgflow.app import AsyncApp
+from pgflow.console.backend import Backend, Unreachable
+from pgflow.console.orders import Person
 from pgflow.errors import PgflowError
 from pgflow_cli.look.failures import hide_secrets
 from pgflow_cli.look.output import printable, shown

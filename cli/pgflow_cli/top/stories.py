@@ -14,11 +14,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pgflow import inspect
-from pgflow._console.backend import Backend
-from pgflow._console.debts import EFFECT_STATES, OBLIGATION_STATES, orders_of_debt
-from pgflow._console.gates import ENDS, asks, orders_of_gate
-from pgflow._console.orders import BoundOrder, Person, orders_of_run
-from pgflow._console.words import MOST_CHARS, advice, age, whole, why
+from pgflow.console.backend import Backend
+from pgflow.console.debts import EFFECT_STATES, OBLIGATION_STATES, orders_of_debt
+from pgflow.console.gates import ENDS, asks, orders_of_gate
+from pgflow.console.orders import BoundOrder, Person, orders_of_run
+from pgflow.console.words import MOST_CHARS, advice, age, whole, why
 from pgflow.errors import GateClosed, RunNotFound
 from pgflow_cli.look.output import (
     amount,

@@ -14,10 +14,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pgflow import inspect
-from pgflow._console.alert import Alert, total
-from pgflow._console.alerts import SILENT_SECONDS, find_alerts
-from pgflow._console.backend import Backend
-from pgflow._console.plots import bars
+from pgflow.console.alert import Alert, total
+from pgflow.console.alerts import SILENT_SECONDS, find_alerts
+from pgflow.console.backend import Backend
+from pgflow.console.plots import bars
 from pgflow_cli.look.output import STYLES, Column, age, as_object, duration, make_table, many, table
 from pgflow_cli.look.selection import OPEN
 

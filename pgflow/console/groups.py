@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from pgflow._console.alert import Alert, Example, cut
-from pgflow._console.amounts import amount_of
-from pgflow._console.backend import Backend
-from pgflow._console.words import counted
+from pgflow.console.alert import Alert, Example, cut
+from pgflow.console.amounts import amount_of
+from pgflow.console.backend import Backend
+from pgflow.console.words import counted
 from pgflow.inspect import (
     DebtGroup,
     GateGroup,

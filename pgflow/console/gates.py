@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection
 from typing import Any
 
-from pgflow._console.backend import Backend
-from pgflow._console.orders import (
+from pgflow.authority import Answer, Approve, Escalate, Reject, TakeOver
+from pgflow.console.backend import Backend
+from pgflow.console.orders import (
     WHY,
     BoundOrder,
     Field,
@@ -17,8 +18,7 @@ from pgflow._console.orders import (
     command,
     read_json,
 )
-from pgflow._console.words import quoted, written
-from pgflow.authority import Answer, Approve, Escalate, Reject, TakeOver
+from pgflow.console.words import quoted, written
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import GateRow
 

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from pgflow import Signal
-from pgflow._console.backend import Backend
-from pgflow._console.words import literal, quoted
+from pgflow.console.backend import Backend
+from pgflow.console.words import literal, quoted
 from pgflow.errors import InvalidArgument, WrongState
 from pgflow.inspect import RunRow, find_run
 

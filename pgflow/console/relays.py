@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pgflow._console.backend import Backend
-from pgflow._console.orders import (
+from pgflow.console.backend import Backend
+from pgflow.console.orders import (
     WHY,
     BoundOrder,
     Field,

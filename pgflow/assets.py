@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import re
 from functools import cache
 from pathlib import Path
@@ -134,3 +135,9 @@ def own_assets() -> Assets:
     packaged = Path(__file__).parent
     root = packaged if (packaged / "migrations").is_dir() else packaged.parent
     return read_assets(root, __version__)
+
+
+def is_compiled() -> bool:
+    """Return True if the engine runs as machine code. It behaves the same either way."""
+    found = importlib.util.find_spec("pgflow._engine.execution")
+    return found is not None and not str(found.origin).endswith(".py")

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pgflow._console.alert import LEVELS, MOST_ROWS, Alert, cut, total
-from pgflow._console.backend import Backend
-from pgflow._console.groups import find_debts, find_failed, find_gates, find_stuck
-from pgflow._console.words import counted, duration, many
+from pgflow.console.alert import LEVELS, MOST_ROWS, Alert, cut, total
+from pgflow.console.backend import Backend
+from pgflow.console.groups import find_debts, find_failed, find_gates, find_stuck
+from pgflow.console.words import counted, duration, many
 from pgflow.inspect import (
     QueueRow,
     WorkerRow,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from pgflow._console.backend import Backend
+from pgflow.console.backend import Backend
 from pgflow.inspect import ChargesBy, SpentRow, sum_charges_by
 
 NEWEST_CHARGES = 3_000

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
-from pgflow._console.waterfall import PARTS_SECONDS
-from pgflow._console.words import duration, many
+from pgflow.console.waterfall import PARTS_SECONDS
+from pgflow.console.words import duration, many
 from pgflow.inspect import Bin, Rates
 
 BARS = " ▁▂▃▄▅▆▇█"

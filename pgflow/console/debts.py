@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-from pgflow._console.backend import Backend
-from pgflow._console.orders import (
+from pgflow.console.backend import Backend
+from pgflow.console.orders import (
     WHY,
     BoundOrder,
     Field,
@@ -16,7 +16,7 @@ from pgflow._console.orders import (
     command,
     read_json,
 )
-from pgflow._console.words import quoted
+from pgflow.console.words import quoted
 from pgflow.inspect import ObligationRow
 
 EFFECT_STATES = {

@@ -1,6 +1,6 @@
 """Health: what is wrong with the database beneath the work, and what to do about it.
 
-What is wrong with the work itself is an alert (:mod:`pgflow._console.alerts`). ``pgflow doctor``
+What is wrong with the work itself is an alert (:mod:`pgflow.console.alerts`). ``pgflow doctor``
 looks at the same, and at the way to the server too.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pgflow._console.words import duration, many, size
+from pgflow.console.words import duration, many, size
 from pgflow.inspect import (
     LargePartition,
     LossRow,

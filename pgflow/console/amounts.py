@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from pgflow._console.words import number
+from pgflow.console.words import number
 
 NAMES = ("amount", "total", "sum", "price", "cost", "cents", "qty", "quantity")
 """Fields that have an amount, the most telling first."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from pgflow._console.waterfall import MARK, Bar, Line, Waterfall
+from pgflow.console.waterfall import MARK, Bar, Line, Waterfall
 from pgflow.texts import visible
 
 LABEL_WIDTH = 240

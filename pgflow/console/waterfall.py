@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 
-from pgflow._console.words import duration
+from pgflow.console.words import duration
 from pgflow.inspect import Entry
 
 MOST_LINES = 200

@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 import psycopg
 import psycopg_pool
 
-from pgflow._console.graphs import GraphDrawer
 from pgflow._db.query import Query, ReadingQuery, changed
 from pgflow._model.blobs import blob_words, names_blob
 from pgflow._model.envelopes import is_redacted, open_value
 from pgflow._model.tags import masked
 from pgflow.app import App, AsyncApp
+from pgflow.console.graphs import GraphDrawer
 from pgflow.documents import AsyncDocuments, Documents, Put
 from pgflow.errors import CodecError, WrongState
 from pgflow.inspect import Question, ask, ask_async, encoded, readable

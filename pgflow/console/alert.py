@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pgflow._console.words import counted
+from pgflow.console.words import counted
 
 MOST_ROWS = 8
 """Groups of one kind; a last row leads to the page that has the rest."""
