@@ -40,6 +40,7 @@ NO_SURFACE = {
     "errors": "they have a page",
     "inspect": "they have a page",
     "lint": "its rules have a page",
+    "peers": "the command line is its surface",
     "replay": "`pgflow.testing` and the command line are its surface",
     "schema": "the command line is its surface",
     "sync": "the twins of functions of pgflow",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from pgflow_cli.ops import web
 from sqlkit import one, rows
 from webkit import Browser
 
@@ -18,6 +17,7 @@ from pgflow.errors import InvalidArgument
 from pgflow.inspect import list_lanes, list_queued_lanes, list_queues, list_unserved_lanes
 from pgflow.inspect.sheet import shown_statement
 from pgflow.web import Principal
+from pgflow.web import serving as web
 from pgflow.web.pages import queues
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ def migrate_from(
     """
     from libcst import ParserSyntaxError
 
-    from pgflow_cli.files.dialects import translate
+    from pgflow.peers import translate
 
     if not source.exists():
         raise Mistake(f"{source} does not exist")

@@ -173,8 +173,8 @@ async def go_on(
 
 
 async def _take_webhooks(starts: Starts, endpoints: list[Endpoint], listening: socket) -> None:
+    from pgflow.web.serving import make_server
     from pgflow.webhooks import asgi
-    from pgflow_cli.ops.web import make_server
 
     server = make_server(asgi(starts.app, endpoints))
     host, port = listening.getsockname()[:2]
@@ -193,6 +193,6 @@ def listen(host: str, port: int) -> socket:
         import uvicorn  # noqa: F401
     except ImportError:
         raise Mistake('webhooks need a server: pip install "pgflow-engine[web]"') from None
-    from pgflow_cli.ops.web import listen_at
+    from pgflow.web.serving import listen_at
 
     return listen_at(host, port)

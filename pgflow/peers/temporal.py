@@ -8,7 +8,7 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.metadata import PositionProvider
 
-from pgflow_cli.files.dialects.base import Arguments, Translator, arguments_of, plain, text_of
+from pgflow.peers.base import Arguments, Translator, arguments_of, plain, text_of
 
 
 def execute(translator: Translator, given: Arguments, _is_async: bool) -> str | None:

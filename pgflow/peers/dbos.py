@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 import libcst.matchers as m
 
-from pgflow_cli.files.dialects.base import (
+from pgflow.peers.base import (
     Arguments,
     Translator,
     arguments_of,

@@ -10,9 +10,9 @@ from __future__ import annotations
 import libcst as cst
 from libcst.metadata import MetadataWrapper
 
-from pgflow_cli.files.dialects.base import Draft
-from pgflow_cli.files.dialects.dbos import Dbos
-from pgflow_cli.files.dialects.temporal import Temporal
+from pgflow.peers.base import Draft
+from pgflow.peers.dbos import Dbos
+from pgflow.peers.temporal import Temporal
 
 DIALECTS = {"dbos": Dbos, "temporal": Temporal}
 
