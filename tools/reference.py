@@ -45,6 +45,7 @@ NO_SURFACE = {
     "schema": "the command line is its surface",
     "sync": "the twins of functions of pgflow",
     "texts": "it is used by what the surface is made of",
+    "tui": "the command line is its surface",
 }
 """Public modules without entries of their own."""
 

@@ -100,7 +100,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Operations": {
         "cluster": ("ops.cluster", "Databases that are the nodes of one cluster."),
         "health": ("ops.schema", "Checks that the database answers and its schema fits."),
-        "top": ("top.command", "Opens the live console in the terminal."),
+        "top": ("ops.top", "Opens the live console in the terminal."),
         "sql": ("ops.reading", "Runs a read-only query against the database."),
         "export": ("ops.transfer", "Writes runs and journals as JSON Lines or Parquet."),
         "import": ("ops.transfer:import_runs", "Imports exported runs as read-only history."),
@@ -330,7 +330,7 @@ def _unread() -> int:
 
 
 def _fail(error: Exception) -> int:
-    from pgflow_cli.look.output import printable
+    from pgflow.console.output import printable
 
     if hasattr(error, "format_message"):
         return _misused(error)
@@ -359,7 +359,7 @@ def _misused(error: Any) -> int:
 
 def print_mistake(line: str, *, below: bool = False) -> None:
     """Print what went wrong; below the ^C that a terminal shows."""
-    from pgflow_cli.look.output import shown
+    from pgflow.console.output import shown
 
     start = "\n" if below and sys.stderr.isatty() else ""
     print(f"{start}pgflow: {shown(line)}", file=sys.stderr)

@@ -26,6 +26,7 @@ ASK_INSPECT = (
     PGFLOW / "prometheus.py",
     PGFLOW / "testing.py",
     PGFLOW / "console",
+    PGFLOW / "tui",
     PGFLOW / "web",
     PGFLOW / "mcp",
 )

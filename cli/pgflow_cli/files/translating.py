@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
+from pgflow.console.output import many, note
 from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.output import many, note
 
 Peer = Literal["dbos", "temporal"]
 

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow.console.output import Form, as_object, console, dump, plain, when
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import Db
-from pgflow_cli.look.output import AsJson, Form, as_object, choose_form, console, dump, plain, when
+from pgflow_cli.look.options import AsJson, Db, choose_form
 from pgflow_cli.look.selection import Key, find
 
 _RUN = (

@@ -6,12 +6,12 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 from pgflow import inspect
+from pgflow.console.output import note, table
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
-from pgflow_cli.look.options import Answer, Rows, operator
-from pgflow_cli.look.output import Limit, note, table
+from pgflow_cli.look.options import Answer, Limit, Rows, operator
 from pgflow_cli.look.parsing import parse_amounts, parse_moment
 
 budgets = make_group("budgets", invoke_without_command=True)

@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow.console.output import Form, as_object, dump, note
 from pgflow_cli.ledgers import auditing
 from pgflow_cli.look.database import Database, look_until
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake, opening
 from pgflow_cli.look.help import Group, make_group
 from pgflow_cli.look.options import Answer, Db, operator
-from pgflow_cli.look.output import Form, as_object, dump, note
 from pgflow_cli.look.selection import Key
 
 PATIENCE_SECONDS = 5.0

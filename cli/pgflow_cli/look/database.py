@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pgflow import inspect
+from pgflow.console.output import Column, Form, print_one, print_rows, table
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import is_refused_as_standby
-from pgflow_cli.look.output import Column, Form, print_one, print_rows, table
 from pgflow_cli.look.parsing import refuse_empty
 
 if TYPE_CHECKING:

@@ -70,7 +70,10 @@ class Ended(Exception):
         self.code = code
 
 
-EXTRAS = {"markdown_it": "files", "pyarrow": "parquet", "ruamel": "files"}
+EXTRAS = {
+    "jinja2": "web", "markdown_it": "files", "mcp": "mcp", "pyarrow": "parquet", "ruamel": "files",
+    "starlette": "web", "textual": "tui", "uvicorn": "web",
+}  # fmt: skip
 """Extras of pgflow, by the module that each brings to the commands that need it."""
 
 
@@ -175,16 +178,6 @@ _PLACE = re.compile(r"\nLINE \d+: .*\n *\^")
 
 def _line(error: BaseException) -> str:
     text = " ".join(_PLACE.sub("", str(error)).split()) or type(error).__name__
+    from pgflow.texts import hide_secrets
+
     return hide_secrets(text).rstrip(".")
-
-
-_USERINFO = re.compile(r"(?<![/\w])(\w[^\s:/@\"]*):[^\s\"/][^\s\"]*@")
-
-
-def hide_secrets(text: str) -> str:
-    """Return a text with the passwords of every connection string in it replaced by ``***``, also
-    where its scheme was left out.
-    """
-    from pgflow.texts import without_secrets
-
-    return _USERINFO.sub(r"\1:***@", without_secrets(text))

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow import inspect
+from pgflow.console.output import many, note, shown
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Answer, Yes, confirm
-from pgflow_cli.look.output import many, note, shown
 from pgflow_cli.look.parsing import parse_duration
 from pgflow_cli.look.selection import OPEN
 from pgflow_cli.runs.declared import WORKFLOW

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from pgflow import inspect
+from pgflow.console.output import as_object
 from pgflow_cli.look.database import connect
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.nodes import ask_all
 from pgflow_cli.look.options import Answer, Rows
-from pgflow_cli.look.output import as_object
 
 cluster = make_group(
     "cluster", "Databases that are the nodes of one cluster.", no_args_is_help=True

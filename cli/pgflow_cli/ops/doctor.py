@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from pgflow.console.output import Form, console, many, note, plain
 from pgflow_cli.look.database import connect_to_any
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.options import Rows
-from pgflow_cli.look.output import Form, console, many, note, plain
 from pgflow_cli.ops.checks import cluster, schema, server, work
 from pgflow_cli.ops.checks.finding import Check, Finding, Patient, fail, findings_of, warn
 

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow.console.output import Form, age, many
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, made_of, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
-from pgflow_cli.look.options import Answer, Rows, Yes, confirm, operator
-from pgflow_cli.look.output import Form, Limit, age, many
+from pgflow_cli.look.options import Answer, Limit, Rows, Yes, confirm, operator
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
 from pgflow_cli.ops.options import ChangeWhy
 

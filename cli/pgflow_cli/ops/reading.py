@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pgflow.console.output import Column, Form, note, short_json
 from pgflow_cli.look.database import find_dsn
 from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import TIME_LIMIT, Ended
-from pgflow_cli.look.options import Rows
-from pgflow_cli.look.output import Column, Form, Limit, note, short_json
+from pgflow_cli.look.options import Limit, Rows
 from pgflow_cli.look.parsing import read_given, seconds_option
 
 if TYPE_CHECKING:

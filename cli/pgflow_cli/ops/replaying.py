@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow.console.output import Form, as_object, dump, many, note, say
 from pgflow_cli.look import github
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Answer, Chosen
-from pgflow_cli.look.output import Form, as_object, dump, many, note, say
 from pgflow_cli.look.selection import Filters
 from pgflow_cli.look.targets import load_app
 from pgflow_cli.ops.transfer import choose_chains

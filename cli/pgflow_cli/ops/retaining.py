@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pgflow import inspect
+from pgflow.console.output import duration, many, progress, when
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer, DryRun, Rows, Yes, confirm, operator
-from pgflow_cli.look.output import duration, many, progress, when
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
 
 retention = make_group("retention", invoke_without_command=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from pgflow.console.output import many, progress
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.options import Answer
-from pgflow_cli.look.output import many, progress
 from pgflow_cli.look.targets import load_app
 
 

@@ -6,21 +6,12 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pgflow import inspect
+from pgflow.console.output import as_object, duration, many, names_of, note, shown, table, when
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer, OwnLabels, Rows, operator
-from pgflow_cli.look.output import (
-    as_object,
-    duration,
-    many,
-    names_of,
-    note,
-    shown,
-    table,
-    when,
-)
 from pgflow_cli.look.parsing import parse_input, parse_pairs, parse_span
 from pgflow_cli.ops.options import ChangeWhy
 

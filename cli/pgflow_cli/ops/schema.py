@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
+from pgflow.console.output import Form, as_object, many, note
 from pgflow_cli.look.database import connect, find_dsn
 from pgflow_cli.look.failures import Mistake, opening
 from pgflow_cli.look.options import Answer
-from pgflow_cli.look.output import Form, as_object, many, note
 from pgflow_cli.look.parsing import seconds_option
 
 STARTER = "starter.py.txt"

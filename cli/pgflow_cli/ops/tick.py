@@ -9,12 +9,12 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow import inspect
+from pgflow.console.output import as_object, duration, many, note, when
 from pgflow_cli.look import github
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT
 from pgflow_cli.look.options import Answer
-from pgflow_cli.look.output import as_object, duration, many, note, when
 from pgflow_cli.look.parsing import DeadAfter, parse_amounts, seconds_option
 from pgflow_cli.look.selection import split_words
 from pgflow_cli.ops.options import QueueNames, QuietLogs

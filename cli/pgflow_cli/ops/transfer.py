@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 from pgflow import inspect
+from pgflow.console.output import as_object, dump, many, note, shown
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Chosen, Db, Keys
-from pgflow_cli.look.output import as_object, dump, many, note, shown
 from pgflow_cli.look.selection import Filters, find_run
 from pgflow_cli.ops.options import OutputFile, open_file
 

@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from pgflow import inspect
+from pgflow.console.output import age
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Rows
-from pgflow_cli.look.output import age
 from pgflow_cli.look.selection import WorkflowNames
 from pgflow_cli.look.targets import load_app
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
+from pgflow.console.output import note
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import operator
-from pgflow_cli.look.output import note
 from pgflow_cli.look.parsing import read_toml
 from pgflow_cli.look.targets import Target, check_roles, open_target
 from pgflow_cli.ops.options import PORT, Logs
@@ -120,14 +120,11 @@ def web(
     Args:
         logs_at: Address of the logs of a run, such as https://logs.example.org/?q={trace_id}.
     """
-    try:
-        import uvicorn  # noqa: F401
-
-        import pgflow.web
-    except ImportError as error:
-        raise Mistake(f'the console needs {error.name}: pip install "pgflow-engine[web]"') from None
     import asyncio
 
+    import uvicorn  # noqa: F401 - before a server is started for nothing
+
+    import pgflow.web
     from pgflow.declare import GRAPHS
     from pgflow.errors import InvalidArgument
     from pgflow_cli.ops.serving import Stop

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pgflow import inspect
+from pgflow.console.output import age
 from pgflow_cli.look import nodes
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.options import Rows
-from pgflow_cli.look.output import age
 from pgflow_cli.look.parsing import DeadAfter, seconds_option
 from pgflow_cli.look.selection import split_words
 from pgflow_cli.ops.options import (

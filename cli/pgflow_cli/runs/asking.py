@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pgflow import inspect
-from pgflow_cli.look.output import shown
+from pgflow.console.output import shown
 
 if TYPE_CHECKING:
     from pgflow.declare import Graph

@@ -14,19 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow.console.output import Form, as_object, dump, note, short_json, shown, when
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer
-from pgflow_cli.look.output import (
-    Form,
-    as_object,
-    dump,
-    note,
-    short_json,
-    shown,
-    when,
-)
 from pgflow_cli.look.parsing import seconds_option
 from pgflow_cli.look.selection import ENDED, Key, find_detail, find_run
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pgflow import inspect
+from pgflow.console.output import Form, console, make_table, many, note
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import (
@@ -28,7 +29,6 @@ from pgflow_cli.look.options import (
     confirm,
     operator,
 )
-from pgflow_cli.look.output import Form, console, make_table, many, note
 from pgflow_cli.look.selection import ENDED, OPEN, Filters, find_run, split_words
 from pgflow_cli.runs.listing import run_columns
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from pgflow import inspect
+from pgflow.console.output import as_object
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
@@ -20,7 +21,6 @@ from pgflow_cli.look.options import (
     check_word,
     operator,
 )
-from pgflow_cli.look.output import as_object
 from pgflow_cli.look.parsing import parse_json, parse_pairs, parse_span
 from pgflow_cli.look.selection import Key, exists, find_detail, find_run
 

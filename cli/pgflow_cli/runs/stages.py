@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
+from pgflow.console.output import shown
 from pgflow_cli.files.declared import refuse_unknown
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, operator
-from pgflow_cli.look.output import shown
 from pgflow_cli.look.selection import Key, find_detail
 
 if TYPE_CHECKING:

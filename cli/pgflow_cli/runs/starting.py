@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow.console.output import Form, dump, note, shown
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Deadline, OwnLabels
-from pgflow_cli.look.output import Form, dump, note, shown
 from pgflow_cli.look.parsing import parse_input, parse_moment, parse_pairs, parse_span, refuse_empty
 from pgflow_cli.look.selection import exists
 from pgflow_cli.runs.declared import FileOptions

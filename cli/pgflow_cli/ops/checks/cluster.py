@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pgflow import inspect
+from pgflow.console.output import duration, many
 from pgflow_cli.look.nodes import ask_each
-from pgflow_cli.look.output import duration, many
 from pgflow_cli.ops.checks.finding import Findings, Patient, fail, ok, warn
 
 LATE_SECONDS = 60

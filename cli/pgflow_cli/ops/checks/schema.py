@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pgflow_cli.look.output import many
+from pgflow.console.output import many
 from pgflow_cli.ops.checks.finding import Findings, Patient, fail, ok, warn
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
-from pgflow_cli.look.output import duration, many
+from pgflow.console.output import duration, many
 from pgflow_cli.ops.checks.finding import Finding, Findings, Level, Patient, each, fail, warn
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from pgflow import inspect
-from pgflow_cli.look.output import duration, many
+from pgflow.console.output import duration, many
 from pgflow_cli.ops.checks.finding import Findings, Patient, each, warn
 
 SILENT_SECONDS = 15

@@ -18,26 +18,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
-from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.failures import Mistake
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
     from rich.table import Table
     from rich.text import Text
-
-AsJson = Annotated[
-    bool | None, opt("Answer in JSON; a table is the default, in a pipe too.", "--json/--table")
-]
-Limit = Annotated[int, opt("At most so many rows; 0 for all.", "--limit", "-n", min=0)]
-AsCsv = Annotated[bool, opt("Answer in CSV.", "--csv")]
-LogLevel = Annotated[str, opt("How much to log: debug, info, warning or error.")]
-LogFormat = Annotated[str, opt("How to log: text, or json, one object a line.")]
 
 Row = Any
 """A typed row of `pgflow.inspect`, or a mapping."""
@@ -54,17 +42,6 @@ class Form(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
-
-
-def choose_form(*, as_json: bool | None = None, as_csv: bool = False) -> Form:
-    """Return the form that the options ask for, else a table."""
-    if as_csv and as_json is not None:
-        raise Mistake(
-            f"--{'json' if as_json else 'table'} and --csv exclude each other: pass one of them"
-        )
-    if as_csv:
-        return Form.CSV
-    return Form.JSON if as_json else Form.TABLE
 
 
 @dataclass(frozen=True)
@@ -207,7 +184,7 @@ def say(*parts: str | tuple[str, str] | Text, error: bool = False) -> None:
 
 def note(text: str) -> None:
     """Print something that is not the answer."""
-    typer.echo(printable(text), err=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def shown(text: str) -> str:
@@ -314,7 +291,7 @@ def names_of(kind: Any) -> tuple[str, ...]:
 
 def print_json_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows as a JSON array, one a line."""
-    typer.echo("[" + ",".join(f"\n{dump(row)}" for row in rows) + ("\n]" if rows else "]"))
+    print("[" + ",".join(f"\n{dump(row)}" for row in rows) + ("\n]" if rows else "]"), flush=True)
 
 
 def print_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -336,11 +313,11 @@ def _cell(value: Any, show: Callable[[str], str]) -> Any:
 def print_one(form: Form, row: Mapping[str, Any], text: str | Callable[[], RenderableType]) -> None:
     """Print one thing: as an object, a CSV of one row, or as people read it."""
     if form is Form.JSON:
-        typer.echo(dump(row, indent=2 if sys.stdout.isatty() else None))
+        print(dump(row, indent=2 if sys.stdout.isatty() else None), flush=True)
     elif form is Form.CSV:
         print_csv(list(row), [row])
     elif isinstance(text, str):
-        typer.echo(shown(text))
+        print(shown(text), flush=True)
     else:
         console().print(text())
 

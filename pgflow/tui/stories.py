@@ -15,12 +15,11 @@ from rich.text import Text
 
 from pgflow import inspect
 from pgflow.console.backend import Backend
+from pgflow.console.bars import Marks, draw_entries
 from pgflow.console.debts import EFFECT_STATES, OBLIGATION_STATES, orders_of_debt
 from pgflow.console.gates import ENDS, asks, orders_of_gate
-from pgflow.console.orders import BoundOrder, Person, orders_of_run
-from pgflow.console.words import MOST_CHARS, advice, age, whole, why
-from pgflow.errors import GateClosed, RunNotFound
-from pgflow_cli.look.output import (
+from pgflow.console.orders import OPEN, BoundOrder, Person, orders_of_run
+from pgflow.console.output import (
     amount,
     duration,
     make_table,
@@ -29,9 +28,9 @@ from pgflow_cli.look.output import (
     styled_status,
     table,
 )
-from pgflow_cli.look.selection import ENDED
-from pgflow_cli.runs.timeline import Marks, draw_entries
-from pgflow_cli.top.views import Place
+from pgflow.console.words import MOST_CHARS, advice, age, whole, why
+from pgflow.errors import GateClosed, RunNotFound
+from pgflow.tui.views import Place
 
 WINDOW_UNITS = 200
 MOST_ROWS = 30
@@ -124,7 +123,7 @@ class StoryReader:
         if not units:
             return []
         begin = units[0].at if after else run.created_at
-        until = self.now if run.status not in ENDED else units[-1].at
+        until = self.now if run.status in OPEN else units[-1].at
         entries = inspect.fold(units, begin)
         earlier = f" (the newest {WINDOW_UNITS} of {last:,} units)" if after else ""
         errors = [

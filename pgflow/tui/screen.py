@@ -17,11 +17,11 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, Label, Static
 
 from pgflow import inspect
-from pgflow_cli.look.output import column_widths, printable
-from pgflow_cli.top.asking import Ask
-from pgflow_cli.top.live import Live, Station
-from pgflow_cli.top.stories import Story, StoryReader
-from pgflow_cli.top.views import VIEWS, Place, Rows, View, draw_pulse, read_pulse
+from pgflow.console.output import column_widths, printable
+from pgflow.tui.asking import Ask
+from pgflow.tui.live import Live, Station
+from pgflow.tui.stories import Story, StoryReader
+from pgflow.tui.views import VIEWS, Place, Rows, View, draw_pulse, read_pulse
 
 STORY_TICKS = 5
 """Ticks after which a story is read again: it takes a dozen questions."""

@@ -26,9 +26,9 @@ from pgflow import inspect
 from pgflow.app import AsyncApp
 from pgflow.console.backend import Backend, Unreachable
 from pgflow.console.orders import Person
+from pgflow.console.output import printable, shown
 from pgflow.errors import PgflowError
-from pgflow_cli.look.failures import hide_secrets
-from pgflow_cli.look.output import printable, shown
+from pgflow.texts import hide_secrets
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from textual.widgets import Button, Input, Label, Static, TextArea
 
 from pgflow.console.backend import Backend
 from pgflow.console.orders import BoundOrder, Field
-from pgflow_cli.look.output import printable
-from pgflow_cli.top.live import EXPECTED, ORDER_SECONDS, explain_order
+from pgflow.console.output import printable
+from pgflow.tui.live import EXPECTED, ORDER_SECONDS, explain_order
 
 
 class Ask(ModalScreen[str]):

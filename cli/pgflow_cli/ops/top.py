@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-
-import typer
+from typing import TYPE_CHECKING
 
 from pgflow import inspect
+from pgflow.console.output import Form, console, print_one
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import operator
-from pgflow_cli.look.output import AsJson, Form, choose_form, console, dump
+from pgflow_cli.look.options import AsJson, choose_form, operator
 from pgflow_cli.look.targets import Roles, Target, check_roles, open_target
+
+if TYPE_CHECKING:
+    from pgflow.console.orders import Person
 
 
 def top(
@@ -37,45 +39,37 @@ def top(
         raise Mistake("--json and --table go with --once")
     import asyncio
 
+    from pgflow.console.orders import Person
+
     if once:
         asyncio.run(_tell_once(target, dsn, choose_form(as_json=as_json)))
         return
-    try:
-        import textual  # noqa: F401 - its absence is one line
-    except ImportError:
-        raise Mistake('the screen needs textual: pip install "pgflow-engine[tui]"') from None
+    import pgflow.tui.screen  # noqa: F401 - what is missing is said before a database is asked
+
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise Mistake("the screen needs a terminal: for a script there is --once")
-    asyncio.run(_show(target, dsn, tuple(roles or ()), read_only=read_only))
+    person = None if read_only else Person(operator(), tuple(roles or ()))
+    asyncio.run(_show(target, dsn, person))
 
 
 async def _tell_once(target: str | None, dsn: str | None, form: Form) -> None:
+    from rich.console import Group
+
     from pgflow.console.backend import Backend
-    from pgflow_cli.top.views import draw, take_picture
+    from pgflow.tui.views import draw, take_picture
 
     async with open_target(target, dsn, listen=False) as app:
         picture = await take_picture(Backend(app))
-    if form is Form.JSON:
-        typer.echo(dump(picture.as_json(), indent=2 if sys.stdout.isatty() else None))
-        return
-    out = console()
-    for part in draw(picture, out.width):
-        out.print(part)
+    print_one(form, picture.as_json(), lambda: Group(*draw(picture, console().width)))
 
 
-async def _show(
-    target: str | None, dsn: str | None, roles: tuple[str, ...], *, read_only: bool
-) -> None:
-    from pgflow.console.orders import Person
-    from pgflow_cli.top.live import ImpatientBackend
-    from pgflow_cli.top.screen import Top
+async def _show(target: str | None, dsn: str | None, person: Person | None) -> None:
+    from pgflow.tui.live import ImpatientBackend
+    from pgflow.tui.screen import Top
 
-    person = None if read_only else Person(operator(), roles)
     async with open_target(target, dsn, listen=False) as app:
         backend = ImpatientBackend(app)
-        await backend.ask(
-            inspect.database_now()
-        )  # an unreachable database is reported without a screen
+        await backend.ask(inspect.database_now())  # one that cannot be reached needs no screen
         node = await backend.ask(inspect.this_node())
         of_node = "" if node is None else f" · node {node}"
         await Top(backend, person, _name(dsn) + of_node).run_async()

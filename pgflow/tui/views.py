@@ -17,9 +17,9 @@ from pgflow import inspect
 from pgflow.console.alert import Alert, total
 from pgflow.console.alerts import SILENT_SECONDS, find_alerts
 from pgflow.console.backend import Backend
+from pgflow.console.orders import OPEN
+from pgflow.console.output import STYLES, Column, age, as_object, duration, make_table, many, table
 from pgflow.console.plots import bars
-from pgflow_cli.look.output import STYLES, Column, age, as_object, duration, make_table, many, table
-from pgflow_cli.look.selection import OPEN
 
 MOST_ROWS = 100
 """Rows of a view; there may be millions."""
