@@ -37,6 +37,7 @@ NO_SURFACE = {
     "app": "its names are those of pgflow",
     "assets": "the command line is its surface",
     "console": "pages and the terminal are its surface",
+    "doctor": "the command line is its surface",
     "errors": "they have a page",
     "inspect": "they have a page",
     "lint": "its rules have a page",

@@ -27,6 +27,7 @@ ASK_INSPECT = (
     PGFLOW / "testing.py",
     PGFLOW / "console",
     PGFLOW / "tui",
+    PGFLOW / "doctor",
     PGFLOW / "web",
     PGFLOW / "mcp",
 )

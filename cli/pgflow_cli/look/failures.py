@@ -145,15 +145,10 @@ def _no_text(character: str) -> str | None:
     return f"the lone surrogate U+{number:04X}" if 0xD800 <= number <= 0xDFFF else None
 
 
-def is_refused_as_standby(error: BaseException) -> bool:
-    """Return True if a server was reached, and passed over because it takes no writes: libpq says
-    so itself, in these words.
-    """
-    return "session is read-only" in str(error) or "server is in hot standby mode" in str(error)
-
-
 def _unreached(error: BaseException) -> str:
     """Return libpq's message without its question: the advice comes after it once."""
+    from pgflow.inspect.connecting import is_refused_as_standby
+
     if is_refused_as_standby(error):
         return (
             "no server that is named takes writes. Name the primary, "

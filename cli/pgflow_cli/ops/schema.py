@@ -52,8 +52,8 @@ def migrate(
 
 def _warn_of_compiling(connection: Any) -> list[str]:
     """Return a warning for users of psql if the server compiles queries (jit)."""
-    from pgflow_cli.ops.checks.finding import Patient, findings_of
-    from pgflow_cli.ops.checks.server import check_compiling
+    from pgflow.doctor.finding import Patient, findings_of
+    from pgflow.doctor.server import check_compiling
 
     found = findings_of(check_compiling, Patient("", connection))
     return [f"{one.found}. Remedy: {one.do}" for one in found if one.level != "ok"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
+from pgflow.console.health import FULL, RISKS
 from pgflow.console.output import duration, many
-from pgflow_cli.ops.checks.finding import Finding, Findings, Level, Patient, each, fail, warn
+from pgflow.doctor.finding import Finding, Findings, Level, Patient, each, fail, warn
 
 if TYPE_CHECKING:
     import psycopg
@@ -24,7 +25,7 @@ CONNECTIONS_OF_A_WORKER = 9
 
 def check_version(patient: Patient) -> Findings:
     """Postgres 15 to 18."""
-    version = patient.row("select current_setting('server_version') as version")["version"]
+    version = patient.ask(inspect.read_server()).version
     major = patient.connection.info.server_version // 10000
     if major < OLDEST:
         remedy = f"pgflow needs Postgres {OLDEST} or newer: upgrade the server"
@@ -35,25 +36,20 @@ def check_version(patient: Patient) -> Findings:
     return f"Postgres {version}"
 
 
-def _switched_off(patient: Patient, level: Level, names: list[str], harm: str) -> Iterator[Finding]:
+def _switched_off(risks: Sequence[str], level: Level, names: Sequence[str]) -> Iterator[Finding]:
     """Yield the settings of these names that are off."""
-    query = "select name from pg_settings where name = any(%s) and setting = 'off' order by name"
-    for row in patient.rows(query, (names,)):
-        remedy = f"alter system set {row['name']} = on; select pg_reload_conf()"
-        yield Finding(level, f"{row['name']} is off: {harm}", remedy)
-
-
-def _is_standby(patient: Patient) -> bool:
-    return bool(patient.row("select pg_is_in_recovery() as standby")["standby"])
+    for name in risks:
+        if name in names:
+            remedy = f"alter system set {name} = on; select pg_reload_conf()"
+            yield Finding(level, f"{name} is off: {RISKS[name]}", remedy)
 
 
 def check_durability(patient: Patient) -> Findings:
     """Check that commits survive a power cut."""
-    names = ["fsync", "full_page_writes", "synchronous_commit"]
-    yield from _switched_off(
-        patient, "warn", names, "what was committed may be lost in a power cut"
-    )
-    if _is_standby(patient):
+    server = patient.ask(inspect.read_server())
+    names = ("fsync", "full_page_writes", "synchronous_commit")
+    yield from _switched_off(server.risks, "warn", names)
+    if server.is_standby:
         yield fail(
             "this server is a standby, which takes no writes",
             "name the primary in the connection string, or several hosts with "
@@ -78,7 +74,7 @@ where r.state is distinct from 'backup'
 
 def check_replication(patient: Patient) -> Findings:
     """Check which commits a fail-over would lose."""
-    if _is_standby(patient):
+    if patient.ask(inspect.read_server()).is_standby:
         yield fail("a standby cannot be asked this", "name the primary in the connection string")
         return
     row = patient.row(_STANDBYS)
@@ -194,8 +190,8 @@ def _hears(connection: psycopg.Connection[Any], channel: str) -> bool:
 
 def check_autovacuum(patient: Patient) -> Findings:
     """Places and mail live for milliseconds: without vacuum, claims step over the dead."""
-    harm = "tables that are written all the time will only grow"
-    yield from _switched_off(patient, "fail", ["autovacuum", "track_counts"], harm)
+    risks = patient.ask(inspect.read_server()).risks
+    yield from _switched_off(risks, "fail", ("autovacuum", "track_counts"))
     for row in patient.rows(_HOT):
         table = f"pgflow.{row['table']}"
         if row["options"] is None or row["enabled"] in ("false", "off"):
@@ -226,9 +222,6 @@ check_long_transactions = each(
 
 _ROOM = """
 select
-  current_setting('max_connections')::int
-    - current_setting('superuser_reserved_connections')::int as room,
-  count(*) as used,
   count(*) filter (
     where datname = current_database()
       and application_name in (
@@ -242,14 +235,15 @@ from pg_stat_activity where backend_type = 'client backend'
 
 def check_connections(patient: Patient) -> Findings:
     """Workers open connections as they need them: whether there is room if all do at once."""
-    row = patient.row(_ROOM)
+    row, server = patient.row(_ROOM), patient.ask(inspect.read_server())
+    room, used = server.room, server.connections
     workers = patient.ask(inspect.count_workers()).workers if row["has_workers"] else 0
     most = workers * CONNECTIONS_OF_A_WORKER
-    text = f"{many(row['used'], 'connection')} of {row['room']} in use"
+    text = f"{many(used, 'connection')} of {room} in use"
     remedy = "raise max_connections, or put a pooler in front of the application"
-    if row["used"] > 0.9 * row["room"]:
+    if used > FULL * room:
         yield warn(text, remedy)
-    elif row["used"] - row["of_workers"] + most > row["room"]:
+    elif used - row["of_workers"] + most > room:
         text += f"; {many(workers, 'worker')} may want {most}, up to {CONNECTIONS_OF_A_WORKER} each"
         yield warn(text, f"{remedy}, or `pgflow workers --transactions` with less than 4")
     return text

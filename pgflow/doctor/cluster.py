@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from pgflow import inspect
 from pgflow.console.output import duration, many
-from pgflow_cli.look.nodes import ask_each
-from pgflow_cli.ops.checks.finding import Findings, Patient, fail, ok, warn
+from pgflow.doctor.finding import Findings, Patient, fail, ok, warn
+from pgflow.inspect.connecting import connect
+from pgflow.inspect.nodes import ask_nodes
 
 LATE_SECONDS = 60
 """Age of a letter that should have arrived. Couriers look ten times in a second."""
@@ -21,12 +22,17 @@ def check_cluster(patient: Patient) -> Findings:
         return
     version = patient.ask(inspect.read_standing()).version
     nodes = patient.ask(inspect.list_nodes())
-    for asked in ask_each(patient.dsn, nodes, lambda there: there.ask(inspect.read_standing())):
+    for asked in ask_nodes(patient.dsn, nodes, _read_standing):
         if isinstance(asked.answer, inspect.NodeStanding):
             yield from _check_node(asked.node, asked.answer, version)
         else:
             remedy = "start its server; runs of other nodes go on, and letters to it wait"
             yield warn(f"{_name(asked.node)} is silent: {asked.silence}", remedy)
+
+
+def _read_standing(dsn: str) -> inspect.NodeStanding:
+    with connect(dsn) as connection:
+        return inspect.ask(connection, inspect.read_standing())
 
 
 def _name(node: inspect.NodeRow) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pgflow import inspect
-from pgflow_cli.look.database import connect_to_any
+from pgflow.inspect.connecting import connect_to_any
 
 if TYPE_CHECKING:
     import psycopg
@@ -81,7 +81,7 @@ class Patient:
 
     def second_connection(self) -> psycopg.Connection[Any]:
         """Another connection to the same database."""
-        return connect_to_any(self.dsn)
+        return connect_to_any(self.dsn, name="pgflow cli")
 
 
 def findings_of(check: Check, patient: Patient) -> list[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pgflow.console.output import many
-from pgflow_cli.ops.checks.finding import Findings, Patient, fail, ok, warn
+from pgflow.doctor.finding import Findings, Patient, fail, ok, warn
 
 if TYPE_CHECKING:
     from typing import Any

@@ -6,7 +6,7 @@ from shlex import quote
 
 from pgflow import inspect
 from pgflow.console.output import duration, many
-from pgflow_cli.ops.checks.finding import Findings, Patient, each, warn
+from pgflow.doctor.finding import Findings, Patient, each, warn
 
 SILENT_SECONDS = 15
 LATE_SECONDS = 60
@@ -69,7 +69,7 @@ def check_queues(patient: Patient) -> Findings:
 
 
 check_stuck = each(
-    lambda: inspect.health.count_stuck(),  # noqa: PLW0108 - imported when asked
+    inspect.health.count_stuck,
     "no run is stuck",
     lambda stuck: (
         f"{many(stuck.runs, 'run')} stuck: {stuck.reason}",
@@ -121,7 +121,7 @@ def _left(left: inspect.health.LeftMessages) -> tuple[str, str]:
 
 
 check_messages = each(
-    lambda: inspect.health.count_left_messages(),  # noqa: PLW0108 - imported when asked
+    inspect.health.count_left_messages,
     "every signal was taken, or waits to be",
     _left,
 )
@@ -140,7 +140,7 @@ def _lost(loss: inspect.health.LossRow) -> tuple[str, str]:
 
 
 check_losses = each(
-    lambda: inspect.health.list_losses(),  # noqa: PLW0108 - imported when asked
+    inspect.health.list_losses,
     "workers know of no fail-over that has lost anything",
     _lost,
     "fail",
@@ -173,7 +173,7 @@ def _large(partition: inspect.health.LargePartition) -> tuple[str, str]:
 
 
 check_journal = each(
-    lambda: inspect.health.list_large_partitions(),  # noqa: PLW0108 - imported when asked
+    inspect.health.list_large_partitions,
     "no partition of the journal is larger than what it holds",
     _large,
 )
@@ -224,7 +224,7 @@ def check_schedules(patient: Patient) -> Findings:
 
 
 check_books = each(  # which reads everything, so it is made only on request
-    lambda: inspect.health.check_books(),  # noqa: PLW0108 - imported when asked
+    inspect.health.check_books,
     "every invariant holds",
     lambda violation: (
         f"{violation.invariant}: {violation.detail}",
