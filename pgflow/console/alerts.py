@@ -239,14 +239,7 @@ async def _relays(backend: Backend) -> list[Alert]:
             continue
         alerts.append(
             Alert(
-                "relay",
-                level,
-                relay.name,
-                what,
-                since,
-                "Look at it",
-                "relay",
-                {"name": relay.name},
+                "relay", level, relay.name, what, since, "Look at it", "relay", {"name": relay.name}
             )
         )
     return cut(alerts, "outbox")
@@ -273,10 +266,7 @@ async def _budgets(backend: Backend) -> list[Alert]:
 
 
 async def _messages(backend: Backend) -> list[Alert]:
-    words = {
-        "refused": "the code of the run could not take them.",
-        "ended": "the run had ended.",
-    }
+    words = {"refused": "the code of the run could not take them.", "ended": "the run had ended."}
     return [
         Alert(
             "signal",

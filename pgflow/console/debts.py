@@ -6,16 +6,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from pgflow.console.backend import Backend
-from pgflow.console.orders import (
-    WHY,
-    BoundOrder,
-    Field,
-    Person,
-    Typed,
-    call,
-    command,
-    read_json,
-)
+from pgflow.console.orders import WHY, BoundOrder, Field, Person, Typed, call, command, read_json
 from pgflow.console.words import quoted
 from pgflow.inspect import ObligationRow
 

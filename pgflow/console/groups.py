@@ -12,14 +12,7 @@ from pgflow.console.alert import Alert, Example, cut
 from pgflow.console.amounts import amount_of
 from pgflow.console.backend import Backend
 from pgflow.console.words import counted
-from pgflow.inspect import (
-    DebtGroup,
-    GateGroup,
-    RunGroup,
-    count_debts,
-    count_gates,
-    group_runs,
-)
+from pgflow.inspect import DebtGroup, GateGroup, RunGroup, count_debts, count_gates, group_runs
 
 FAILED_WITHIN = timedelta(hours=24)
 DEBT_PARTS = (

@@ -10,14 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pgflow.console.words import duration, many, size
-from pgflow.inspect import (
-    LargePartition,
-    LossRow,
-    SealLag,
-    ServerState,
-    SnapshotRow,
-    TableRow,
-)
+from pgflow.inspect import LargePartition, LossRow, SealLag, ServerState, SnapshotRow, TableRow
 
 LONG_SECONDS = 300.0
 """Time after which a transaction that is open is worth a look."""

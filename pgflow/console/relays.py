@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from pgflow.console.backend import Backend
-from pgflow.console.orders import (
-    WHY,
-    BoundOrder,
-    Field,
-    Order,
-    Person,
-    Typed,
-    call,
-    command,
-)
+from pgflow.console.orders import WHY, BoundOrder, Field, Order, Person, Typed, call, command
 from pgflow.errors import InvalidArgument, WrongState
 
 ORDERS = {

@@ -121,9 +121,7 @@ def _left(left: inspect.health.LeftMessages) -> tuple[str, str]:
 
 
 check_messages = each(
-    inspect.health.count_left_messages,
-    "every signal was taken, or waits to be",
-    _left,
+    inspect.health.count_left_messages, "every signal was taken, or waits to be", _left
 )
 
 
@@ -140,10 +138,7 @@ def _lost(loss: inspect.health.LossRow) -> tuple[str, str]:
 
 
 check_losses = each(
-    inspect.health.list_losses,
-    "workers know of no fail-over that has lost anything",
-    _lost,
-    "fail",
+    inspect.health.list_losses, "workers know of no fail-over that has lost anything", _lost, "fail"
 )
 
 
@@ -159,10 +154,7 @@ def _large(partition: inspect.health.LargePartition) -> tuple[str, str]:
                 "(pg_stat_activity)"
             ),
         ),
-        "units": (
-            "too many to be moved while everybody waits",
-            f"when it is quiet, call {call}",
-        ),
+        "units": ("too many to be moved while everybody waits", f"when it is quiet, call {call}"),
         "vacuum": (
             "rows that were removed are still in its file",
             f"vacuum pgflow.{name}, and look for a transaction that is held open; {then}",

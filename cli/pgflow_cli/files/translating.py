@@ -13,10 +13,7 @@ from pgflow_cli.look.failures import Mistake
 Peer = Literal["dbos", "temporal"]
 
 
-def migrate_from(
-    peer: Peer,
-    source: Annotated[Path, arg(metavar="SRC")],
-) -> None:
+def migrate_from(peer: Peer, source: Annotated[Path, arg(metavar="SRC")]) -> None:
     """Drafts pgflow code from code for DBOS or Temporal.
 
     It reads the code and runs none of it. The draft goes to standard output, notes on what it could

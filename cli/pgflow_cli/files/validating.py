@@ -25,9 +25,8 @@ from pgflow_cli.files.declared import (
     write_text,
 )
 from pgflow_cli.files.watching import again_and_again
-from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.declaring import arg, make_group, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import AnswerForm
 
 if TYPE_CHECKING:

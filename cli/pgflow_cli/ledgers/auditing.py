@@ -156,11 +156,7 @@ def read_audit(db: Database, key: str) -> tuple[inspect.Audit, list[Event]]:
 
 
 def audit(
-    key: Key,
-    db: Db,
-    *,
-    as_html: Annotated[bool, opt("--html")] = False,
-    as_json: AsJson = None,
+    key: Key, db: Db, *, as_html: Annotated[bool, opt("--html")] = False, as_json: AsJson = None
 ) -> None:
     """Shows what a run decided and did, why, and what it owes.
 

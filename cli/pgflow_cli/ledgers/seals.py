@@ -15,9 +15,8 @@ from pgflow import inspect
 from pgflow.console.output import Form, as_object, dump, note
 from pgflow_cli.ledgers import auditing
 from pgflow_cli.look.database import Database, look_until
-from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.declaring import Group, arg, make_group, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake, opening
-from pgflow_cli.look.help import Group, make_group
 from pgflow_cli.look.options import Answer, Db, operator
 from pgflow_cli.look.selection import Key
 
@@ -55,10 +54,7 @@ AnchorFile = Annotated[
 
 @audit.command("verify")
 def verify(
-    db: Answer,
-    *,
-    run: Annotated[str | None, opt(metavar="KEY")] = None,
-    anchor: AnchorFile = None,
+    db: Answer, *, run: Annotated[str | None, opt(metavar="KEY")] = None, anchor: AnchorFile = None
 ) -> None:
     """Compares the journal with its seals.
 

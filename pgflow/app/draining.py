@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -28,7 +28,6 @@ from pgflow.errors import WorkerFailed
 
 if TYPE_CHECKING:
     from pgflow.app import AsyncApp, Worker
-    from pgflow_cli.ops.serving import Stop
 
 LOOK_SECONDS = 0.05
 SILENCE_LOOK_SECONDS = 0.25
@@ -153,7 +152,7 @@ class Drained:
 
 
 async def drain_once(
-    app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop: Stop
+    app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop: Callable[[], asyncio.Event]
 ) -> Drained:
     """Drains the queues of an app until there is nothing to do, or a limit or a signal ends it.
 
@@ -161,10 +160,10 @@ async def drain_once(
         app: The app.
         settings: Options of the worker, as `AsyncApp.worker` takes them, with a tally.
         limits: The limits.
-        stop: Receives the signal.
+        stop: Maker of the event that is set once the drain is to end.
     """
     began = time.monotonic()
-    asked = stop.event()
+    asked = stop()
     outcome = ""
     async with app:
         try:
