@@ -1,4 +1,4 @@
-"""What may go of the leftovers in a folder, by the state of their runs.
+"""Parts of the leftovers in a folder that may go, by the state of their runs.
 
 Whether a run has ended is read from the database. A run that it does not know, or that worked in
 another folder, may be one of another database, so it is left alone unless that is asked for.

@@ -1,5 +1,5 @@
-"""``pgflow audit``: the story of a run, from its ledgers: what it decided and why, what it did,
-what it owes.
+"""The story of a run in words, from its ledgers: what it decided and why, what it did, what it
+owes; and as one page for a browser.
 """
 
 from __future__ import annotations
@@ -7,25 +7,11 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from pgflow import inspect
-from pgflow.console.output import Form, as_object, console, dump, plain, when
-from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import AsJson, Db, choose_form
-from pgflow_cli.look.selection import Key, find
-
-_RUN = (
-    "key", "status", "workflow", "run_id", "generation", "created_at", "finished_at", "output",
-    "error", "why",
-)  # fmt: skip
-_OWED = ("name", "state", "opened_at", "effect", "ref")
 
 
 @dataclass(frozen=True)
@@ -139,73 +125,21 @@ _EVENTS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-def read_audit(db: Database, key: str) -> tuple[inspect.Audit, list[Event]]:
-    """Return a run with what it owes, and its events in words.
-
-    Raises:
-        Mistake: No run has the key.
-    """
-    found = find(db, key, inspect.read_audit(key))
+def story_of(found: inspect.Audit) -> list[Event]:
+    """Return the events of a run in words."""
     events = []
     for one in found.events:
         what, describe = _EVENTS[one.event]
         payload = one.payload if one.payload is not None or what == "confirmed" else {}
         text, own_key = describe(payload), one.own_key or ""
         events.append(Event(one.at, what, one.name or "", text, own_key, one.generation, one.seq))
-    return found, events
+    return events
 
 
-def audit(
-    key: Key, db: Db, *, as_html: Annotated[bool, opt("--html")] = False, as_json: AsJson = None
-) -> None:
-    """Shows what a run decided and did, why, and what it owes.
-
-    Every line is a unit of the run's journal, which is append-only: it was recorded as the run
-    went, and cannot be changed.
-
-    Args:
-        as_html: Answer with a page for the browser.
-    """
-    if as_html and as_json is not None:
-        raise Mistake(
-            f"--html and --{'json' if as_json else 'table'} exclude each other: pass one of them"
-        )
-    found, events = read_audit(db, key)
-    if as_html:
-        typer.echo(page(found, events))
-    elif choose_form(as_json=as_json) is Form.JSON:
-        parts = {
-            "run": as_object(found.run, _RUN),
-            "events": [asdict(event) for event in events],
-            "owed": [as_object(debt, _OWED) for debt in found.owed],
-        }
-        typer.echo(dump(parts))
-    else:
-        _print(found, events)
-
-
-def _headline(run: inspect.RunDetail) -> str:
+def headline(run: inspect.RunDetail) -> str:
+    """Return the line above the story of a run."""
     why = f": {run.why}" if run.why else ""
     return f"{run.key}  {run.workflow}  {run.status}{why}"
-
-
-def _print(found: inspect.Audit, events: list[Event]) -> None:
-    out = console()
-
-    def line(first: str, *cells: str) -> None:
-        from rich.text import Text
-
-        parts = [Text(first.ljust(9)), *(plain(cell) for cell in cells if cell)]
-        out.print(Text("  ").join(parts), soft_wrap=True)
-
-    out.print(plain(_headline(found.run)), soft_wrap=True)
-    out.print(plain(f"started {when(found.run.created_at)}"))
-    if not events:
-        out.print(plain("It decided nothing and has done nothing that cannot be repeated."))
-    for event in events:
-        line(f"{event.at:%H:%M:%S}", event.what.ljust(9), event.name, event.text)
-    for debt in found.owed:
-        line("owes", f"{debt.name}: {debt.state} since {when(debt.opened_at)}, {debt.effect}")
 
 
 _PAGE = """<!doctype html>
@@ -243,5 +177,5 @@ def page(found: inspect.Audit, events: list[Event]) -> str:
         row(debt.opened_at, "owed", debt.name, f"{debt.state} since then", debt.effect or "")
         for debt in found.owed
     ]
-    title, status = html.escape(found.run.key), html.escape(_headline(found.run))
+    title, status = html.escape(found.run.key), html.escape(headline(found.run))
     return _PAGE.format(title=title, status=status, rows="\n".join(rows))
