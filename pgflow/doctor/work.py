@@ -7,6 +7,7 @@ from shlex import quote
 from pgflow import inspect
 from pgflow.console.output import duration, many
 from pgflow.doctor.finding import Findings, Patient, each, warn
+from pgflow.inspect import health
 
 SILENT_SECONDS = 15
 LATE_SECONDS = 60
@@ -16,14 +17,14 @@ def check_workers(patient: Patient) -> Findings:
     """Yield workers that are silent, run the code of an older schema or lose threads, and runs
     leased to workers that are gone.
     """
-    workers = patient.ask(inspect.health.check_workers())
+    workers = patient.ask(health.check_workers())
     remedy = "any live worker, or `pgflow tick MODULE`, finds it dead and goes on with its runs"
     alive = [worker for worker in workers if worker.silent_seconds <= SILENT_SECONDS]
     for worker in workers:
         if worker not in alive:
             silence, held = duration(worker.silent_seconds), many(worker.running, "run")
             yield warn(f"{_who(worker)} is silent for {silence} and holds {held}", remedy)
-    for stray in patient.ask(inspect.health.list_stray_leases()):
+    for stray in patient.ask(health.list_stray_leases()):
         runs = many(stray.runs, "run")
         yield warn(f"{runs} leased to worker {stray.worker_id}, which is gone", remedy)
     for worker in alive:
@@ -50,7 +51,7 @@ def _who(worker: inspect.WorkerHealth) -> str:
 
 def check_queues(patient: Patient) -> Findings:
     """Yield queued runs that no worker will take."""
-    for queue in patient.ask(inspect.health.list_waiting_queues()):
+    for queue in patient.ask(health.list_waiting_queues()):
         if queue.is_paused:
             text = f"queue {queue.queue} is paused with {many(queue.queued, 'run')} queued"
             yield warn(text, f"pgflow queues resume {quote(queue.queue)}")
@@ -58,7 +59,7 @@ def check_queues(patient: Patient) -> Findings:
             held = f"{many(queue.queued, 'run')} queued for up to {duration(queue.seconds)}"
             remedy = "pgflow workers MODULE, or pgflow tick MODULE from cron"
             yield warn(f"queue {queue.queue} has {held}, and no worker", remedy)
-    for lane in patient.ask(inspect.health.list_unserved_lanes(SILENT_SECONDS)):
+    for lane in patient.ask(health.list_unserved_lanes(SILENT_SECONDS)):
         held = f"{many(lane.queued, 'run')} queued for up to {duration(lane.seconds)}"
         yield warn(
             f"{lane.why}: {held}",
@@ -69,7 +70,7 @@ def check_queues(patient: Patient) -> Findings:
 
 
 check_stuck = each(
-    inspect.health.count_stuck,
+    health.count_stuck,
     "no run is stuck",
     lambda stuck: (
         f"{many(stuck.runs, 'run')} stuck: {stuck.reason}",
@@ -95,7 +96,7 @@ MOST_NAMED = 4
 
 def check_deadlocks(patient: Patient) -> Findings:
     """Yield runs that wait for each other."""
-    found = patient.ask(inspect.health.list_deadlocks(limit=None))
+    found = patient.ask(health.list_deadlocks(limit=None))
     if not found:
         return "no runs wait for each other"
     waits = [f"{one.key} waits for {_WAITS[one.what].format(one.waits_for)}" for one in found]
@@ -114,18 +115,16 @@ _LEFT = {
 }
 
 
-def _left(left: inspect.health.LeftMessages) -> tuple[str, str]:
+def _left(left: health.LeftMessages) -> tuple[str, str]:
     what, verbs = _LEFT[left.state]
     remedy = f"pgflow messages {quote(left.example)}; then {verbs} it"
     return f"{many(left.messages, 'signal')} {what}", remedy
 
 
-check_messages = each(
-    inspect.health.count_left_messages, "every signal was taken, or waits to be", _left
-)
+check_messages = each(health.count_left_messages, "every signal was taken, or waits to be", _left)
 
 
-def _lost(loss: inspect.health.LossRow) -> tuple[str, str]:
+def _lost(loss: health.LossRow) -> tuple[str, str]:
     runs = "no run that it remembers lacks anything"
     if loss.run_count:
         keys = f"{loss.keys}{', ...' if loss.run_count > 5 else ''}"
@@ -138,11 +137,11 @@ def _lost(loss: inspect.health.LossRow) -> tuple[str, str]:
 
 
 check_losses = each(
-    inspect.health.list_losses, "workers know of no fail-over that has lost anything", _lost, "fail"
+    health.list_losses, "workers know of no fail-over that has lost anything", _lost, "fail"
 )
 
 
-def _large(partition: inspect.health.LargePartition) -> tuple[str, str]:
+def _large(partition: health.LargePartition) -> tuple[str, str]:
     name, rows = partition.partition, partition.units or 0
     call = f"pgflow.shrink_journal(max_units => {max(rows, 1)}, max_bytes => null)"
     then = "workers shrink it then"
@@ -165,7 +164,7 @@ def _large(partition: inspect.health.LargePartition) -> tuple[str, str]:
 
 
 check_journal = each(
-    inspect.health.list_large_partitions,
+    health.list_large_partitions,
     "no partition of the journal is larger than what it holds",
     _large,
 )
@@ -216,7 +215,7 @@ def check_schedules(patient: Patient) -> Findings:
 
 
 check_books = each(  # which reads everything, so it is made only on request
-    inspect.health.check_books,
+    health.check_books,
     "every invariant holds",
     lambda violation: (
         f"{violation.invariant}: {violation.detail}",
