@@ -236,3 +236,13 @@ def without_secrets_in(value: Any) -> Any:
             for name, one in value.items()
         }
     return value
+
+
+_USERINFO = re.compile(r"(?<![/\w])(\w[^\s:/@\"]*):[^\s\"/][^\s\"]*@")
+
+
+def hide_secrets(text: str) -> str:
+    """Return a text with the passwords of every connection string in it replaced by ``***``, also
+    where its scheme was left out.
+    """
+    return _USERINFO.sub(r"\1:***@", without_secrets(text))

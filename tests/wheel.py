@@ -17,7 +17,7 @@ from pathlib import Path
 def main() -> int:
     """Tries the wheel; 0 if all is well."""
     import pgflow
-    from pgflow._engine import is_compiled
+    from pgflow.assets import is_compiled
 
     place = Path(pgflow.__file__).resolve()
     if Path(__file__).resolve().parents[1] in place.parents:

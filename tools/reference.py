@@ -35,13 +35,18 @@ HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
 
 NO_SURFACE = {
     "app": "its names are those of pgflow",
+    "assets": "the command line is its surface",
+    "console": "pages and the terminal are its surface",
+    "doctor": "the command line is its surface",
     "errors": "they have a page",
     "inspect": "they have a page",
     "lint": "its rules have a page",
+    "peers": "the command line is its surface",
     "replay": "`pgflow.testing` and the command line are its surface",
     "schema": "the command line is its surface",
     "sync": "the twins of functions of pgflow",
     "texts": "it is used by what the surface is made of",
+    "tui": "the command line is its surface",
 }
 """Public modules without entries of their own."""
 

@@ -3,9 +3,9 @@
 Each module is a command or a group of them, and `commands` lists them: ``runs`` has those on runs,
 ``ledgers`` those on effects and decisions, ``files`` those on workflow files and code, ``ops``
 those on a database and its workers. ``look`` has what they share: `declaring` and `options` declare
-parameters, `help` prints them, `parsing` reads what was typed, `selection`, `targets` and
-`database` find runs, code and the database, `output` prints answers, `failures` has the exit codes.
-``shop`` is the example that ``pgflow demo`` runs.
+parameters and prints help, `parsing` reads what was typed, `selection`, `targets` and `database`
+find runs, code and the database, `failures` has the exit codes. ``pgflow.console.output`` prints
+answers. ``shop`` is the example that ``pgflow demo`` runs.
 
 Exit codes, the same for every command, are in `look.failures`. A user's mistake gives one line on
 standard error, never a traceback; ``PGFLOW_TRACEBACK=1`` shows it all the same.
@@ -44,8 +44,7 @@ def main() -> None:
 
 def version() -> str:
     """Return the version, that of its schema, and whether the engine is compiled."""
-    from pgflow._assets import own_assets
-    from pgflow._engine import is_compiled
+    from pgflow.assets import is_compiled, own_assets
 
     return f"pgflow {own_assets().stamp.brief}{' (compiled)' if is_compiled() else ''}"
 

@@ -18,7 +18,7 @@ from typer.main import get_command, get_group
 
 from pgflow_cli import version as own_version
 from pgflow_cli.look import failures
-from pgflow_cli.look.help import PLAIN, Group, make_group
+from pgflow_cli.look.declaring import PLAIN, Group, make_group
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Everyday": {
@@ -42,15 +42,15 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "wait": ("runs.waiting", "Waits until runs end or get stuck."),
         "result": ("runs.waiting", "Waits for a run, and prints its result as JSON."),
         "query": ("runs.messages", "Prints what a run has published."),
-        "timeline": ("runs.timeline", "Draws what a run did and waited for."),
+        "timeline": ("runs.following", "Draws what a run did and waited for."),
         "update": ("runs.messages", "Sends an update to a run, and waits for the answer."),
         "request": ("runs.stages", "Requests a stage that a run would skip."),
         "messages": ("runs.messages", "Lists undelivered signals, or repairs one."),
         "pause": ("runs.orders", "Holds runs until they are resumed."),
         "resume": ("runs.orders", "Resumes paused or stuck runs."),
-        "rewind": ("runs.rewinding", "Takes a run back to an earlier point."),
-        "restart": ("runs.rewinding", "Restarts a run from the beginning, with the same key."),
-        "fork": ("runs.rewinding", "Starts a run from a copy of another's journal."),
+        "rewind": ("runs.orders", "Takes a run back to an earlier point."),
+        "restart": ("runs.orders", "Restarts a run from the beginning, with the same key."),
+        "fork": ("runs.orders", "Starts a run from a copy of another's journal."),
         "batches": ("runs.listing", "Lists batches, or counts the runs of one."),
         "entities": ("ops.entities", "Lists entities, or the updates of one."),
     },
@@ -60,7 +60,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "locks": ("ops.entities", "Shows locks and their holders, or releases one."),
         "outbox": ("ops.outbox", "Shows relays and their lag, or replays or repairs one."),
         "triggers": ("ops.versions", "Lists triggers that start runs, or prints their statements."),
-        "tick": ("ops.tick", "Drains queues once, for cron: ends when nothing is ready."),
+        "tick": ("ops.workers", "Drains queues once, for cron: ends when nothing is ready."),
     },
     "Ledgers": {
         "reject": ("ledgers.gates", "Rejects what a gate asks."),
@@ -93,21 +93,21 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "reset-sessions": ("ops.cleaning", "Forgets the sessions that agents keep between runs."),
         "apply": ("files.sqlflows", "Runs files that create workflows in SQL: all, or none."),
         "flow": ("files.sqlflows", "Lists workflows in SQL, or shows one."),
-        "replay": ("ops.replaying", "Replays recorded runs against the current code."),
+        "replay": ("ops.versions", "Replays recorded runs against the current code."),
         "versions": ("ops.versions", "Shows which versions open runs need, and who serves them."),
         "patches": ("ops.versions", "Shows patches, and whether their old code can be removed."),
     },
     "Operations": {
         "cluster": ("ops.cluster", "Databases that are the nodes of one cluster."),
         "health": ("ops.schema", "Checks that the database answers and its schema fits."),
-        "top": ("top.command", "Opens the live console in the terminal."),
-        "sql": ("ops.reading", "Runs a read-only query against the database."),
+        "top": ("ops.top", "Opens the live console in the terminal."),
+        "sql": ("ops.transfer", "Runs a read-only query against the database."),
         "export": ("ops.transfer", "Writes runs and journals as JSON Lines or Parquet."),
         "import": ("ops.transfer:import_runs", "Imports exported runs as read-only history."),
         "prune": ("ops.retaining", "Removes runs that ended long ago."),
         "retention": ("ops.retaining", "Shows how long runs are kept, or changes that."),
         "forget": ("ops.retaining", "Removes all runs of a subject, permanently."),
-        "rotate": ("ops.rotating", "Wraps the keys of stored values with an app's present key."),
+        "rotate": ("ops.retaining", "Wraps the keys of stored values with an app's present key."),
         "cleanup": ("ops.cleaning", "Removes what ended runs of files left in a folder."),
         "mcp": ("ops.mcp", "Serves MCP tools over standard input and output."),
         "bench": ("ops.bench", "Measures pgflow on a database, and says what limits it."),
@@ -330,7 +330,7 @@ def _unread() -> int:
 
 
 def _fail(error: Exception) -> int:
-    from pgflow_cli.look.output import printable
+    from pgflow.console.output import printable
 
     if hasattr(error, "format_message"):
         return _misused(error)
@@ -359,7 +359,7 @@ def _misused(error: Any) -> int:
 
 def print_mistake(line: str, *, below: bool = False) -> None:
     """Print what went wrong; below the ^C that a terminal shows."""
-    from pgflow_cli.look.output import shown
+    from pgflow.console.output import shown
 
     start = "\n" if below and sys.stderr.isatty() else ""
     print(f"{start}pgflow: {shown(line)}", file=sys.stderr)

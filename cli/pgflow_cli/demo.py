@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pgflow import inspect
+from pgflow.console.output import console, say
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import FAILED, Ended, mistaken
-from pgflow_cli.look.output import console, say
 
 if TYPE_CHECKING:
     from pgflow_cli.shop.day import Options, Report
@@ -121,8 +121,8 @@ def _show_proofs(proofs: Sequence[Proof]) -> None:
 
 def _show_killed_run(dsn: str, report: Report) -> None:
     """Print the timeline of a run whose worker was killed."""
+    from pgflow.console.bars import draw
     from pgflow_cli.look.database import connect
-    from pgflow_cli.runs.timeline import draw
 
     held = [key for kill in report.kills for key in kill.held]
     if not held:

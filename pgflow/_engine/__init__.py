@@ -8,7 +8,6 @@ need none of them.
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,9 +18,3 @@ else:
     def mypyc_attr(**_: Any) -> Any:
         """Return a decorator that changes nothing."""
         return lambda cls: cls
-
-
-def is_compiled() -> bool:
-    """Return True if the engine runs as machine code. It behaves the same either way."""
-    found = importlib.util.find_spec("pgflow._engine.execution")
-    return found is not None and not str(found.origin).endswith(".py")

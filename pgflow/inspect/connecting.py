@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions
 from pgflow._db.connect import connect as connect_patiently
@@ -39,4 +40,26 @@ def connect(
     return connect_patiently(options, name, patience_seconds)
 
 
-__all__ = ["connect", "database_error", "dsn_of_tenant", "is_infrastructure", "resolve_dsn"]
+def connect_to_any(dsn: str, *, name: str = "pgflow inspect") -> psycopg.Connection[Any]:
+    """Return such a connection; if no server takes writes, one to a server that does not, to find
+    out why.
+    """
+    try:
+        return connect(dsn, name=name)
+    except psycopg.OperationalError as error:
+        if not is_refused_as_standby(error):
+            raise
+    return connect(make_conninfo(dsn, target_session_attrs="any"), name=name)
+
+
+def is_refused_as_standby(error: BaseException) -> bool:
+    """Return True if a server was reached, and passed over because it takes no writes: libpq says
+    so itself, in these words.
+    """
+    return "session is read-only" in str(error) or "server is in hot standby mode" in str(error)
+
+
+__all__ = [
+    "connect", "connect_to_any", "database_error", "dsn_of_tenant", "is_infrastructure",
+    "is_refused_as_standby", "resolve_dsn",
+]  # fmt: skip

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import LiteralString
+from typing import Any, LiteralString, NamedTuple, TypeVar
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgflow._db.calls import cluster
 from pgflow._db.nodes import dsn_of_node as dsn_of_node  # noqa: PLC0414 - offered here
 from pgflow._db.query import Query
+from pgflow.errors import SetupError
 from pgflow.inspect.question import Question, Steps, all_rows, once, only_row, question
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 3
+ANSWER_MILLISECONDS = 5000
 
 _LETTERS: LiteralString = """
 select pgflow_cluster.me() as node, (l->>'waiting')::bigint, (l->>'oldest_at')::timestamptz,
@@ -97,3 +107,34 @@ def node_of(key: str) -> Question[int | None]:
 def read_standing() -> Question[NodeStanding]:
     """Ask a node for its letters and its open runs."""
     return only_row(NodeStanding, _LETTERS)
+
+
+class Asked(NamedTuple):
+    """Answer of a node, or the reason why it is silent."""
+
+    node: NodeRow
+    answer: Any
+    silence: str | None
+
+
+def ask_nodes(
+    known: str, nodes: Sequence[NodeRow], question: Callable[[str], T]
+) -> Iterator[Asked]:
+    """Ask each of these nodes, in turn. Each has a deadline, so that a silent one costs seconds.
+
+    Args:
+        known: Connection string of a node.
+        nodes: The nodes.
+        question: Asks the node at a connection string.
+    """
+    for node in nodes:
+        dsn = dsn_of_node(known, node)
+        given = conninfo_to_dict(dsn).get("options") or ""
+        options = f"{given} -c statement_timeout={ANSWER_MILLISECONDS}".strip()
+        timed = make_conninfo(dsn, connect_timeout=CONNECT_SECONDS, options=options)
+        try:
+            answer = question(timed)
+        except (psycopg.Error, SetupError, OSError, TimeoutError) as error:
+            yield Asked(node, None, " ".join(str(error).split())[:200])
+        else:
+            yield Asked(node, answer, None)

@@ -27,8 +27,8 @@ another owner wrote.
 
 from typing import TYPE_CHECKING
 
-from pgflow._assets import Assets, SqlFile, own_assets, read_assets
 from pgflow._lazy import importer
+from pgflow.assets import Assets, SqlFile, own_assets, read_assets
 from pgflow.schema._rights import naming_refusals, raise_refusal
 from pgflow.schema._state import SCHEMA_QUERY, Standing, compare_stamp, judge_schema, require_schema
 

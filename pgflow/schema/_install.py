@@ -16,9 +16,9 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from pgflow._assets import DISTRIBUTION, Assets, SqlFile, own_assets
 from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions, connect
 from pgflow._db.dsn import resolve_dsn
+from pgflow.assets import DISTRIBUTION, Assets, SqlFile, own_assets
 from pgflow.errors import SchemaNewer, SetupError
 from pgflow.schema._locks import take_locks
 from pgflow.schema._shapes import MADE_WAY, MAKE_WAY, make_way

@@ -31,7 +31,7 @@ from psycopg import sql
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pgflow._assets import SqlFile
+    from pgflow.assets import SqlFile
 
 MODES = ("share update exclusive", "share", "exclusive", "access exclusive")
 """The modes of the locks, from the weakest on."""

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from pgflow._assets import own_assets
 from pgflow._db.failures import database_error
 from pgflow._db.tenants import OWN_VIEWS
+from pgflow.assets import own_assets
 from pgflow.errors import MissingGrant, PgflowError
 
 _FROM_LEAST = (

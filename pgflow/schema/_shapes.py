@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pgflow._assets import Assets, SqlFile
+    from pgflow.assets import Assets, SqlFile
 
 _HEADER = re.compile(
     r"^create or replace function pgflow\.(\w+)(\(.*?)\nlanguage ", re.MULTILINE | re.DOTALL

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgflow._assets import DISTRIBUTION, Stamp, own_assets
+from pgflow.assets import DISTRIBUTION, Stamp, own_assets
 from pgflow.errors import (
     SchemaForeign,
     SchemaMissing,

@@ -17,8 +17,8 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
-from pgflow._assets import own_assets
 from pgflow._db.calls.cluster import Node, list_nodes
+from pgflow.assets import own_assets
 from pgflow.errors import InvalidArgument, SetupError
 from pgflow.schema._install import _PROPAGATE_NOTHING
 from pgflow.schema._state import require_schema

@@ -19,11 +19,11 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Route
 
 from pgflow import __version__, inspect
-from pgflow._console import words
-from pgflow._console.backend import Backend, Unreachable, hurried, watched
-from pgflow._console.graphs import GraphDrawer
-from pgflow._console.traces import checked_logs
 from pgflow.app import App, AsyncApp
+from pgflow.console import words
+from pgflow.console.backend import Backend, Unreachable, hurried, watched
+from pgflow.console.graphs import GraphDrawer
+from pgflow.console.traces import checked_logs
 from pgflow.errors import (
     GateClosed,
     HasActed,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgflow._console.words import written
+from pgflow.console.words import written
 from pgflow.web.slots import ABSENT, MOST_ROWS, Slot, is_date, kind_of, slot_of, slots_of
 
 MOST_INPUTS = 100

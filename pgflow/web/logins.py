@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from pgflow._console.backend import Backend
+from pgflow.console.backend import Backend
 from pgflow.web.guard import cookie
 from pgflow.web.oidc import LOGIN_SECONDS, LoginRefused, Oidc
 from pgflow.web.page import Page, link, read_form

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Callable
 
 import psycopg
 
-from pgflow._console.backend import Backend, Unreachable
 from pgflow._db.connect import ConnectOptions
 from pgflow._worker.listener import DONE_CHANNEL, WORK_CHANNEL, Listener, ListenerCallbacks
+from pgflow.console.backend import Backend, Unreachable
 from pgflow.errors import PgflowError
 from pgflow.inspect import read_pulse
 

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 
-from pgflow._console.orders import Order, Person
+from pgflow.console.orders import Order, Person
 from pgflow.errors import InvalidArgument, NotAllowed
 from pgflow.web.guard import has_mark
 from pgflow.web.principals import Principal

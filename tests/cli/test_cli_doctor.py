@@ -9,10 +9,11 @@ import shlex
 import psycopg
 import pytest
 from clikit import as_role, make_stuck, pgflow
-from pgflow_cli.ops import doctor as doctor_module
-from pgflow_cli.ops.checks import server
-from pgflow_cli.ops.checks.finding import Finding
 from poolers import bouncer
+
+from pgflow.doctor import examining as doctor_module
+from pgflow.doctor import server
+from pgflow.doctor.finding import Finding
 
 CHECKS = {*doctor_module.SERVER, *doctor_module.WITH_SCHEMA}
 

@@ -9,12 +9,12 @@ import urllib.request
 
 import cli_jobs
 from clikit import finish, pgflow, process
-from pgflow_cli.ops.serving import Probes
 from psycopg.conninfo import make_conninfo
 from servers import HANG_SECONDS
 
 from pgflow import AsyncApp
 from pgflow._worker.options import WorkerOptions
+from pgflow.app.probes import Probes
 
 
 def test_a_database_that_fits_is_healthy(dsn):

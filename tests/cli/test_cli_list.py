@@ -17,9 +17,9 @@ import psycopg
 import pytest
 import servers
 from clikit import pgflow
-from pgflow_cli.look.output import duration
 
 from pgflow import Signal, workflow
+from pgflow.console.output import duration
 from pgflow.inspect import UnitRow, fold
 
 NEWEST_FIRST = ["queued-1", "cancelled-1", "paused-1", "later-1", "stuck-1"]

@@ -14,11 +14,13 @@ import servers
 from clikit import as_role, pgflow
 from pgflow_cli.commands import app
 from pgflow_cli.look import failures
-from pgflow_cli.look.failures import Mistake, explain, hide_secrets
+from pgflow_cli.look.failures import Mistake, explain
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from servers import HANG_SECONDS
 from typer.main import get_command
+
+from pgflow.texts import hide_secrets
 
 UNREACHABLE = "postgresql://app:hunter2@127.0.0.1:1/orders?connect_timeout=1"
 

@@ -10,12 +10,12 @@ from xml.etree import ElementTree as ET
 import psycopg
 import pytest
 from clikit import pgflow
-from pgflow_cli.runs.timeline import Marks, draw_entries
 from rich.console import Console
 from sqlkit import one
 
 from pgflow import Signal, step, workflow
-from pgflow._console.plots import bars, plot_rates
+from pgflow.console.bars import Marks, draw_entries
+from pgflow.console.plots import bars, plot_rates
 from pgflow.inspect import Bin, Entry, Rates
 
 if TYPE_CHECKING:

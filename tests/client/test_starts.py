@@ -14,9 +14,9 @@ from records import SOON
 
 from pgflow import App, AsyncApp, workflow
 from pgflow._client.starts import new_keys
-from pgflow._engine import is_compiled
 from pgflow._worker.listener import WORK_CHANNEL, parse_work
 from pgflow.app import _async, _sync
+from pgflow.assets import is_compiled
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -159,7 +159,7 @@ def test_a_row_has_a_run_with_its_journal(dsn, conn, tmp_path):
 
 def test_a_large_export_is_written_in_groups(dsn, conn, tmp_path, monkeypatch):
     pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
-    monkeypatch.setattr("pgflow_cli.ops.parquet.GROUP_BYTES", 2000)
+    monkeypatch.setattr("pgflow.replay.parquet.GROUP_BYTES", 2000)
     path = tmp_path / "runs.parquet"
     for number in range(20):
         begin(conn, key=f"r{number:02}")
@@ -207,7 +207,7 @@ def test_what_a_codec_has_encoded_stays_encoded(dsn, tmp_path):
 
 def test_one_line_says_what_is_missing(dsn, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "pgflow_cli.ops.parquet", raising=False)
+    monkeypatch.delitem(sys.modules, "pgflow.replay.parquet", raising=False)
     path = tmp_path / "runs.parquet"
     said = pgflow(dsn, "export", "--all", "--format", "parquet", "--output", str(path))
     assert said.code == 2

@@ -29,7 +29,7 @@ ENGINE_TESTS = (
 LONG_TESTS = "locking or giving_up_writes or forget_a_step"
 """Those of them that play many changed programs, by the words that choose them."""
 TRY_WHEEL = str(Path(__file__).parents[1] / "wheel.py")
-WHICH = "import pgflow._engine; print(pgflow._engine.__file__, pgflow._engine.is_compiled())"
+WHICH = "import pgflow._engine, pgflow.assets; print(pgflow._engine.__file__, pgflow.assets.is_compiled())"
 
 
 def run(*command: str, **variables: str) -> str:

@@ -66,7 +66,7 @@ def test_the_version_is_said_without_driver_and_engine():
         "sys.argv = ['pgflow', '--version']; from pgflow_cli import main; main()",
     ):
         there = imported(code)
-        assert ours(there) == {"pgflow", "pgflow._assets", "pgflow._engine", "pgflow._version"}
+        assert ours(there) == {"pgflow", "pgflow.assets", "pgflow._engine", "pgflow._version"}
         assert not tops(there) & {"psycopg", *HEAVY}
     assert not there & {"typer", *OF_SHAPES}
 
@@ -90,7 +90,8 @@ def test_the_lint_needs_no_engine_and_no_driver(tmp_path):
     (tmp_path / "flows.py").write_text(FLOWS)
     there = imported(command("check", str(tmp_path / "flows.py")))
     assert {name for name in ours(there) if not name.startswith("pgflow.lint")} <= {
-        "pgflow", "pgflow._lazy", "pgflow._version", "pgflow.inspect", "pgflow.inspect._homes",
+        "pgflow", "pgflow._lazy", "pgflow._version", "pgflow.console", "pgflow.console.output",
+        "pgflow.inspect", "pgflow.inspect._homes",
     }  # fmt: skip
     assert not tops(there) & {"psycopg", *HEAVY}
 

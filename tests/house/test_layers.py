@@ -25,7 +25,9 @@ ASK_INSPECT = (
     PGFLOW / "django",
     PGFLOW / "prometheus.py",
     PGFLOW / "testing.py",
-    PGFLOW / "_console",
+    PGFLOW / "console",
+    PGFLOW / "tui",
+    PGFLOW / "doctor",
     PGFLOW / "web",
     PGFLOW / "mcp",
 )

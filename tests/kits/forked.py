@@ -33,10 +33,10 @@ from _pytest.config import default_plugins
 IMPORTED = (
     "pgflow._surface", "pgflow.embedded", "pgflow.inspect", "psycopg_pool", "pydantic.type_adapter",
     "pgflow_cli.commands", "pgflow_cli.look.logs", "pgflow_cli.look.selection",
-    "pgflow_cli.look.targets", "pgflow_cli.ops.drain", "pgflow_cli.ops.serving",
-    "pgflow_cli.ops.tick", "pgflow_cli.ops.workers",
+    "pgflow_cli.look.targets", "pgflow.app.draining", "pgflow_cli.ops.serving",
+    "pgflow_cli.ops.workers",
 )  # fmt: skip
-OF_EXTRAS = ("pgflow.web", "pgflow.web.console", "pgflow_cli.ops.web", "uvicorn")
+OF_EXTRAS = ("pgflow.web", "pgflow.web.console", "pgflow.web.serving", "uvicorn")
 WANTED = "FORKED_IMPORTS"
 """Variable with further modules that are worth to be imported once."""
 OF_PYTEST = tuple(f"_pytest.{name}" for name in default_plugins)

@@ -12,12 +12,12 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import Answer, finish, process
-from pgflow_cli.ops.drain import Drain, Limits
 from servers import wait_until
 from sqlkit import one, rows
 
 import pgflow
 from pgflow._worker.options import WorkerOptions
+from pgflow.app.draining import Drain, Limits
 
 FLOWS = """
 import pgflow

@@ -19,14 +19,14 @@ import pytest
 import servers
 from catalog import dump_catalog, touched
 from ownserver import OwnServer
-from pgflow_cli.ops.checks.finding import Patient, findings_of
-from pgflow_cli.ops.checks.schema import check_privileges
 from psycopg import IsolationLevel, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from pytest_postgresql import factories
 
 from pgflow import errors, schema
+from pgflow.doctor.finding import Patient, findings_of
+from pgflow.doctor.schema import check_privileges
 from pgflow.errors import (
     SchemaForeign,
     SchemaMissing,

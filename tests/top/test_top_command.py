@@ -12,10 +12,10 @@ import cli_jobs
 import psycopg
 import pytest
 from clikit import make_stuck, pgflow
-from pgflow_cli.top.views import VIEWS, draw_pulse, read_pulse
 
 from pgflow import AsyncApp
-from pgflow._console.backend import Backend
+from pgflow.console.backend import Backend
+from pgflow.tui.views import VIEWS, draw_pulse, read_pulse
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness
@@ -94,4 +94,4 @@ def test_without_the_extra_the_screen_says_what_to_install_and_a_picture_needs_n
     )
     assert done.returncode == 2, done.stderr
     assert done.stdout.endswith("\n0\n")
-    assert done.stderr == ('pgflow: the screen needs textual: pip install "pgflow-engine[tui]"\n')
+    assert done.stderr == ('pgflow: this needs textual: pip install "pgflow-engine[tui]"\n')

@@ -12,11 +12,6 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from clikit import make_stuck
-from pgflow_cli.top.asking import Ask
-from pgflow_cli.top.live import ImpatientBackend
-from pgflow_cli.top.screen import Board, Find, Page, Top
-from pgflow_cli.top.stories import StoryReader
-from pgflow_cli.top.views import VIEWS
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from records import SOON
@@ -26,14 +21,19 @@ from textual.widgets import DataTable, Input, TextArea
 
 import pgflow
 from pgflow import Retries, Signal, step, workflow
-from pgflow._console.backend import Backend
-from pgflow._console.gates import orders_of_gate
-from pgflow._console.orders import Person
 from pgflow.app import AsyncApp
+from pgflow.console.backend import Backend
+from pgflow.console.gates import orders_of_gate
+from pgflow.console.orders import Person
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Accepted, StillUnknown, effect
 from pgflow.errors import GateClosed, PayloadChanged
 from pgflow.inspect import find_gate
+from pgflow.tui.asking import Ask
+from pgflow.tui.live import ImpatientBackend
+from pgflow.tui.screen import Board, Find, Page, Top
+from pgflow.tui.stories import StoryReader
+from pgflow.tui.views import VIEWS
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness

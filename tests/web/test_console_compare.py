@@ -11,7 +11,7 @@ from webkit import Browser, address, is_harmless
 
 import pgflow
 from pgflow import Signal, inspect, step, workflow
-from pgflow._console.traces import checked_logs
+from pgflow.console.traces import checked_logs
 from pgflow.effects import effect, saga
 from pgflow.errors import InvalidArgument
 

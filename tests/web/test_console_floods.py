@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from pgflow_cli.ops import web
 from sqlkit import one, rows
 from webkit import Browser
 
@@ -18,6 +17,7 @@ from pgflow.errors import InvalidArgument
 from pgflow.inspect import list_lanes, list_queued_lanes, list_queues, list_unserved_lanes
 from pgflow.inspect.sheet import shown_statement
 from pgflow.web import Principal
+from pgflow.web import serving as web
 from pgflow.web.pages import queues
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def test_names_that_no_worker_knows_are_bounded(conn: psycopg.Connection[Any]) -
 async def test_a_page_that_asks_too_much_is_given_up_by_the_server(
     aflow: AsyncHarness, conn: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgflow._console.backend.PAGE_SECONDS", 0.2)
+    monkeypatch.setattr("pgflow.console.backend.PAGE_SECONDS", 0.2)
     browser = Browser(aflow.app, ANN)
     with conn.transaction():
         conn.execute("lock table pgflow.worker in access exclusive mode")

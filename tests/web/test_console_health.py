@@ -13,7 +13,7 @@ from test_console_pages import ANN, seen_in
 from webkit import Browser, address, form_of, is_harmless
 
 import pgflow
-from pgflow._console import health
+from pgflow.console import health
 from pgflow.inspect import LargePartition, SealLag, ServerState, SnapshotRow, TableRow
 from pgflow.web import Principal
 

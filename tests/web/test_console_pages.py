@@ -19,8 +19,8 @@ from webkit import Browser, address, is_harmless
 
 import pgflow
 from pgflow import Retries, Signal, step, workflow
-from pgflow._console.alert import MOST_ROWS
 from pgflow.authority import Pool
+from pgflow.console.alert import MOST_ROWS
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Accepted, StillUnknown, effect
 from pgflow.web import Principal

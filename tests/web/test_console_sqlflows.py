@@ -9,7 +9,7 @@ from test_console_pages import ANN, seen_in
 from webkit import Browser, is_harmless
 
 from pgflow import inspect
-from pgflow._console.flowchart import draw_flowchart
+from pgflow.console.flowchart import draw_flowchart
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pgflow._console import words
-from pgflow._console.waterfall import draw, ticks
+from pgflow.console import words
+from pgflow.console.waterfall import draw, ticks
 from pgflow.inspect import Entry, Failure
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

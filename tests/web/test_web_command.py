@@ -206,9 +206,7 @@ def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == (
-        f'pgflow: the console needs {missing}: pip install "pgflow-engine[web]"\n'
-    )
+    assert done.stderr == (f'pgflow: this needs {missing}: pip install "pgflow-engine[web]"\n')
 
 
 # ---------------------------------------------------------------- a walk

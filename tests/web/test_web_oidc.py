@@ -14,7 +14,7 @@ import httpx
 from clikit import pgflow
 from oidckit import CLIENT, SECRET, provider
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.ops.oidc import CLIENT_SECRET, WEB_SECRET, read_oidc
+from pgflow_cli.ops.web import CLIENT_SECRET, WEB_SECRET, read_oidc
 from test_web_command import console
 
 from pgflow.embedded._supervisor import find_free_port

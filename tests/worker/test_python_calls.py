@@ -19,7 +19,7 @@ from records import in_a_loop
 
 import pgflow
 from pgflow import AsyncApp, Signal, step, transaction, workflow
-from pgflow._engine import is_compiled
+from pgflow.assets import is_compiled
 
 RUNS = 64
 

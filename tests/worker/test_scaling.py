@@ -18,7 +18,7 @@ from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import AsyncApp, Signal, step, workflow
-from pgflow._engine import is_compiled
+from pgflow.assets import is_compiled
 
 UNITS = (10, 30, 90)
 PARENTS = 8

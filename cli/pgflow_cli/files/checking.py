@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
+from pgflow.console.output import as_object, many, note, print_json_rows, say, shown
 from pgflow_cli.look import github
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, USAGE, Ended, Mistake, mistaken
-from pgflow_cli.look.output import as_object, many, note, print_json_rows, say, shown
 
 if TYPE_CHECKING:
     from pgflow.lint import Report, Rule

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow.console.output import dump, say, shown
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake, opening
-from pgflow_cli.look.output import dump, say, shown
 from pgflow_cli.look.parsing import refuse_no_folder
 
 if TYPE_CHECKING:

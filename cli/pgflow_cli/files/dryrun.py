@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pgflow.console.output import STYLES, Form, console, make_table, many, note, plain, shown, table
 from pgflow_cli.files.declared import (
     Dialect,
     File,
@@ -26,17 +27,6 @@ from pgflow_cli.files.watching import again_and_again
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake, mistaken, opening
 from pgflow_cli.look.options import AnswerForm
-from pgflow_cli.look.output import (
-    STYLES,
-    Form,
-    console,
-    make_table,
-    many,
-    note,
-    plain,
-    shown,
-    table,
-)
 from pgflow_cli.look.parsing import parse_input, refuse_no_folder
 
 if TYPE_CHECKING:

@@ -11,12 +11,11 @@ from typing import Annotated
 import typer
 
 from pgflow import inspect
+from pgflow.console.output import Form
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.declaring import arg, make_group, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import Form
 
 
 def apply(paths: list[Path], *, dry_run: bool = False, db: Answer) -> None:

@@ -6,17 +6,14 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
+from pgflow.console.output import many, note
 from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.output import many, note
 
 Peer = Literal["dbos", "temporal"]
 
 
-def migrate_from(
-    peer: Peer,
-    source: Annotated[Path, arg(metavar="SRC")],
-) -> None:
+def migrate_from(peer: Peer, source: Annotated[Path, arg(metavar="SRC")]) -> None:
     """Drafts pgflow code from code for DBOS or Temporal.
 
     It reads the code and runs none of it. The draft goes to standard output, notes on what it could
@@ -28,7 +25,7 @@ def migrate_from(
     """
     from libcst import ParserSyntaxError
 
-    from pgflow_cli.files.dialects import translate
+    from pgflow.peers import translate
 
     if not source.exists():
         raise Mistake(f"{source} does not exist")

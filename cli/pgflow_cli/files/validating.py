@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pgflow.console.output import Form, as_object, many, note, say, shown
 from pgflow_cli.files.declared import (
     File,
     SearchPath,
@@ -24,11 +25,9 @@ from pgflow_cli.files.declared import (
     write_text,
 )
 from pgflow_cli.files.watching import again_and_again
-from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.declaring import arg, make_group, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import AnswerForm
-from pgflow_cli.look.output import Form, as_object, many, note, say, shown
 
 if TYPE_CHECKING:
     from pgflow.declare import Graph, Verdict

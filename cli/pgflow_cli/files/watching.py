@@ -13,9 +13,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
+from pgflow.console.output import note, shown
 from pgflow.errors import PgflowError
 from pgflow_cli.look.failures import Ended, Mistake
-from pgflow_cli.look.output import note, shown
 
 LOOK_SECONDS = 0.5
 """Time between looks."""

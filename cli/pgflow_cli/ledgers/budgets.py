@@ -6,12 +6,11 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 from pgflow import inspect
+from pgflow.console.output import note, table
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.declaring import arg, make_group, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.help import make_group
-from pgflow_cli.look.options import Answer, Rows, operator
-from pgflow_cli.look.output import Limit, note, table
+from pgflow_cli.look.options import Answer, Limit, Rows, operator
 from pgflow_cli.look.parsing import parse_amounts, parse_moment
 
 budgets = make_group("budgets", invoke_without_command=True)
@@ -91,12 +90,7 @@ def revoke(pool: Name, db: Answer, *, restore: bool = False, why: Why = None) ->
 
 @budgets.command("spent")
 def show_spent(
-    db: Rows,
-    pool: str | None = None,
-    *,
-    by: str = "day",
-    since: str = "30d",
-    limit: Limit = 50,
+    db: Rows, pool: str | None = None, *, by: str = "day", since: str = "30d", limit: Limit = 50
 ) -> None:
     """Shows what was spent, by day, run, model or tool.
 

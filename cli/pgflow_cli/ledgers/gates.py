@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow import inspect
+from pgflow.console.output import Column, table, until
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
 from pgflow_cli.look.options import Answer, ExitCode, OptionalKey, Rows, operator
-from pgflow_cli.look.output import Column, table, until
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 from pgflow_cli.look.selection import ENDED, find_run, see
 

@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pgflow import inspect
+from pgflow.console.output import duration, either, table
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, LedgerWhy, Rows, operator
-from pgflow_cli.look.output import duration, either, table
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 
 STATES = ("intended", "unknown", "absent", "accepted", "uncompensated", "open", "breached")

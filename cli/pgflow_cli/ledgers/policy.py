@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pgflow import inspect
+from pgflow.console.output import note, table
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import opt
+from pgflow_cli.look.declaring import make_group, opt
 from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
-from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Arguments, ExitCode, Rows, check_word, operator
-from pgflow_cli.look.output import note, table
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 
 RISKS = ("reversible", "compensable", "irreversible")

@@ -6,23 +6,30 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pgflow import inspect
-from pgflow_cli.ledgers import auditing
+from pgflow.console.audit import Event, headline, page, story_of
+from pgflow.console.output import Form, as_object, console, dump, note, plain, when
 from pgflow_cli.look.database import Database, look_until
-from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.declaring import Group, arg, make_group, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake, opening
-from pgflow_cli.look.help import Group, make_group
-from pgflow_cli.look.options import Answer, Db, operator
-from pgflow_cli.look.output import Form, as_object, dump, note
-from pgflow_cli.look.selection import Key
+from pgflow_cli.look.options import Answer, AsJson, Db, choose_form, operator
+from pgflow_cli.look.selection import Key, find
 
 PATIENCE_SECONDS = 5.0
 """Longest wait for transactions that have started a run and are still open."""
+
+
+_RUN = (
+    "key", "status", "workflow", "run_id", "generation", "created_at", "finished_at", "output",
+    "error", "why",
+)  # fmt: skip
+_OWED = ("name", "state", "opened_at", "effect", "ref")
 
 
 class AuditGroup(Group):
@@ -45,7 +52,57 @@ audit = make_group(
     cls=AuditGroup,
     no_args_is_help=True,
 )
-audit.command("show")(auditing.audit)
+
+
+@audit.command("show")
+def show_audit(
+    key: Key, db: Db, *, as_html: Annotated[bool, opt("--html")] = False, as_json: AsJson = None
+) -> None:
+    """Shows what a run decided and did, why, and what it owes.
+
+    Every line is a unit of the run's journal, which is append-only: it was recorded as the run
+    went, and cannot be changed.
+
+    Args:
+        as_html: Answer with a page for the browser.
+    """
+    if as_html and as_json is not None:
+        raise Mistake(
+            f"--html and --{'json' if as_json else 'table'} exclude each other: pass one of them"
+        )
+    found = find(db, key, inspect.read_audit(key))
+    events = story_of(found)
+    if as_html:
+        typer.echo(page(found, events))
+    elif choose_form(as_json=as_json) is Form.JSON:
+        parts = {
+            "run": as_object(found.run, _RUN),
+            "events": [asdict(event) for event in events],
+            "owed": [as_object(debt, _OWED) for debt in found.owed],
+        }
+        typer.echo(dump(parts))
+    else:
+        _print_story(found, events)
+
+
+def _print_story(found: inspect.Audit, events: list[Event]) -> None:
+    out = console()
+
+    def line(first: str, *cells: str) -> None:
+        from rich.text import Text
+
+        parts = [Text(first.ljust(9)), *(plain(cell) for cell in cells if cell)]
+        out.print(Text("  ").join(parts), soft_wrap=True)
+
+    out.print(plain(headline(found.run)), soft_wrap=True)
+    out.print(plain(f"started {when(found.run.created_at)}"))
+    if not events:
+        out.print(plain("It decided nothing and has done nothing that cannot be repeated."))
+    for event in events:
+        line(f"{event.at:%H:%M:%S}", event.what.ljust(9), event.name, event.text)
+    for debt in found.owed:
+        line("owes", f"{debt.name}: {debt.state} since {when(debt.opened_at)}, {debt.effect}")
+
 
 AnchorFile = Annotated[
     Path | None,
@@ -55,10 +112,7 @@ AnchorFile = Annotated[
 
 @audit.command("verify")
 def verify(
-    db: Answer,
-    *,
-    run: Annotated[str | None, opt(metavar="KEY")] = None,
-    anchor: AnchorFile = None,
+    db: Answer, *, run: Annotated[str | None, opt(metavar="KEY")] = None, anchor: AnchorFile = None
 ) -> None:
     """Compares the journal with its seals.
 

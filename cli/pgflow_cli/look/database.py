@@ -11,9 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pgflow import inspect
+from pgflow.console.output import Column, Form, print_one, print_rows, table
 from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.failures import is_refused_as_standby
-from pgflow_cli.look.output import Column, Form, print_one, print_rows, table
 from pgflow_cli.look.parsing import refuse_empty
 
 if TYPE_CHECKING:
@@ -67,21 +66,6 @@ def connect(dsn: str) -> psycopg.Connection[Any]:
     from pgflow.inspect.connecting import connect as connect_patiently
 
     return connect_patiently(dsn, name="pgflow cli")
-
-
-def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
-    """Return the same; if no server takes writes, a connection to one that does not, to find out
-    why.
-    """
-    import psycopg
-    from psycopg.conninfo import make_conninfo
-
-    try:
-        return connect(dsn)
-    except psycopg.OperationalError as error:
-        if not is_refused_as_standby(error):
-            raise
-    return connect(make_conninfo(dsn, target_session_attrs="any"))
 
 
 def look_until(look: Callable[[], T], is_over: Callable[[T], bool], seconds: float | None) -> T:

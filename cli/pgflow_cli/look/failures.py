@@ -70,7 +70,10 @@ class Ended(Exception):
         self.code = code
 
 
-EXTRAS = {"markdown_it": "files", "pyarrow": "parquet", "ruamel": "files"}
+EXTRAS = {
+    "jinja2": "web", "markdown_it": "files", "mcp": "mcp", "pyarrow": "parquet", "ruamel": "files",
+    "starlette": "web", "textual": "tui", "uvicorn": "web",
+}  # fmt: skip
 """Extras of pgflow, by the module that each brings to the commands that need it."""
 
 
@@ -148,15 +151,10 @@ def _no_text(character: str) -> str | None:
     return f"the lone surrogate U+{number:04X}" if 0xD800 <= number <= 0xDFFF else None
 
 
-def is_refused_as_standby(error: BaseException) -> bool:
-    """Return True if a server was reached, and passed over because it takes no writes: libpq says
-    so itself, in these words.
-    """
-    return "session is read-only" in str(error) or "server is in hot standby mode" in str(error)
-
-
 def _unreached(error: BaseException) -> str:
     """Return libpq's message without its question: the advice comes after it once."""
+    from pgflow.inspect.connecting import is_refused_as_standby
+
     if is_refused_as_standby(error):
         return (
             "no server that is named takes writes. Name the primary, "
@@ -181,16 +179,6 @@ _PLACE = re.compile(r"\nLINE \d+: .*\n *\^")
 
 def _line(error: BaseException) -> str:
     text = " ".join(_PLACE.sub("", str(error)).split()) or type(error).__name__
+    from pgflow.texts import hide_secrets
+
     return hide_secrets(text).rstrip(".")
-
-
-_USERINFO = re.compile(r"(?<![/\w])(\w[^\s:/@\"]*):[^\s\"/][^\s\"]*@")
-
-
-def hide_secrets(text: str) -> str:
-    """Return a text with the passwords of every connection string in it replaced by ``***``, also
-    where its scheme was left out.
-    """
-    from pgflow.texts import without_secrets
-
-    return _USERINFO.sub(r"\1:***@", without_secrets(text))

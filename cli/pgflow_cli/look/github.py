@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pgflow_cli.look.output import when
+from pgflow.console.output import when
 
 Row = Mapping[str, Any]
 

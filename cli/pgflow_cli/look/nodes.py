@@ -4,8 +4,8 @@ line and a few seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
@@ -14,19 +14,9 @@ from pgflow_cli.look.selection import exists
 
 if TYPE_CHECKING:
     from pgflow.inspect import NodeRow
-
-CONNECT_SECONDS = 3
-ANSWER_MILLISECONDS = 5000
+    from pgflow.inspect.nodes import Asked
 
 T = TypeVar("T")
-
-
-class Asked(NamedTuple):
-    """Answer of a node, or the reason why it is silent."""
-
-    node: NodeRow
-    answer: Any
-    silence: str | None
 
 
 def nodes_of(database: Database) -> list[NodeRow]:
@@ -68,37 +58,13 @@ def ask_all(database: Database, question: Callable[[Database], T]) -> Iterator[A
         database: A node.
         question: Asks the database of one.
     """
-    return ask_each(database.dsn, nodes_of(database), question)
+    from pgflow.inspect.nodes import ask_nodes
 
+    def ask(dsn: str) -> T:
+        with Database(dsn) as there:
+            return question(there)
 
-def ask_each(
-    known: str, nodes: Sequence[NodeRow], question: Callable[[Database], T]
-) -> Iterator[Asked]:
-    """Ask each of these nodes, in turn.
-
-    Args:
-        known: Connection string of a node.
-        nodes: The nodes.
-        question: Asks the database of one.
-    """
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
-    from pgflow.errors import SetupError
-    from pgflow.inspect.nodes import dsn_of_node
-
-    for node in nodes:
-        dsn = dsn_of_node(known, node)
-        given = conninfo_to_dict(dsn).get("options") or ""
-        options = f"{given} -c statement_timeout={ANSWER_MILLISECONDS}".strip()
-        timed = make_conninfo(dsn, connect_timeout=CONNECT_SECONDS, options=options)
-        try:
-            with Database(timed) as there:
-                answer = question(there)
-        except (psycopg.Error, SetupError, OSError, TimeoutError) as error:
-            yield Asked(node, None, " ".join(str(error).split())[:200])
-        else:
-            yield Asked(node, answer, None)
+    return ask_nodes(database.dsn, nodes_of(database), ask)
 
 
 def database_with(database: Database, key: str) -> Database:

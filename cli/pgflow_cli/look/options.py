@@ -11,12 +11,34 @@ from typing import Annotated, Any
 
 import typer
 
+from pgflow.console.output import Form, either
 from pgflow_cli.look.database import Database, Dsn
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.output import AsCsv, AsJson, Form, choose_form, either
 from pgflow_cli.look.parsing import refuse_empty
 from pgflow_cli.look.selection import Filters, complete_key
+
+# ---------------------------------------------------------------- forms of the answer
+
+AsJson = Annotated[
+    bool | None, opt("Answer in JSON; a table is the default, in a pipe too.", "--json/--table")
+]
+Limit = Annotated[int, opt("At most so many rows; 0 for all.", "--limit", "-n", min=0)]
+AsCsv = Annotated[bool, opt("Answer in CSV.", "--csv")]
+LogLevel = Annotated[str, opt("How much to log: debug, info, warning or error.")]
+LogFormat = Annotated[str, opt("How to log: text, or json, one object a line.")]
+
+
+def choose_form(*, as_json: bool | None = None, as_csv: bool = False) -> Form:
+    """Return the form that the options ask for, else a table."""
+    if as_csv and as_json is not None:
+        raise Mistake(
+            f"--{'json' if as_json else 'table'} and --csv exclude each other: pass one of them"
+        )
+    if as_csv:
+        return Form.CSV
+    return Form.JSON if as_json else Form.TABLE
+
 
 # ---------------------------------------------------------------- what is made
 

@@ -12,9 +12,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from pgflow.console.output import shown
 from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake, opening
-from pgflow_cli.look.output import shown
 
 Given = TypeVar("Given")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pgflow.console.output import note, plain
 from pgflow_cli.look.database import find_dsn
 from pgflow_cli.look.options import Rows
-from pgflow_cli.look.output import note, plain
 from pgflow_cli.look.parsing import seconds_option
 
 if TYPE_CHECKING:

@@ -1,40 +1,27 @@
 """``pgflow cleanup``: removing what runs of files that have ended left in a folder; and ``pgflow
 reset-sessions``: forgetting the sessions of agents in a conversation.
 
-Whether a run has ended is read from the database. A run that it does not know, or that worked in
-another folder, may be one of another database, so it is left alone unless that is asked for.
-
 Nodes with ``persist_session`` keep sessions (`pgflow.declare.durable.conversations`). To reset all
 conversations of a workflow you must confirm.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pgflow import inspect
-from pgflow_cli.look.database import Database
+from pgflow.console.output import many, note, shown
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Answer, Yes, confirm
-from pgflow_cli.look.output import many, note, shown
 from pgflow_cli.look.parsing import parse_duration
-from pgflow_cli.look.selection import OPEN
-from pgflow_cli.runs.declared import WORKFLOW
 
 if TYPE_CHECKING:
-    from pgflow.declare.durable.leftovers import Leftover, Leftovers
+    from pgflow.declare.durable.tidying import Item
 
 
 _NOUNS = {"folders": "folder", "worktrees": "worktree", "branches": "branch"}
-_GOES = ("", "commits")
 _KEPT = {
     "open": "has not ended, or belongs to one that has not",
     "recent": "ended not so long ago",
@@ -71,18 +58,22 @@ def cleanup(
         dry_run: Show what would be removed, and remove nothing.
     """
     from pgflow.declare.durable.leftovers import Leftovers
+    from pgflow.declare.durable.tidying import Look
 
     age = parse_duration(older_than, "--older-than")
     if not folder.is_dir():
         raise Mistake(f"{folder} is not a directory: name the folder that the runs were started in")
     left = Leftovers(folder)
-    look = Look(db, left, db.now - age, age, orphans, force)
+    look = Look(db.ask, left, db.now - age, age, orphans, force)
     items = look.all()
     going = [item for item in items if item.going]
     if going and not (dry_run or yes):
         confirm(f"Remove {_parts(_numbers(going))} of {many(len(going), 'run')}?")
     if not dry_run:
-        items = [_remove(look, item) if item.going else item for item in items]
+        items = [look.remove(item) if item.going else item for item in items]
+    for item in items:
+        if item.trouble:
+            note(f"pgflow: {shown(item.trouble)}")
     kept = [item for item in items if item.why]
     report: dict[str, Any] = {
         "folder": left.folder,
@@ -97,132 +88,6 @@ def cleanup(
     _print_kept(kept)
     if not dry_run and any(item.why == "refused" for item in kept):
         raise Ended(FAILED)
-
-
-@dataclass(frozen=True)
-class Item:
-    """Leftover of one run, and the part of it that may go.
-
-    Attributes:
-        left: Its parts.
-        why: Code of the reason why it is kept, or a part of it; empty for none.
-        going: Parts that can be removed, or have been.
-    """
-
-    left: Leftover
-    why: str
-    going: frozenset[Path | str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Look:
-    """A look at what runs have left, and at their state in the database.
-
-    Attributes:
-        db: The database.
-        left: Finds and removes it.
-        ended_before: Time before which the runs must have ended, by the database's clock.
-        age: Time from then to now.
-        orphans: True for what runs have left that it does not know.
-        force: True for what git would lose.
-    """
-
-    db: Database
-    left: Leftovers
-    ended_before: datetime
-    age: timedelta
-    orphans: bool
-    force: bool
-
-    def all(self) -> list[Item]:
-        """Everything that runs have left, each with what may go."""
-        from pgflow.declare.durable.leftovers import keys_of
-
-        names = [keys_of(name) for name in self.left.names()]
-        known = self._runs(key for keys in names for key in keys)
-        orphans = {keys[0] for keys in names if keys and not any(key in known for key in keys)}
-        items = [self._item(key, known.get(key, [])) for key in (*known, *sorted(orphans))]
-        kept = {part for item in items if item.why not in _GOES for part in item.left.parts}
-        return [
-            # Two keys may have one folder.
-            replace(item, why="open", going=frozenset()) if item.going & kept else item
-            for item in items
-            if item.left.parts
-        ]
-
-    def again(self, item: Item) -> Item:
-        """Return the item as it is now: its run may have been retried meanwhile."""
-        return self._item(item.left.key, self._runs([item.left.key]).get(item.left.key, []))
-
-    def _runs(self, keys: Iterable[str]) -> dict[str, list[inspect.RunRow]]:
-        """Return the runs with these keys, of every tenant."""
-        chosen = sorted(set(keys))
-        found: dict[str, list[inspect.RunRow]] = {}
-        if chosen:
-            for run in self.db.ask(inspect.list_runs(inspect.RunFilter(keys=chosen), limit=None)):
-                found.setdefault(run.key, []).append(run)
-        return {key: found[key] for key in chosen if key in found}
-
-    def _item(self, key: str, runs: list[inspect.RunRow]) -> Item:
-        from pgflow.workspace import WorkspaceError
-
-        left = self.left.find(key)
-        try:
-            why = self._why(left, runs)
-        except (WorkspaceError, OSError):
-            why = "refused"
-        parts = left.parts - ({left.branch} if why == "commits" else set())
-        return Item(left, why, frozenset(parts if why in _GOES else ()))
-
-    def _why(self, left: Leftover, runs: list[inspect.RunRow]) -> str:
-        """Code of the reason why a leftover is kept, or its branch; empty if all of it may go."""
-        if any(run.status in OPEN for run in runs):
-            return "open"
-        here = [run for run in runs if run.workflow == WORKFLOW and self._was_here(run)]
-        if not here and not self.orphans:
-            return "unknown"
-        ends = [run.finished_at for run in here]
-        if any(at is None or at >= self.ended_before for at in ends):
-            return "recent"
-        if not here and self.left.touched(left) > time.time() - self.age.total_seconds():
-            return "recent"
-        if any(self._has_open_parent(run) for run in here):
-            return "open"
-        return "" if self.force else self.left.why_kept(left)
-
-    def _was_here(self, run: inspect.RunRow) -> bool:
-        """True for a run that was started in this folder."""
-        given = self.db.ask(inspect.find_detail(run.key, tenant=run.tenant)).input
-        settings = (given or {}).get("settings")
-        if not isinstance(settings, dict):
-            return False
-        folder = settings.get("home") or settings.get("cwd")
-        return isinstance(folder, str) and os.path.realpath(folder) == self.left.folder
-
-    def _has_open_parent(self, run: inspect.RunRow) -> bool:
-        """True for a child whose parent, or the parent of that, has not ended or is not known."""
-        while run.parent_run_id is not None:
-            key = self.db.ask(inspect.find_key(run.parent_run_id))
-            if key is None:
-                return True
-            run = self.db.ask(inspect.find_run(key, tenant=run.tenant))
-            if run.status in OPEN:
-                return True
-        return False
-
-
-def _remove(look: Look, item: Item) -> Item:
-    """Remove what a run has left, if that may still go."""
-    from pgflow.workspace import WorkspaceError
-
-    now = look.again(item)
-    if now.going != item.going:
-        return replace(now, going=frozenset())
-    try:
-        return replace(now, going=frozenset(look.left.remove(now.left, force=look.force)))
-    except (WorkspaceError, OSError) as error:
-        note(f"pgflow: {shown(str(error))}")
-        return replace(now, why="refused", going=frozenset())
 
 
 def _numbers(items: list[Item]) -> dict[str, int]:

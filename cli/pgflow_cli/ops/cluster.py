@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Annotated
 
 from pgflow import inspect
+from pgflow.console.output import as_object
 from pgflow_cli.look.database import connect
-from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.declaring import arg, make_group, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.help import make_group
 from pgflow_cli.look.nodes import ask_all
 from pgflow_cli.look.options import Answer, Rows
-from pgflow_cli.look.output import as_object
 
 cluster = make_group(
     "cluster", "Databases that are the nodes of one cluster.", no_args_is_help=True
 )
 
 Address = Annotated[
-    str | None,
-    opt("Connection string by which others reach this node; by default that of --dsn."),
+    str | None, opt("Connection string by which others reach this node; by default that of --dsn.")
 ]
 _OF_STANDING = ("open_runs", "letters", "oldest_at", "dead")
 
@@ -84,10 +82,7 @@ def list_nodes(db: Rows) -> None:
 
 
 @cluster.command()
-def leave(
-    number: Annotated[int, arg("Number of the node.", metavar="NODE")],
-    db: Answer,
-) -> None:
+def leave(number: Annotated[int, arg("Number of the node.", metavar="NODE")], db: Answer) -> None:
     """Closes a node: it gets no new keys, and its runs go on there."""
     from pgflow.schema.clusters import leave_cluster
 

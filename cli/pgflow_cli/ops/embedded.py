@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 
-from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.help import make_group
+from pgflow.console.output import print_one
+from pgflow_cli.look.declaring import make_group, opt
 from pgflow_cli.look.options import AnswerForm
-from pgflow_cli.look.output import print_one
 
 pg = make_group("pg", "The embedded Postgres server, for development.", no_args_is_help=True)
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from pgflow import inspect
+from pgflow.console.output import many, short_json, until
+from pgflow_cli.look.declaring import make_group
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer, Rows, operator
-from pgflow_cli.look.output import many, short_json, until
 
 
 def entities(name: str | None = None, key: str | None = None, *, db: Rows) -> None:

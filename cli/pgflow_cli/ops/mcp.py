@@ -40,11 +40,9 @@ def mcp(
     if roles and not answers:
         raise Mistake("--as requires --answer")
     check_roles(roles)
-    try:
-        import pgflow.mcp
-    except ImportError as error:
-        raise Mistake(f'the tools need {error.name}: pip install "pgflow-engine[mcp]"') from None
     import asyncio
+
+    import pgflow.mcp
 
     if offered and target is None:
         raise Mistake(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, NamedTuple
 
+from pgflow.console.output import shown
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import opening
-from pgflow_cli.look.output import LogFormat, LogLevel, shown
+from pgflow_cli.look.options import LogFormat, LogLevel
 from pgflow_cli.look.parsing import seconds_option
 
 ChangeWhy = Annotated[str | None, opt("The reason, kept with the change.", "--why")]

@@ -6,12 +6,11 @@ from datetime import datetime
 from typing import Annotated
 
 from pgflow import inspect
+from pgflow.console.output import many, until
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.declaring import arg, make_group, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer, DryRun, Rows, Yes, confirm, operator
-from pgflow_cli.look.output import many, until
 from pgflow_cli.look.parsing import parse_duration, parse_json
 from pgflow_cli.ops.options import ChangeWhy
 

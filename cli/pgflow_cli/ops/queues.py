@@ -11,12 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow.console.output import Form, age, many
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import arg, made_of, opt
+from pgflow_cli.look.declaring import arg, made_of, make_group, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.help import make_group
-from pgflow_cli.look.options import Answer, Rows, Yes, confirm, operator
-from pgflow_cli.look.output import Form, Limit, age, many
+from pgflow_cli.look.options import Answer, Limit, Rows, Yes, confirm, operator
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
 from pgflow_cli.ops.options import ChangeWhy
 
@@ -41,7 +40,7 @@ def list_queues(*, plot: bool = False, db: Rows) -> None:
 
 def _draw(db: Database) -> None:
     """Draw the last hour, a column a minute, in the order of time."""
-    from pgflow._console.plots import bars, plot_rates
+    from pgflow.console.plots import bars, plot_rates
 
     queued = sum(queue.queued for queue in db.ask(inspect.list_queues()))
     for one in plot_rates(db.ask(inspect.read_rates()), queued):
@@ -135,12 +134,7 @@ Rules = Annotated[
 
 @queues.command("set")
 def set_queue(
-    queue: Name,
-    *,
-    rules: Rules,
-    why: ChangeWhy = None,
-    yes: Yes = False,
-    db: Answer,
+    queue: Name, *, rules: Rules, why: ChangeWhy = None, yes: Yes = False, db: Answer
 ) -> None:
     """Sets rules of a queue: limits, rates and order.
 
@@ -160,12 +154,7 @@ def set_queue(
 
 @queues.command("purge")
 def purge_queue(
-    queue: Name,
-    *,
-    why: str | None = None,
-    yes: Yes = False,
-    dry_run: bool = False,
-    db: Answer,
+    queue: Name, *, why: str | None = None, yes: Yes = False, dry_run: bool = False, db: Answer
 ) -> None:
     """Cancels the runs of a queue that have not begun.
 

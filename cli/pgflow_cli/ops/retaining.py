@@ -1,4 +1,6 @@
-"""``pgflow retention``, ``prune`` and ``forget``: which runs are kept for how long, or removed."""
+"""``pgflow retention``, ``prune``, ``forget`` and ``rotate``: which runs are kept for how long, or
+removed, and the keys of what is stored.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,10 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pgflow import inspect
-from pgflow_cli.look.declaring import arg, opt
-from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.help import make_group
+from pgflow.console.output import duration, many, progress, when
+from pgflow_cli.look.declaring import arg, make_group, opt
+from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Answer, DryRun, Rows, Yes, confirm, operator
-from pgflow_cli.look.output import duration, many, progress, when
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
 
 retention = make_group("retention", invoke_without_command=True)
@@ -179,3 +180,36 @@ def _in_words(runs: int, partitions: int, shrunk: int, only_counted_before: date
     for number, verb in ((partitions, "dropped"), (shrunk, "shrunk")):
         text += f", and {many(number, 'partition')} of the journal {verb}" if number else ""
     return text
+
+
+def rotate(
+    target: Annotated[str, arg(metavar="MODULE[:APP]")],
+    *,
+    pages: Annotated[int, opt(min=1)] = 128,
+    db: Answer,
+) -> None:
+    """Wraps the keys of stored values with an app's present key.
+
+    Values, seals and replays stay as they are, and workers go on. Once it has ended, no stored
+    value needs an earlier key. The exit code is 1 if one still does, because the codec does not
+    have that key.
+
+    Args:
+        target: The app, whose codec has the keys.
+        pages: So many pages of a table in one transaction.
+    """
+    from pgflow_cli.look.targets import load_app
+
+    app = load_app(target, db.given)
+    done = db.client.rotate_keys(
+        app.definitions.envelopes, pages=pages, progress=progress("row", "so far")
+    )
+    answer = {"rows": done.rows, "unknown": list(done.unknown), "busy": done.busy}
+    text = f"{many(done.rows, 'row')} now wrapped with the present key"
+    if done.busy:
+        text += "; others were locked: run it again"
+    if done.unknown:
+        text += f"; some need keys that the codec does not have: {', '.join(done.unknown)}"
+    db.answer(answer, text)
+    if done.unknown or done.busy:
+        raise Ended(FAILED)

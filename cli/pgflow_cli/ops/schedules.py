@@ -6,21 +6,11 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pgflow import inspect
+from pgflow.console.output import as_object, duration, many, names_of, note, shown, table, when
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import Made, arg, opt
+from pgflow_cli.look.declaring import Made, arg, make_group, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer, OwnLabels, Rows, operator
-from pgflow_cli.look.output import (
-    as_object,
-    duration,
-    many,
-    names_of,
-    note,
-    shown,
-    table,
-    when,
-)
 from pgflow_cli.look.parsing import parse_input, parse_pairs, parse_span
 from pgflow_cli.ops.options import ChangeWhy
 
@@ -48,10 +38,7 @@ def list_schedules(*, db: Rows) -> None:
 
 @schedules.command("show")
 def show_schedule(
-    schedule: Name,
-    *,
-    count: Annotated[int, opt("--next", min=1, max=1000)] = 5,
-    db: Answer,
+    schedule: Name, *, count: Annotated[int, opt("--next", min=1, max=1000)] = 5, db: Answer
 ) -> None:
     """Shows a schedule, its next slots, and its changes.
 

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
+from pgflow.console.output import Form, as_object, many, note
 from pgflow_cli.look.database import Database, connect, find_dsn
 from pgflow_cli.look.failures import FAILED, Ended, Mistake, explain, opening
 from pgflow_cli.look.options import Answer
-from pgflow_cli.look.output import Form, as_object, many, note
 from pgflow_cli.look.parsing import seconds_option
 
 STARTER = "starter.py.txt"
@@ -90,8 +90,8 @@ def _migrate_nodes(db: Database, dsn: str, lock_timeout: float) -> None:
 
 def _warn_of_compiling(connection: Any) -> list[str]:
     """Return a warning for users of psql if the server compiles queries (jit)."""
-    from pgflow_cli.ops.checks.finding import Patient, findings_of
-    from pgflow_cli.ops.checks.server import check_compiling
+    from pgflow.doctor.finding import Patient, findings_of
+    from pgflow.doctor.server import check_compiling
 
     found = findings_of(check_compiling, Patient("", connection))
     return [f"{one.found}. Remedy: {one.do}" for one in found if one.level != "ok"]

@@ -1,4 +1,11 @@
-"""A process that works: the signals that end it, its end, and the endpoint that answers probes."""
+"""A process that works: the signals that end it, its end, the endpoint that answers probes, and
+several of them under one (``pgflow workers --processes N``).
+
+Each of several is ``pgflow workers`` with the options of its supervisor and a standard input that
+stays open as long as the supervisor lives. To stop them, the supervisor closes it. A second signal
+would be a crash, and systemd has already sent SIGTERM to all processes; and a closed pipe reaches
+them even if the supervisor is killed.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +15,23 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
-    asynccontextmanager,
     contextmanager,
     nullcontext,
     suppress,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pgflow_cli.look.failures import FAILED, Mistake
+from pgflow_cli.look.failures import FAILED, USAGE, Mistake
 from pgflow_cli.ops.options import Endpoints
 
 if TYPE_CHECKING:
-    from pgflow.app import AsyncApp, Worker
+    from pgflow.app import AsyncApp
     from pgflow.meter import Meter
 
 
@@ -113,6 +121,7 @@ async def serve(
     Raises:
         Mistake: The address cannot serve metrics or probes, or a package for that is missing.
     """
+    from pgflow.app.probes import Probes, answering
     from pgflow.errors import WorkerFailed
 
     asked = stop.event()
@@ -161,85 +170,108 @@ def _metrics(app: AsyncApp, address: tuple[str, int] | None) -> Iterator[Meter |
         server.close()
 
 
-REQUEST_SECONDS = 5.0
-"""Longest wait for a request: a probe sends it at once."""
+# ---------------------------------------------------------------- several
+
+_PAUSES_SECONDS = (0.5, 30.0)
+"""Pause before a process is started again after its first death in a row, and the longest one."""
+
+_SOUND_SECONDS = 60.0
+"""Seconds that a process works before its death is the first in a row again."""
+
+_log = logging.getLogger("pgflow")
+
+
+def follow_supervisor(stop: Stop) -> None:
+    """Stop once standard input has ended; for a process that has a supervisor."""
+
+    def wait() -> None:
+        with suppress(OSError):
+            os.read(sys.stdin.fileno(), 1)
+        stop.ask()
+
+    threading.Thread(target=wait, name="pgflow supervisor", daemon=True).start()
 
 
 @dataclass
-class Probes:
-    """Answers the probes of a worker, on its own event loop: one that is blocked answers nothing.
+class Supervisor:
+    """Keeps worker processes at work.
 
-    Args:
-        ready_seconds: Longest silence of the heart of a worker that is ready.
-        asked: Set once the worker is asked to stop.
+    A process that dies is started again, later each time. One that ends with a mistake, such as a
+    module that does not exist, ends all of them with its code.
 
     Attributes:
-        worker: The worker, once it has started.
+        arguments: Arguments of the command, of which each process gets a copy.
+        endpoints: Endpoints of the first process; those of the others have the ports that follow.
+        nodes: Node of the cluster for each process; empty without a cluster.
     """
 
-    ready_seconds: float
-    asked: asyncio.Event
-    worker: Worker | None = None
+    arguments: Sequence[str]
+    endpoints: Endpoints
+    nodes: Sequence[int] = ()
+    _code: int = 0
+    _pids: set[int] = field(default_factory=set)
 
-    def judge(self, path: str) -> tuple[int, str]:
-        """Status and text of the answer to a request."""
-        has_failed = self.worker is not None and self.worker.failed.is_set()
-        if path not in ("/live", "/ready"):
-            return 404, "ask for /live or /ready"
-        if has_failed:
-            return 503, "a part of the worker has failed"
-        if path == "/live":
-            return 200, "live"
-        if self.worker is None:
-            return 503, "starting"
-        if self.asked.is_set():
-            return 503, "stopping"
-        silence = self.worker.beat_age_seconds
-        if silence > self.ready_seconds:
-            return 503, f"the database has not heard from it for {silence:.0f} s"
-        return 200, f"worker {self.worker.worker_id} is ready"
+    async def run(self, number: int, stop: Stop) -> int:
+        """Keep so many processes at work until they are asked to stop; return the exit code."""
+        self._asked, stop.crash = stop.event(), self._kill
+        async with asyncio.TaskGroup() as group:
+            for place in range(number):
+                group.create_task(self._keep(place))
+        return self._code
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers one request, and closes the connection."""
-        with suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(REQUEST_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-                method, _, rest = head.decode("latin-1").partition(" ")
-                status, text = self.judge(rest.partition(" ")[0].partition("?")[0])
-                if method not in ("GET", "HEAD"):
-                    status, text = 405, "GET it"
-                body = f"{text}\n".encode()
-                reply = (
-                    f"HTTP/1.1 {status} {'OK' if status == 200 else 'No'}\r\n"
-                    f"Content-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
-                    "Connection: close\r\n\r\n"
-                )
-                writer.write(reply.encode() + (b"" if method == "HEAD" else body))
-                await writer.drain()
-        writer.close()
+    async def _keep(self, place: int) -> None:
+        """Keep one process at work."""
+        command = [sys.executable, "-m", "pgflow_cli", *self.arguments, *self._own(place)]
+        pause = first = _PAUSES_SECONDS[0]
+        while not self._asked.is_set():
+            began = time.monotonic()
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.PIPE, start_new_session=True
+            )
+            self._pids.add(process.pid)
+            _log.info("worker process %d has pid %d", place + 1, process.pid)
+            code = await self._end_of(process)
+            self._pids.discard(process.pid)
+            if code == USAGE or self._asked.is_set():
+                self._code = self._code or (code if code >= 0 else FAILED)
+                self._asked.set()
+                return
+            pause = first if time.monotonic() - began > _SOUND_SECONDS else pause
+            _log.error(
+                "worker process %d (pid %d) %s; starting another in %g s",
+                place + 1,
+                process.pid,
+                f"exited with {code}" if code >= 0 else f"was killed by signal {-code}",
+                pause,
+            )
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), pause)
+            pause = min(2 * pause, _PAUSES_SECONDS[1])
 
+    def _kill(self) -> None:
+        for pid in self._pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
-@asynccontextmanager
-async def answering(probes: Probes, address: tuple[str, int] | None) -> AsyncIterator[None]:
-    """Answers probes meanwhile, if an address is given.
+    async def _end_of(self, process: asyncio.subprocess.Process) -> int:
+        """Wait until a process has ended, which it is asked to do with the others."""
+        ended = asyncio.create_task(process.wait())
+        asked = asyncio.create_task(self._asked.wait())
+        await asyncio.wait((ended, asked), return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if process.stdin is not None:
+            process.stdin.close()
+        return await ended
 
-    Raises:
-        Mistake: There can be no server at this address.
-    """
-    if address is None:
-        yield
-        return
-    host, port = address
-    try:
-        server = await asyncio.start_server(probes.answer, host, port, limit=8192)
-    except (OSError, UnicodeError) as error:  # the latter: no name of a host
-        raise Mistake(
-            f"no probes at {host}:{port}: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    name, number, *_ = server.sockets[0].getsockname()
-    shown = f"[{name}]" if ":" in name else name
-    logging.getLogger("pgflow").info("probes at http://%s:%s/live and /ready", shown, number)
-    try:
-        yield
-    finally:
-        server.close()
+    def _own(self, place: int) -> list[str]:
+        """Options that one process has instead of those given."""
+        own = ["--processes", "1", "--supervised"]
+        if self.nodes:
+            own += ["--node", str(self.nodes[place])]
+        for name, address in (
+            ("--metrics-port", self.endpoints.metrics),
+            ("--health-port", self.endpoints.probes),
+        ):
+            if address is not None and address[1]:
+                own += [name, str(address[1] + place)]
+        return own

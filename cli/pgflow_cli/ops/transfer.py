@@ -1,5 +1,8 @@
 """``pgflow export`` and ``pgflow import``: recorded runs as lines of JSON, out of one database and
-into another.
+into another; and ``pgflow sql``: questions to the database that cannot change it.
+
+These take the way of :mod:`pgflow.inspect.sheet`, as those of the console do: by the login of an
+auditor, and only over what is pgflow's. That module documents what is refused and why.
 """
 
 from __future__ import annotations
@@ -13,16 +16,19 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 from pgflow import inspect
-from pgflow_cli.look.database import Database
+from pgflow.console.output import Column, Form, as_object, dump, many, note, short_json, shown
+from pgflow_cli.look.database import Database, find_dsn
 from pgflow_cli.look.declaring import arg, opt
-from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import Answer, Chosen, Db, Keys
-from pgflow_cli.look.output import as_object, dump, many, note, shown
+from pgflow_cli.look.failures import TIME_LIMIT, Ended, Mistake
+from pgflow_cli.look.options import Answer, Chosen, Db, Keys, Limit, Rows
+from pgflow_cli.look.parsing import read_given, seconds_option
 from pgflow_cli.look.selection import Filters, find_run
 from pgflow_cli.ops.options import OutputFile, open_file
 
 if TYPE_CHECKING:
+    from pgflow.inspect.sheet import Sheet
     from pgflow.replay.contents import Output
+
 
 AT_ONCE = 100
 """Runs of a page, and decisions of a page: an export of decisions holds no more."""
@@ -151,7 +157,7 @@ def _opened(output: Path | None, form: str) -> AbstractContextManager[Output]:
 @contextmanager
 def _as_parquet(output: Path) -> Iterator[Output]:
     """Write a file of Parquet, which has its name once it is complete."""
-    from pgflow_cli.ops.parquet import ParquetRuns
+    from pgflow.replay.parquet import ParquetRuns
 
     beside = output.with_name(f".{output.name}.new")
     try:
@@ -254,3 +260,57 @@ def _lines(file: str) -> Iterator[tuple[str, str]]:
             yield from read_lines(opened, file)
         except OSError as error:
             raise Mistake(f"{shown(file)} cannot be read: {error.strerror}") from error
+
+
+def sql(
+    statement: Annotated[str, arg(metavar="SELECT")],
+    *,
+    limit: Limit = 1000,
+    timeout: Annotated[float, seconds_option("--timeout", shown="60s")] = 60.0,
+    db: Rows,
+) -> None:
+    """Runs a read-only query against the database.
+
+    Query the views runs, steps, timeline, queues and workers. The query runs under a login that is
+    only an auditor: that of --dsn, else PGFLOW_AUDITOR_DSN. The embedded server has one.
+
+    Args:
+        statement: A question in SQL, @FILE, or - for standard input.
+        timeout: Give up after 90s, 10m...
+    """
+    sheet = _ask(db.given, read_given(statement, "the statement")[0], limit or None, timeout)
+    # Two columns may have one name, so the cells of a table are found by their position.
+    names: Any = range(len(sheet.columns)) if db.form is Form.TABLE else sheet.columns
+    rows = [dict(zip(names, row, strict=True)) for row in sheet.rows]
+    columns = [_column(name, number) for number, name in enumerate(sheet.columns)]
+    db.print(rows, columns, "no rows", list(sheet.columns))
+    if sheet.has_more:
+        note(f"The first {limit} rows; there are more: --limit 0 gives all.")
+
+
+def _ask(dsn: str | None, text: str, limit: int | None, seconds: float) -> Sheet:
+    import psycopg
+
+    from pgflow.inspect.sheet import find_auditor_dsn, read_sheet
+
+    try:
+        auditor_dsn = None if dsn else find_auditor_dsn()
+        return read_sheet(
+            auditor_dsn or find_dsn(dsn),
+            text,
+            auditor_dsn=auditor_dsn,
+            most_rows=limit,
+            most_chars=None,
+            seconds=seconds,
+        )
+    except psycopg.errors.QueryCanceled as error:
+        note(f"pgflow: no answer within {seconds:g} s: pass --timeout, or ask for less")
+        raise Ended(TIME_LIMIT) from error
+
+
+def _column(name: str, number: int) -> Column:
+    def cell(row: Any) -> Any:
+        value = row[number]
+        return short_json(value) if isinstance(value, (dict, list)) else value
+
+    return Column(name, cell, most=100)

@@ -1,40 +1,44 @@
-"""``pgflow web``: the console, served on this machine or, with tokens, to others too."""
+"""``pgflow web``: the console, served on this machine or, with tokens or OpenID Connect, to others.
+
+The file of ``--oidc`` names the provider that logs people in, and their roles. It holds no secret,
+so you can keep it beside the code. The secret of the client comes from ``PGFLOW_OIDC_SECRET``; a
+public client has none. ``PGFLOW_WEB_SECRET`` is the key of sessions and forms, the same in all
+processes that serve one host. Without it each start makes its own key, and all must log in again.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
+from pgflow.console.output import note
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import operator
-from pgflow_cli.look.output import note
 from pgflow_cli.look.parsing import read_toml
 from pgflow_cli.look.targets import Target, check_roles, open_target
 from pgflow_cli.ops.options import PORT, Logs
 
 if TYPE_CHECKING:
-    import asyncio
-
     from pgflow.app import AsyncApp
-    from pgflow.web import Auth
+    from pgflow.web import Auth, Oidc
     from pgflow_cli.ops.serving import Stop
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-REQUEST_SECONDS = 30.0
-"""Time that a request may be on its way."""
-MOST_HALF_OPEN = 100
-"""Connections without a whole request."""
-MOST_CONNECTIONS = 500
-"""Connections at once; a request on one more is answered by 503."""
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]+|\*")
+
+CLIENT_SECRET = "PGFLOW_OIDC_SECRET"  # noqa: S105  the name of a variable
+WEB_SECRET = "PGFLOW_WEB_SECRET"  # noqa: S105
+NEEDED = ("issuer", "client_id", "address", "roles")
+KNOWN = {*NEEDED, "roles_claim", "name_claim", "scope"}
+HERE = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +92,6 @@ class Access:
     def auth(self) -> tuple[Auth, list[str]]:
         """Return how people log in, and the host names that the OIDC file allows."""
         from pgflow.web import Local
-        from pgflow_cli.ops.oidc import read_oidc
 
         if self.oidc is not None:
             return read_oidc(self.oidc)
@@ -117,17 +120,13 @@ def web(
     Args:
         logs_at: Address of the logs of a run, such as https://logs.example.org/?q={trace_id}.
     """
-    try:
-        import uvicorn  # noqa: F401
-
-        import pgflow.web
-    except ImportError as error:
-        raise Mistake(f'the console needs {error.name}: pip install "pgflow-engine[web]"') from None
     import asyncio
 
+    import uvicorn  # noqa: F401 - before a server is started for nothing
+
+    import pgflow.web
     from pgflow.declare import GRAPHS
     from pgflow.errors import InvalidArgument
-    from pgflow_cli.ops.oidc import WEB_SECRET, web_secret
     from pgflow_cli.ops.serving import Stop
 
     logs.set_up()
@@ -147,121 +146,12 @@ def web(
     except InvalidArgument as error:
         text = str(error).replace("logs=", "--logs").replace("secret= of a console", WEB_SECRET)
         raise Mistake(text) from None
+    from pgflow.web.serving import listen_at, make_server
+
     server = make_server(served)
     with listen_at(access.host, access.port) as listening:
         link = f"/login?token={auth.token}" if isinstance(auth, pgflow.web.Local) else None
         asyncio.run(_serve(app, server, listening, Stop(), served.close, link))
-
-
-def make_server(served: Any) -> Any:
-    """Return a server of an ASGI application, by uvicorn without its own ways with signals: it
-    would end by the signal again, and so never with 0.
-
-    Args:
-        served: The application.
-    """
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    return Server(
-        uvicorn.Config(
-            _answering_to_the_end(served),
-            http=_make_protocol(),
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            lifespan="off",
-            timeout_graceful_shutdown=5,
-            limit_concurrency=MOST_CONNECTIONS,
-        )
-    )
-
-
-def _make_protocol() -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol with a bound on requests that have not come as a whole: each has so
-    long, and where they are too many the oldest makes room.
-    """
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    half_open: dict[Any, asyncio.TimerHandle] = {}
-
-    class Protocol(H11Protocol):
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self.watch()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self.watch()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self.forget()
-            super().connection_lost(exc)
-
-        def watch(self) -> None:
-            cycle = self.cycle
-            if cycle is not None and not cycle.more_body and not cycle.response_complete:
-                self.forget()
-            elif self not in half_open and not self.transport.is_closing():
-                half_open[self] = self.loop.call_later(REQUEST_SECONDS, self.give_up)
-                if len(half_open) > MOST_HALF_OPEN:
-                    next(iter(half_open)).give_up()
-
-        def forget(self) -> None:
-            if self in half_open:
-                half_open.pop(self).cancel()
-
-        def give_up(self) -> None:
-            self.forget()
-            self.transport.close()
-
-    return Protocol
-
-
-def _answering_to_the_end(served: Any) -> Any:
-    """Return an application that answers also where the server stops and breaks a request off,
-    because the database has not answered for so long. Else each is logged as an error of ours.
-    """
-    import asyncio
-
-    async def answering(scope: Any, receive: Any, send: Any) -> None:
-        has_begun = False
-
-        async def noted(message: Any) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
-        try:
-            await served(scope, receive, noted)
-        except asyncio.CancelledError:
-            if not has_begun:
-                headers = [(b"content-type", b"text/plain; charset=utf-8")]
-                await send({"type": "http.response.start", "status": 503, "headers": headers})
-            text = b"" if has_begun else b"This server stops: load the page again later."
-            await send({"type": "http.response.body", "body": text})
-
-    return answering
-
-
-def listen_at(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Raises:
-        Mistake: The address is in use, or does not exist.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno else error
-        raise Mistake(f"nothing can listen at {host}:{port}: {why}") from None
 
 
 async def _serve(
@@ -330,3 +220,70 @@ def _token(path: Path, name: str, given: Mapping[str, Any]) -> str:
     if not isinstance(given, dict) or not isinstance(given.get("token"), str) or set(given) - known:
         raise Mistake(f"{path}: {name} is a table with token, roles and perhaps acts_as")
     return str(given["token"])
+
+
+def read_oidc(path: Path) -> tuple[Oidc, list[str]]:
+    """Return the login that a file describes, and the names by which browsers may call the console:
+    that of its address, and those of this machine.
+
+    Raises:
+        Mistake: The file cannot be read, or has other content.
+    """
+    from pgflow.errors import InvalidArgument
+    from pgflow.web import Oidc
+
+    given = _read(path)
+    address = given["address"].rstrip("/")
+    if urlsplit(address).path:
+        raise Mistake(
+            f"{path}: address is where browsers see the console, which pgflow web serves at the "
+            f"root of its host: {address!r} leads below it"
+        )
+    try:
+        login = Oidc(
+            given.pop("issuer"),
+            given.pop("client_id"),
+            os.environ.get(CLIENT_SECRET),
+            **{**given, "address": address},
+            secret=web_secret(),
+        )
+    except (InvalidArgument, ImportError) as error:
+        text = str(error).replace("secret= of a login", WEB_SECRET)
+        raise Mistake(text if isinstance(error, ImportError) else f"{path}: {text}") from None
+    return login, [*HERE, (urlsplit(address).hostname or "").lower()]
+
+
+def web_secret() -> bytes | None:
+    """Return the key of sessions and forms; None if each process makes its own."""
+    found = os.environ.get(WEB_SECRET)
+    return found.encode() if found else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the content of a file, each value of its type.
+
+    Raises:
+        Mistake: It has other content.
+    """
+    given = read_toml(path)
+    if {"client_secret", "secret"} & set(given):
+        raise Mistake(f"{path}: this file must not hold a secret: set {CLIENT_SECRET} instead")
+    if unknown := sorted(set(given) - KNOWN):
+        raise Mistake(f"{path}: unknown key {unknown[0]}; use {', '.join(sorted(KNOWN))}")
+    for name in NEEDED:
+        if name not in given:
+            raise Mistake(f"{path}: {name} is missing; it names {', '.join(NEEDED)}")
+    for name, value in given.items():
+        if name != "roles" and not (isinstance(value, str) and value):
+            raise Mistake(f"{path}: {name} is a text")
+    roles = given["roles"]
+    if not isinstance(roles, dict) or not roles or not all(map(_is_list, roles.values())):
+        raise Mistake(
+            f"{path}: roles is a table of lists by the values of the claim: "
+            'ops = ["operate", "approve"]'
+        )
+    return given
+
+
+def _is_list(found: object) -> bool:
+    return isinstance(found, list) and all(isinstance(one, str) for one in found)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow import inspect
+from pgflow.console.output import note, shown
 from pgflow_cli.files.declared import (
     Dialect,
     ProviderMap,
@@ -29,7 +30,6 @@ from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import USAGE, Mistake, opening
 from pgflow_cli.look.options import operator
-from pgflow_cli.look.output import note, shown
 from pgflow_cli.look.parsing import parse_amounts, parse_input, parse_pairs, refuse_no_folder
 from pgflow_cli.look.selection import find_detail
 from pgflow_cli.runs import stages

@@ -16,15 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow import inspect
-from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import arg, opt
-from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.nodes import ask_all
-from pgflow_cli.look.options import Chosen, Rows
-from pgflow_cli.look.output import (
+from pgflow.console.output import (
     Column,
     Form,
-    Limit,
     as_object,
     console,
     dump,
@@ -36,6 +30,11 @@ from pgflow_cli.look.output import (
     table,
     value_of,
 )
+from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.nodes import ask_all
+from pgflow_cli.look.options import Chosen, Limit, Rows
 from pgflow_cli.look.parsing import seconds_option
 from pgflow_cli.look.selection import Filters
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow.console.output import dump, note
 from pgflow_cli.look.database import Database, look_until
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import FAILED, TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.options import Answer, Arguments, Db, OptionalKey, Rows, Timeout, operator
-from pgflow_cli.look.output import dump, note
 from pgflow_cli.look.parsing import parse_duration, parse_json, refuse_empty
 from pgflow_cli.look.selection import Key, find_detail, find_run, see
 from pgflow_cli.runs.stages import check_mail

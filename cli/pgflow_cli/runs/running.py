@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
+from pgflow.console.output import console, note, printable, shown
 from pgflow_cli.look.failures import INTERRUPTED, NEEDS_A_PERSON, TIME_LIMIT, Ended
-from pgflow_cli.look.output import console, note, printable, shown
 from pgflow_cli.runs import declared, stages
 
 if TYPE_CHECKING:

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow import inspect
-from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.nodes import database_with
-from pgflow_cli.look.options import Answer
-from pgflow_cli.look.output import (
+from pgflow.console.output import (
     Form,
     age,
     amount,
@@ -34,6 +29,11 @@ from pgflow_cli.look.output import (
     table,
     when,
 )
+from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import opt
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.nodes import database_with
+from pgflow_cli.look.options import Answer
 from pgflow_cli.look.selection import ENDED, Key, find_detail
 from pgflow_cli.runs import declared
 from pgflow_cli.runs.following import show_at
@@ -104,8 +104,8 @@ def _picture(db: Database, key: str) -> str:
     Raises:
         Mistake: No run has the key, or it has recorded nothing yet.
     """
-    from pgflow._console.picture import draw_picture
-    from pgflow._console.waterfall import draw
+    from pgflow.console.picture import draw_picture
+    from pgflow.console.waterfall import draw
 
     run = find_detail(db, key)
     after = max(0, db.ask(inspect.last_seq(run.run_id)) - PICTURE_UNITS)

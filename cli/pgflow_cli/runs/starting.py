@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow.console.output import Form, dump, note, shown
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Deadline, OwnLabels
-from pgflow_cli.look.output import Form, dump, note, shown
 from pgflow_cli.look.parsing import parse_input, parse_moment, parse_pairs, parse_span, refuse_empty
 from pgflow_cli.look.selection import exists
 from pgflow_cli.runs.declared import FileOptions
@@ -349,7 +349,7 @@ def _prepare(db: Database, target: str, options: FileOptions, given: RunGiven) -
         Mistake: It cannot be run like this.
     """
     from pgflow_cli.look.targets import NoModule, load_module, load_workflow
-    from pgflow_cli.runs import asking, declared
+    from pgflow_cli.runs import declared, stages
 
     folders = options.folders
     file = declared.find_file(target, folders)
@@ -357,7 +357,7 @@ def _prepare(db: Database, target: str, options: FileOptions, given: RunGiven) -
         _go_back(db, file, given.key, given.from_node, given.effects, options)
         return Prepared(*_app_of_files(db.dsn), {}, file=file)
     if file is not None:
-        ask = partial(asking.ask_missing, db, given.key)
+        ask = partial(stages.ask_missing, db, given.key)
         arguments = declared.prepare(file, options, ask)
         declared.check_folder(db, arguments, given.key)
         label = arguments["frozen"].graph.name[:255]
@@ -419,10 +419,7 @@ def _go_back(
 
 
 def _start_only(
-    db: Database,
-    workflow: Workflow[..., Any],
-    arguments: dict[str, Any],
-    key: str | None,
+    db: Database, workflow: Workflow[..., Any], arguments: dict[str, Any], key: str | None
 ) -> None:
     """Start a run that a worker elsewhere will take."""
     is_new = key is None or not exists(db, key)

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from pgflow import inspect
+from pgflow.console.output import dump, note, shown
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.options import Db, Rows, Timeout
-from pgflow_cli.look.output import dump, note, shown
 from pgflow_cli.look.parsing import parse_span
 from pgflow_cli.look.selection import ENDED, Key, complete_key, find_detail
 from pgflow_cli.runs.listing import run_columns

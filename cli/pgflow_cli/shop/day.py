@@ -19,7 +19,7 @@ import psycopg
 
 from pgflow import App, inspect
 from pgflow.schema import migrate_dsn
-from pgflow_cli.look.failures import hide_secrets
+from pgflow.texts import hide_secrets
 from pgflow_cli.shop.chaos import Chaos
 from pgflow_cli.shop.flows import Order, delivered, fulfil
 from pgflow_cli.shop.processes import Server, Workers

@@ -7,9 +7,9 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from pgflow.console.output import plain, print_one
 from pgflow_cli.look.failures import Mistake, opening
 from pgflow_cli.look.options import AnswerForm
-from pgflow_cli.look.output import plain, print_one
 
 OURS = "---\nname: pgflow\n"
 """Beginning of the file, in every version of it."""

@@ -9,9 +9,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._console.backend import Backend
-from pgflow._console.orders import read_json
-from pgflow._console.words import literal, quoted
+from pgflow.console.backend import Backend
+from pgflow.console.orders import read_json
+from pgflow.console.words import literal, quoted
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import find_detail, find_run, last_seq, list_units
 from pgflow.web.page import Page, need, query, read_form, see

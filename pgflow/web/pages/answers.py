@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._console.amounts import amount_of
-from pgflow._console.backend import Backend
-from pgflow._console.gates import answer_of, asks
+from pgflow.console.amounts import amount_of
+from pgflow.console.backend import Backend
+from pgflow.console.gates import answer_of, asks
 from pgflow.errors import GateClosed, InvalidArgument, NotAllowed, PayloadChanged, WrongState
 from pgflow.inspect import count_gates, database_now, list_gates
 from pgflow.web.page import Page, need, read_form

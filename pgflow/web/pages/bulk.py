@@ -10,9 +10,9 @@ from typing import Any
 
 from starlette.requests import Request
 
-from pgflow._console.backend import Backend
-from pgflow._console.orders import ORDERS, refusal_of
-from pgflow._console.words import many, quoted
+from pgflow.console.backend import Backend
+from pgflow.console.orders import ORDERS, refusal_of
+from pgflow.console.words import many, quoted
 from pgflow.errors import HasActed, InvalidArgument, RunNotFound, WrongState
 from pgflow.inspect import list_runs, read_statuses
 from pgflow.web.page import Page, need, order_of, read_form

@@ -10,8 +10,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from pgflow._console.backend import Backend
-from pgflow._console.words import quoted
+from pgflow.console.backend import Backend
+from pgflow.console.words import quoted
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import UnitRow, find_detail, list_units
 from pgflow.web.page import Page, query

@@ -9,7 +9,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._console.backend import Backend
+from pgflow.console.backend import Backend
 from pgflow.documents import Put
 from pgflow.errors import InvalidArgument
 from pgflow.web.page import Page, need, read_form, see

@@ -15,11 +15,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._console.amounts import amount_of
-from pgflow._console.backend import Backend
-from pgflow._console.gates import ENDS, answer_of, asks, delegate
-from pgflow._console.orders import Person, read_json
-from pgflow._console.words import literal, quoted, written
+from pgflow.console.amounts import amount_of
+from pgflow.console.backend import Backend
+from pgflow.console.gates import ENDS, answer_of, asks, delegate
+from pgflow.console.orders import Person, read_json
+from pgflow.console.words import literal, quoted, written
 from pgflow.errors import GateClosed, InvalidArgument, NotAllowed, PayloadChanged, WrongState
 from pgflow.inspect import GateRow, count_gates, database_now, find_gate, list_gates, read_shape
 from pgflow.web.forms import INPUT, Field, form_of

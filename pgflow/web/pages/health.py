@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._console.backend import Backend
-from pgflow._console.health import (
+from pgflow.console.backend import Backend
+from pgflow.console.health import (
     LONG_SECONDS,
     grown,
     judge_journal,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._console.alert import LEVELS, total
-from pgflow._console.alerts import FLEET_SECONDS, find_alerts
-from pgflow._console.backend import Backend
+from pgflow.console.alert import LEVELS, total
+from pgflow.console.alerts import FLEET_SECONDS, find_alerts
+from pgflow.console.backend import Backend
 from pgflow.inspect import database_now, list_queues
 from pgflow.web.page import Page
 

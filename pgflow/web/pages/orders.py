@@ -9,8 +9,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._console.backend import Backend
-from pgflow._console.orders import ORDERS, BoundOrder, order_to_run
+from pgflow.console.backend import Backend
+from pgflow.console.orders import ORDERS, BoundOrder, order_to_run
 from pgflow.inspect import find_run
 from pgflow.web.page import Page, need, order_of, person_of, query, read_form, see
 

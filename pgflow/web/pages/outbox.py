@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._console.backend import Backend
-from pgflow._console.relays import ORDERS, orders_for
-from pgflow._console.words import quoted
+from pgflow.console.backend import Backend
+from pgflow.console.relays import ORDERS, orders_for
+from pgflow.console.words import quoted
 from pgflow.errors import InvalidArgument, RelayNotFound
 from pgflow.inspect import (
     RelayRow,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._console.alerts import FLEET_SECONDS, SILENT_SECONDS, find_alerts, verdict_of
-from pgflow._console.backend import Backend
-from pgflow._console.plots import plot_rates
+from pgflow.console.alerts import FLEET_SECONDS, SILENT_SECONDS, find_alerts, verdict_of
+from pgflow.console.backend import Backend
+from pgflow.console.plots import plot_rates
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import database_now, list_queues, list_workers, read_rates
 from pgflow.web.page import Page

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._console.backend import Backend
-from pgflow._console.debts import EFFECT_STATES, OBLIGATION_STATES, orders_of_debt
+from pgflow.console.backend import Backend
+from pgflow.console.debts import EFFECT_STATES, OBLIGATION_STATES, orders_of_debt
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
     EffectRow,

@@ -6,10 +6,10 @@ from typing import cast, get_args
 
 from starlette.requests import Request
 
-from pgflow._console.backend import Backend
-from pgflow._console.orders import read_json
-from pgflow._console.words import quoted
 from pgflow._model.effects import Risk
+from pgflow.console.backend import Backend
+from pgflow.console.orders import read_json
+from pgflow.console.words import quoted
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import judge_act
 from pgflow.web.page import Page

@@ -7,8 +7,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._console.backend import Backend
-from pgflow._console.words import quoted
+from pgflow.console.backend import Backend
+from pgflow.console.words import quoted
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
     QUEUE_RULES,

@@ -7,8 +7,8 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._console.backend import Backend
-from pgflow._console.relays import ORDERS, order_to_relay, orders_for
+from pgflow.console.backend import Backend
+from pgflow.console.relays import ORDERS, order_to_relay, orders_for
 from pgflow.web.page import Page, need, order_of, person_of, read_form, see
 from pgflow.web.pages.orders import page_of
 from pgflow.web.pages.outbox import SHAPES, find_relay

@@ -17,12 +17,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from pgflow._console.backend import Backend
-from pgflow._console.graphs import STANDINGS
-from pgflow._console.orders import ORDERS, orders_for
-from pgflow._console.traces import logs_of
-from pgflow._console.waterfall import draw
-from pgflow._console.words import advice, quoted, whole, why
+from pgflow.console.backend import Backend
+from pgflow.console.graphs import STANDINGS
+from pgflow.console.orders import ORDERS, orders_for
+from pgflow.console.traces import logs_of
+from pgflow.console.waterfall import draw
+from pgflow.console.words import advice, quoted, whole, why
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
     ChildRow,

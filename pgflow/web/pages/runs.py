@@ -7,10 +7,10 @@ from typing import Any
 
 from starlette.requests import Request
 
-from pgflow._console.alerts import FLEET_SECONDS
-from pgflow._console.backend import Backend
-from pgflow._console.orders import OPEN, ORDERS
-from pgflow._console.words import quoted
+from pgflow.console.alerts import FLEET_SECONDS
+from pgflow.console.backend import Backend
+from pgflow.console.orders import OPEN, ORDERS
+from pgflow.console.words import quoted
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import (
     STATUSES,

@@ -8,10 +8,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._console.alerts import SCHEDULE_STATES
-from pgflow._console.backend import Backend
-from pgflow._console.orders import Order
-from pgflow._console.words import literal, quoted, wall
+from pgflow.console.alerts import SCHEDULE_STATES
+from pgflow.console.backend import Backend
+from pgflow.console.orders import Order
+from pgflow.console.words import literal, quoted, wall
 from pgflow.errors import InvalidArgument, ScheduleNotFound
 from pgflow.inspect import (
     ScheduleRow,

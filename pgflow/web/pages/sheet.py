@@ -14,7 +14,7 @@ import psycopg
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._console.backend import Backend, watched
+from pgflow.console.backend import Backend, watched
 from pgflow.errors import InvalidArgument, NotAllowed
 from pgflow.inspect.sheet import (
     EXAMPLES,

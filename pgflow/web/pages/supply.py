@@ -9,10 +9,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._console.alerts import SILENT_SECONDS
-from pgflow._console.backend import Backend
-from pgflow._console.spending import NEWEST_CHARGES, SINCE, WAYS, read_spending
-from pgflow._console.words import quoted
+from pgflow.console.alerts import SILENT_SECONDS
+from pgflow.console.backend import Backend
+from pgflow.console.spending import NEWEST_CHARGES, SINCE, WAYS, read_spending
+from pgflow.console.words import quoted
 from pgflow.errors import InvalidArgument, PoolNotFound, RunNotFound
 from pgflow.inspect import (
     BudgetRow,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._console.backend import Backend
-from pgflow._console.flowchart import draw_flowchart
-from pgflow._console.words import quoted
+from pgflow.console.backend import Backend
+from pgflow.console.flowchart import draw_flowchart
+from pgflow.console.words import quoted
 from pgflow.errors import RunNotFound
 from pgflow.inspect import (
     database_now,

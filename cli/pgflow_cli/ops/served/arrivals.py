@@ -24,11 +24,10 @@ from typing import NamedTuple
 
 import psycopg
 
+from pgflow.console.output import shown
 from pgflow.documents import AsyncDocuments, Put
 from pgflow.errors import NotStorable, PgflowError
 from pgflow.webhooks import Endpoint
-from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.output import shown
 from pgflow_cli.ops.served.starts import Starts, key_of_file
 from pgflow_cli.ops.served.triggers import Trigger
 
@@ -173,8 +172,8 @@ async def go_on(
 
 
 async def _take_webhooks(starts: Starts, endpoints: list[Endpoint], listening: socket) -> None:
+    from pgflow.web.serving import make_server
     from pgflow.webhooks import asgi
-    from pgflow_cli.ops.web import make_server
 
     server = make_server(asgi(starts.app, endpoints))
     host, port = listening.getsockname()[:2]
@@ -187,12 +186,10 @@ def listen(host: str, port: int) -> socket:
     """Return a socket at which webhooks come in.
 
     Raises:
-        Mistake: Nothing can listen there, or not without another package.
+        InvalidArgument: Nothing can listen there.
     """
-    try:
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise Mistake('webhooks need a server: pip install "pgflow-engine[web]"') from None
-    from pgflow_cli.ops.web import listen_at
+    import uvicorn  # noqa: F401 - before a run is started
+
+    from pgflow.web.serving import listen_at
 
     return listen_at(host, port)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgflow import inspect
+from pgflow.console.output import shown
 from pgflow.declare.durable import declared
 from pgflow.errors import NotStorable, PgflowError
 from pgflow.events import Event, Relay
@@ -31,7 +32,6 @@ from pgflow.webhooks import Endpoint, GitHub, Request, StandardWebhooks, Start, 
 from pgflow_cli.files.watching import Sign, root_of, signatures
 from pgflow_cli.look.failures import Ended, Mistake
 from pgflow_cli.look.options import operator
-from pgflow_cli.look.output import shown
 from pgflow_cli.ops.served.triggers import Trigger, schedule_of
 from pgflow_cli.runs.declared import FileOptions, prepare
 

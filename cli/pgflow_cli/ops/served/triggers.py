@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from pgflow.console.output import shown
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.output import shown
 from pgflow_cli.look.parsing import read_toml
 
 NAME: Final = "triggers.toml"
