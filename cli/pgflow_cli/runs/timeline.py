@@ -27,8 +27,7 @@ from pgflow_cli.look.output import (
 from pgflow_cli.look.selection import ENDED, Key, find
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+    from rich.console import Group, RenderableType
     from rich.text import Text
 
 
@@ -145,7 +144,7 @@ def draw_entries(
     now: datetime,
     width: int,
     marks: Marks,
-) -> Table:
+) -> Group:
     """Return entries as bars on one scale of time.
 
     Args:
