@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import cache
 from typing import Any
 
 import psycopg
@@ -19,7 +20,7 @@ from pgflow._db.query import OnAsyncConnection, run_on_async
 from pgflow._flow.scope import StepScope, current
 from pgflow._flow.signals import Signal
 from pgflow._flow.step import own_transaction
-from pgflow._flow.workflow import workflow
+from pgflow._flow.workflow import Workflow, workflow
 from pgflow._model.codecs import ANYTHING
 from pgflow._model.envelopes import open_text, seal_metadata
 from pgflow._model.exceptions import Recorded
@@ -28,7 +29,6 @@ from pgflow.errors import InvalidArgument, KeyConflict, RunNotFound
 
 ELSEWHERE = "pgflow.elsewhere"
 """Name of the workflow, and of the queue that each worker of a cluster serves."""
-ANSWER: Signal[Any] = Signal("pgflow.answer", object)
 
 
 def request_of(workflow_name: str, input_text: str, options: StartOptions) -> dict[str, Any]:
@@ -113,21 +113,30 @@ async def _cancel(connection: psycopg.AsyncConnection[Any], key: str) -> None:
 
 
 _REFUSALS = (RunNotFound, InvalidArgument)
-_starting = own_transaction(_start, "start_elsewhere", _REFUSALS)
-_cancelling = own_transaction(_cancel, "cancel_elsewhere", _REFUSALS)
 
 
-@workflow(name=ELSEWHERE, queue=ELSEWHERE)
-async def elsewhere(name: str, text: str, options: dict[str, Any]) -> Any:
-    """Stand for a run of another node: start it, and end as it ends."""
-    key = await _starting.aio(name, text, options)
-    try:
-        answer = await ANSWER.wait()
-    except asyncio.CancelledError:
-        await _cancelling.aio(key)
-        await ANSWER.wait()
-        raise
-    return _ended(answer)
+@cache
+def stand_in() -> Workflow[..., Any]:
+    """Return the workflow of runs that stand for one of another node. Few apps are of a cluster, so
+    it is made for the first.
+    """
+    answer: Signal[Any] = Signal("pgflow.answer", object)
+    starting = own_transaction(_start, "start_elsewhere", _REFUSALS)
+    cancelling = own_transaction(_cancel, "cancel_elsewhere", _REFUSALS)
+
+    @workflow(name=ELSEWHERE, queue=ELSEWHERE)
+    async def elsewhere(name: str, text: str, options: dict[str, Any]) -> Any:
+        """Stand for a run of another node: start it, and end as it ends."""
+        key = await starting.aio(name, text, options)
+        try:
+            outcome = await answer.wait()
+        except asyncio.CancelledError:
+            await cancelling.aio(key)
+            await answer.wait()
+            raise
+        return _ended(outcome)
+
+    return elsewhere
 
 
 def _ended(answer: dict[str, Any]) -> Any:

@@ -44,26 +44,21 @@ def rebuild(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
         change: Function that takes a copied part and returns its replacement.
     """
     if isinstance(schema, dict):
-        return change(
-            {
-                key: _rebuild_behind(key, part, change) if isinstance(part, _NESTED) else part
-                for key, part in schema.items()
-            }
-        )
+        copy = schema.copy()
+        for key, part in schema.items():
+            if key in OPAQUE or not isinstance(part, _NESTED):
+                continue
+            if key in BY_NAME and isinstance(part, dict):
+                copy[key] = {name: rebuild(named, change) for name, named in part.items()}
+            else:
+                copy[key] = rebuild(part, change)
+        return change(copy)
     if isinstance(schema, (list, tuple)):
         return type(schema)([rebuild(part, change) for part in schema])
     return schema
 
 
 _NESTED = (dict, list, tuple)
-
-
-def _rebuild_behind(key: str, part: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
-    if key in OPAQUE:
-        return part
-    if key in BY_NAME and isinstance(part, dict):
-        return {name: rebuild(named, change) for name, named in part.items()}
-    return rebuild(part, change)
 
 
 def has(schema: Any, is_such: Callable[[dict[str, Any]], bool]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pydantic
 from pydantic_core import core_schema
 
-from pgflow._model.coreschemas import CONFIGURED, rebuild
+from pgflow._model.coreschemas import CONFIGURED, has, rebuild
 from pgflow.errors import DefinitionError
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
@@ -86,7 +86,11 @@ def count() -> int:
 
 
 def weave_in(schema: Any) -> Any:
-    """A core schema in which each class that has upcasters lets them try what it does not take."""
+    """A core schema in which each class that has upcasters lets them try what it does not take.
+    It is the same one if there is no such class, which takes less than a copy to find out.
+    """
+    if not has(schema, lambda part: bool(_upcasters_of(part.get("cls")))):
+        return schema
     return rebuild(schema, _weave_into)
 
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, overload
 from pgflow._client.gates import Hook, Mapping
 from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions, connect, is_behind_pooler
 from pgflow._db.dsn import resolve_dsn
-from pgflow._flow.elsewhere import ELSEWHERE, elsewhere
+from pgflow._flow.elsewhere import ELSEWHERE, stand_in
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.relays import Relay
 from pgflow._flow.step import check_errors
@@ -106,7 +106,7 @@ class AppBase:
                 f"include= takes a list of workflows and modules, not {include!r}: "
                 "write include=[...]"
             )
-        things = [*include, *([elsewhere] if cluster else [])]
+        things = [*include, *([stand_in()] if cluster else [])]
         self._interceptors = list(interceptors)
         self._errors = check_errors(errors, "errors of an app")
         self._envelopes = envelopes_of(codec)

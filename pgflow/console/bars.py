@@ -23,8 +23,7 @@ from pgflow.console.output import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+    from rich.console import Group, RenderableType
     from rich.text import Text
 
 NARROW = 100
@@ -83,7 +82,7 @@ def draw_entries(
     now: datetime,
     width: int,
     marks: Marks,
-) -> Table:
+) -> Group:
     """Return entries as bars on one scale of time.
 
     Args:

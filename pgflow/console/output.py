@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pgflow import inspect
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
-    from rich.table import Table
+    from rich.console import Console, ConsoleOptions, Group, RenderableType
     from rich.text import Text
 
 Row = Any
@@ -207,22 +206,40 @@ LOG_WIDTH = 140
 """Width of tables that go to no terminal."""
 
 
-def make_table(columns: Sequence[Column], rows: Iterable[Row], width: int) -> Table:
-    """Rows as a table without lines, which stays readable when it is copied: one row, one line."""
-    from rich.table import Table
+def make_table(columns: Sequence[Column], rows: Iterable[Row], width: int) -> Group:
+    """Rows as a table without lines, which stays readable when it is copied: one row, one line.
+    Rich's own table wraps and measures each cell again, which takes ten times as many calls.
+    """
+    from rich.console import Group
+    from rich.text import Text
 
     shown = [column for column in columns if width >= column.from_width]
     cells = [[column.cell(row) for column in shown] for row in rows]
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
-    for number, (column, room) in enumerate(zip(shown, _widths(shown, cells, width), strict=True)):
-        right = column.right or any(row_cells[number].justify for row_cells in cells)
-        justify: JustifyMethod = "right" if right else "left"
-        table.add_column(
-            column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=room
-        )
-    for row_cells in cells:
-        table.add_row(*row_cells)
-    return table
+    widths = _widths(shown, cells, width, 1)
+    rights = [
+        column.right or any(row_cells[number].justify for row_cells in cells)
+        for number, column in enumerate(shown)
+    ]
+    heads = [Text(column.title, "bold") for column in shown]
+    lines = (zip(line, widths, rights, strict=True) for line in (heads, *cells))
+    return Group(*(_line(line) for line in lines))
+
+
+def _line(cells: Iterable[tuple[Text, int, bool]]) -> Text:
+    """Return a line of a table from its cells, the width of each, and whether it is at the right
+    of that.
+    """
+    from rich.text import Text
+
+    line, space = Text(no_wrap=True, overflow="crop"), 0
+    for cell, room, right in cells:
+        cell.truncate(room, overflow="ellipsis")
+        free = room - cell.cell_len
+        if space := space + (free if right else 0):
+            line.append(" " * space)
+        line.append_text(cell)
+        space = GAP + (0 if right else free)
+    return line.append(" " * (space - GAP))
 
 
 def column_widths(columns: Sequence[Column], rows: Iterable[Row], width: int) -> list[int]:
@@ -230,9 +247,12 @@ def column_widths(columns: Sequence[Column], rows: Iterable[Row], width: int) ->
     return _widths(columns, [[column.cell(row) for column in columns] for row in rows], width)
 
 
-def _widths(columns: Sequence[Column], cells: list[list[Text]], width: int) -> list[int]:
+def _widths(
+    columns: Sequence[Column], cells: list[list[Text]], width: int, narrowest: int = LEAST
+) -> list[int]:
     """Return each column as wide as its cells; what is left, or missing, falls to the one that
-    takes the rest, then to the widest, and last to those that are copied.
+    takes the rest, then to the last of the widest, and at the end to those that are copied. None
+    gets below `LEAST`, or below the narrowest if there is no other way.
     """
     widths = [
         min(column.most, max([len(column.title), *(row[number].cell_len for row in cells)]))
@@ -242,12 +262,16 @@ def _widths(columns: Sequence[Column], cells: list[list[Text]], width: int) -> l
     rest = next((number for number, column in enumerate(columns) if column.takes_rest), None)
     if rest is not None:
         widths[rest] = min(widths[rest], max(LEAST, widths[rest] - max(too_much, 0)))
+    least = LEAST
     while (too_much := sum(widths) + GAP * (len(widths) - 1) - width) > 0:
-        wide = [number for number, room in enumerate(widths) if room > LEAST]
-        if not wide:
+        wide = [number for number, room in enumerate(widths) if room > least]
+        if not wide and least == narrowest:
             break
-        widest = max(wide, key=lambda number: (not columns[number].is_copied, widths[number]))
-        widths[widest] = max(LEAST, widths[widest] - max(1, too_much // 4))
+        if not wide:
+            least = narrowest
+            continue
+        widest = max(wide, key=lambda one: (not columns[one].is_copied, widths[one], one))
+        widths[widest] = max(least, widths[widest] - max(1, too_much // 4))
     return widths
 
 

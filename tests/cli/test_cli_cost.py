@@ -4,12 +4,15 @@ collections of garbage that it runs into. Counts, never times.
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+from pgflow_cli.look.output import make_table, table
+from rich.console import Console
 
 PROGRAM = """
 import gc, json, sys
@@ -66,6 +69,29 @@ def test_a_list_imports_no_validators_and_sends_few_statements(dsn, conn, comman
     found = cost(dsn, *command)
     assert {"pydantic", "sqlglot", "textual"}.isdisjoint(found["modules"])
     assert found["statements"] <= 4  # of the session, the schema, the list, and the time
+
+
+def calls_of_table(rows: int) -> int:
+    """Return how many functions in Python it takes to draw a table of so many rows."""
+    columns = table("key! status queue workflow# why*120", workflow=len)
+    held = [{"key": f"k{n}", "status": "failed", "queue": n, "workflow": 1} for n in range(rows)]
+    out, calls = Console(file=io.StringIO(), width=100), 0
+
+    def count(_frame: Any, event: str, _arg: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        out.print(make_table(columns, held, out.width))
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_a_row_of_a_table_takes_few_calls():
+    calls_of_table(1)
+    assert calls_of_table(60) - calls_of_table(10) <= 50 * 300  # a table of rich takes 870
 
 
 @pytest.mark.full

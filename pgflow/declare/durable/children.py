@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 import pgflow
 from pgflow.declare.durable.agents import Agents
@@ -220,6 +220,8 @@ def _refuse_crowd(body: Call, graph: Graph, size: int) -> None:
 
 class _Found(BaseModel):
     """A workflow that was found, or the reason why not."""
+
+    model_config = ConfigDict(defer_build=True)  # few workflows call another
 
     frozen: Frozen | None = None
     error: str = ""

@@ -50,7 +50,7 @@ class Long(BaseModel):
         size: Bytes of it that are the output.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     file: Ref
     size: int

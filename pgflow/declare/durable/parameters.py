@@ -37,7 +37,7 @@ class Wanted(BaseModel):
         optional: Descriptions of those that may be given too.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     message: str
     required: dict[str, str]

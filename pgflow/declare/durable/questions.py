@@ -36,7 +36,7 @@ class Question(BaseModel):
         decision: The decision that they take; ``approve`` if none is offered.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     message: str = ""
     decisions: list[str] = Field([])  # of a factory in C pydantic reads the signature, by tokens
