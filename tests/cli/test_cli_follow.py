@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
-from clikit import finish, pgflow, process
-from servers import wait_until
+from clikit import pgflow, process
 from test_cli_watch import Watcher
+
+Command = tuple[str, ...]
 
 SLOW = """\
 name: slow
@@ -55,31 +58,56 @@ def test_a_node_is_told_when_it_begins_complains_and_ends(dsn: str, tmp_path: Pa
             reader.join()
 
 
-@pytest.mark.full
-def test_ctrl_c_says_the_command_that_goes_on(dsn: str, tmp_path: Path) -> None:
+@pytest.fixture
+def stopped(dsn: str, tmp_path: Path) -> Iterator[tuple[Command, Watcher, Popen[str]]]:
+    """A run whose first node is at work, and which Ctrl-C has stopped once."""
     (tmp_path / "slow.yaml").write_text(SLOW)
     os.mkfifo(tmp_path / "gate")
-    command = ("run", str(tmp_path / "slow.yaml"), "--cwd", str(tmp_path), "--table")
+    command = ("run", str(tmp_path / "slow.yaml"), "--cwd", str(tmp_path), "--watch", "--table")
     started = process(dsn, *command)
+    watcher = Watcher(started)
     try:
-        wait_until(
-            lambda: [run["status"] for run in pgflow(dsn, "list", "--json").data] == ["running"],
-            "the run is worked on",
-        )
+        watcher.hears("warming up")
         started.send_signal(signal.SIGINT)
-        said = finish(started)
+        watcher.hears(
+            "pgflow: stopping: steps at work have 10 s to end. Ctrl-C again stops at once"
+        )
+        yield command, watcher, started
     finally:
         started.kill()
+        started.wait()
+        for reader in watcher.readers:
+            reader.join()
+
+
+@pytest.mark.full
+def test_ctrl_c_says_the_command_that_goes_on(
+    dsn: str, tmp_path: Path, stopped: tuple[Command, Watcher, Popen[str]]
+) -> None:
+    command, watcher, started = stopped
+    told = watcher.hears("was handed back")
     (key,) = [run["key"] for run in pgflow(dsn, "list", "--json").data]
-    assert said.code == 130
-    assert said.err == (
-        f"pgflow: run '{key}' was handed back. Go on here with: pgflow {' '.join(command)} "
-        f"--key {key}; or with a worker: pgflow workers pgflow.declare.durable\n"
-    )
+    assert told == f"pgflow: run '{key}' was handed back. Go on here with:\n"
+    assert watcher.hears("pgflow run") == f"  pgflow {' '.join(command)} --key {key}\n"
+    watcher.hears("or with a worker:")
+    watcher.hears("  pgflow workers pgflow.declare.durable")
+    assert started.wait() == 130
     (tmp_path / "gate").unlink()
     (tmp_path / "gate").write_text("open")
     said = pgflow(dsn, *command, "--key", key)
     assert (said.code, said.out) == (0, f"{key} completed: over\n"), said
+    begun = [line.split() for line in said.err.splitlines() if line.startswith("running")]
+    assert begun[:2] == [["running", "wait"], ["running", "wait", "again"]]
+
+
+@pytest.mark.full
+def test_ctrl_c_again_stops_at_once_and_says_what_becomes_of_the_run(
+    stopped: tuple[Command, Watcher, Popen[str]],
+) -> None:
+    _, watcher, started = stopped
+    started.send_signal(signal.SIGINT)
+    watcher.hears("was left, and goes on once this worker counts as dead. Go on here with:")
+    assert started.wait() == 130
 
 
 @pytest.mark.full

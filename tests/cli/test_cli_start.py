@@ -138,8 +138,9 @@ def test_running_out_of_time_is_exit_code_three(dsn, conn):
     )
     assert answer.code == 3
     assert re.fullmatch(
-        r"pgflow: run 'nap-1' is \w+ after 0.3 s. Go on here with: pgflow run cli_jobs:napping "
-        r"seconds:=3600 -k nap-1 --max-runtime 300ms --json; or with a worker: pgflow workers cli_jobs\n",
+        r"pgflow: run 'nap-1' is \w+ after 0.3 s. Go on here with:\n  pgflow run cli_jobs:napping "
+        r"seconds:=3600 -k nap-1 --max-runtime 300ms --json\nor with a worker:\n"
+        r"  pgflow workers cli_jobs\n",
         answer.err,
     )
     assert statuses(conn)["nap-1"] in ("waiting", "queued")
@@ -225,8 +226,8 @@ def test_sigterm_hands_the_run_back(dsn, conn):
     assert answer.code == 130
     assert (
         answer.err
-        == "pgflow: run 'nap-1' was handed back. Go on here with: pgflow run cli_jobs:napping "
-        "seconds:=3600 -k nap-1 --json; or with a worker: pgflow workers cli_jobs\n"
+        == "pgflow: run 'nap-1' was handed back. Go on here with:\n  pgflow run cli_jobs:napping "
+        "seconds:=3600 -k nap-1 --json\nor with a worker:\n  pgflow workers cli_jobs\n"
     )
     assert one(conn, "select count(*) from pgflow.worker") == 0
 

@@ -109,6 +109,17 @@ STRUCTURE = {
         "Node 'a': 'script' invalid script name \"../../evil\""),
     "include that leads out": ("- {id: a, include: ../x}",
         "Node 'a': 'include' invalid include name \"../x\""),
+    "last round without a group": (
+        "- {id: a, bash: x}\n- {id: b, bash: y, when: \"$LOOP_PREV.a.output == 'x'\"}",
+        ("Node 'b' field 'when' references unknown node '$LOOP_PREV.a.output'. In a composed "
+            "workflow, pass caller data through declared 'inputs:' and caller 'with:' instead of "
+            "referencing a caller node directly")),
+    "last round of an unknown node": (
+        ("- {id: a, bash: x}\n- {id: g, loop_group: {until: X, max_iterations: 2, nodes: "
+            "[{id: q, bash: y, when: \"$LOOP_PREV.a.output == 'x'\"}]}}"),
+        ("loop_group 'g' body: Node 'q' field 'when' references unknown node "
+            "'$LOOP_PREV.a.output'. In a composed workflow, pass caller data through declared "
+            "'inputs:' and caller 'with:' instead of referencing a caller node directly")),
     "workflow that leads out": ("- {id: a, workflow: '..\\x'}",
         "Node 'a': 'workflow' invalid workflow name \"..\\x\""),
     "command that leads out": ("- {id: a, command: ../x}",
@@ -123,6 +134,8 @@ FINE = {
     "[{id: q, prompt: $a.output}]}}",
     "a group's end sees its nodes": "- {id: g, loop_group: {until_bash: 'test $q.output', "
     "max_iterations: 2, nodes: [{id: q, prompt: x}]}}",
+    "a group sees its last round": "- {id: g, loop_group: {until: X, max_iterations: 2, nodes: "
+    "[{id: q-r, bash: x}, {id: s, bash: y, when: \"$LOOP_PREV.q-r.output == 'x'\"}]}}",
     "a schema makes prose comparable": "- {id: a, prompt: x, output_format: {type: object}}\n- "
     '{id: b, bash: y, depends_on: [a], when: "$a.output == '
     "'{}'\"}",

@@ -54,7 +54,7 @@ WORKFLOWS = {
         "now applies on every provider including Codex. Delete the 'modelReasoningEffort:' line."
     ),
     "effort: 11": "Invalid 'effort' value ignored: expected one of minimal, low, medium, high, "
-    "xhigh, max, ultra",
+    "xhigh, max, ultra, persistent",
     "webSearchMode: on": "Invalid 'webSearchMode' value ignored: expected one of disabled, cached, "
     "live",
     "interactive: 'yes'": "Invalid 'interactive' value ignored: expected true or false",
@@ -177,8 +177,47 @@ def test_a_key_that_is_like_no_other_may_be_newer():
     assert problem.hint == "Is it newer than Archon 0.10.1, which pgflow knows?"
 
 
-def test_the_newest_effort_is_one():
-    assert warnings(workflow("- {id: a, prompt: x, effort: ultra}", "effort: ultra")) == []
+@pytest.mark.parametrize("effort", ["ultra", "persistent"])
+def test_the_newest_efforts_are_some(effort):
+    assert (
+        warnings(workflow(f"- {{id: a, prompt: x, effort: {effort}}}", f"effort: {effort}")) == []
+    )
+
+
+def test_plugins_are_kept_for_the_agent():
+    text = workflow("- {id: a, prompt: x, plugins: [p@market]}")
+    assert warnings(text) == []
+    assert graph(text).nodes[0].agent == {"plugins": ["p@market"]}
+
+
+def test_a_deprecated_workflow_says_what_to_use_instead():
+    more = "deprecated: {message: Use 'other' instead.}"
+    assert warnings(workflow("- {id: a, bash: x}", more)) == [
+        "Workflow 'w' is deprecated: Use 'other' instead."
+    ]
+    assert warnings(workflow("- {id: a, bash: x}", "deprecated: yes")) == [
+        "Invalid 'deprecated' block ignored: expected a message"
+    ]
+
+
+def test_a_result_of_another_shape_may_be_newer():
+    (problem,) = read_text(
+        workflow("- {id: a, bash: x}", "returns: {node: a, ends: [done]}")
+    ).errors
+    assert problem.hint == "Is it newer than Archon 0.10.1, which pgflow knows?"
+
+
+def test_a_binding_cannot_read_what_the_original_records_of_a_node():
+    text = (
+        "- {id: a, bash: x}\n"
+        "- {id: b, script: print(1), runtime: uv, depends_on: [a], "
+        "with: {start: $a.execution.checkoutStart}}"
+    )
+    (problem,) = read_text(workflow(text)).errors
+    assert (
+        "'$a.execution.checkoutStart' reads what the original records of a node" in problem.message
+    )
+    assert problem.message.endswith("Is it newer than Archon 0.10.1, which pgflow knows?")
 
 
 def test_a_misspelt_key_is_pointed_out():

@@ -6,7 +6,7 @@ import pytest
 
 from pgflow.declare.graph import Atom, Position, Unparsed
 from pgflow.declare.text.conditions import holds, parse_condition
-from pgflow.declare.text.outputs import Output, UnresolvableReference
+from pgflow.declare.text.outputs import Output, UnresolvableReference, completed
 
 OUTPUTS = {
     "a": Output("completed", "X"),
@@ -113,3 +113,30 @@ def test_a_long_condition_is_read_to_its_end():
     condition = parse_condition(" && ".join(["$a.output == 'X'"] * 20_000) + " " * 200_000)
     assert len(condition.any_of[0]) == 20_000
     assert holds(condition, OUTPUTS) is True
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("$LOOP_PREV.a.output == 'X'", True),
+        ("$LOOP_PREV.n.output > 41", True),
+        ("$LOOP_PREV.j.output.verdict == 'red'", True),
+        ("$LOOP_PREV.skipped.output == 'X'", False),
+        ("$LOOP_PREV.skipped.output.verdict == 'red'", False),
+        ("$LOOP_PREV.none.output == ''", True),
+        ("$LOOP_PREV.a == 'X'", None),
+        ("$LOOP_PREV.j.verdict == 'red'", None),
+    ],
+)
+def test_the_round_before_is_read_from_its_outputs(text: str, answer: bool | None) -> None:
+    before = OUTPUTS | {"j": completed({"verdict": "red"}), "skipped": Output("skipped")}
+    assert holds(parse_condition(text), {}, previous=before) is answer
+
+
+def test_nothing_was_before_the_first_round() -> None:
+    assert holds(parse_condition("$LOOP_PREV.a.output == ''"), OUTPUTS) is True
+
+
+def test_what_failed_in_the_round_before_is_not_read() -> None:
+    with pytest.raises(UnresolvableReference, match="but it failed"):
+        holds(parse_condition("$LOOP_PREV.failed.output == 'x'"), {}, previous=OUTPUTS)

@@ -254,6 +254,27 @@ async def test_a_group_is_done_again_until_its_check_passes(
     ]
 
 
+async def test_a_condition_in_a_group_reads_the_round_before(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path,
+        """
+        - id: group
+          loop_group:
+            max_iterations: 3
+            until_bash: test $(wc -l < count) -ge 3
+            nodes:
+              - {id: check, bash: 'echo x >> count; test $(wc -l < count) = 1 && echo red || echo green'}
+              - {id: mend, bash: echo mended >> count, when: "$LOOP_PREV.check.output == 'red'"}
+        """,
+    )
+    run = await play(aflow, path)
+    ended = [(end["id"], end["state"], end["iteration"]) for end in run.ends if end["id"] == "mend"]
+    assert ended == [("mend", "skipped", 1), ("mend", "completed", 2)], run
+    assert (tmp_path / "count").read_text() == "x\nx\nmended\n"
+
+
 async def test_a_person_is_asked_about_the_text_and_their_words_are_the_output(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:

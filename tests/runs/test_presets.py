@@ -142,6 +142,15 @@ def test_no_tools_are_no_tools(agent: Agent) -> None:
     assert {"--tools=", "--allowedTools="} <= set(agent.argv)
 
 
+def test_an_effort_that_claude_does_not_know_is_the_nearest_that_it_knows(agent: Agent) -> None:
+    agent.says("claude", CLAUDE)
+    given = []
+    for effort in ("minimal", "high", "persistent"):
+        agent.take("claude:", agent={"effort": effort})
+        given += [word for word in agent.argv if word.startswith("--effort")]
+    assert given == ["--effort=low", "--effort=high", "--effort=max"]
+
+
 def test_an_answer_by_schema_is_a_value(agent: Agent) -> None:
     schema = {"type": "object", "properties": {"files": {"type": "integer"}}}
     agent.says("claude", [*CLAUDE[:-1], {**RESULT, "structured_output": {"files": 2}}])

@@ -423,9 +423,14 @@ def end_line(end: dict[str, Any], seconds: float | None = None) -> str:
     return shown(f"{end['state']:<10}{end['id']}{round_}{took}") + why
 
 
-def word_line(word: dict[str, Any]) -> str:
-    """The beginning of a node, or one thing that it lets out, in a line."""
+def word_line(word: dict[str, Any], *, again: bool = False) -> str:
+    """The beginning of a node, or one thing that it lets out, in a line.
+
+    Args:
+        word: Its entry in the stream of the run.
+        again: True if it has begun before, and not ended.
+    """
     if word["type"] == "start":
-        return shown(f"{'running':<10}{word['step']}")
+        return shown(f"{'running':<10}{word['step']}{' again' * again}")
     sign = _SIGNS.get(word["type"], "|")
     return shown(f"{'':<10}{word['step']} {sign} {' '.join(word['content'].split())}"[:400])

@@ -74,7 +74,9 @@ class RunHere:
             except asyncio.CancelledError:
                 if not stopped:
                     raise
-                note(f"pgflow: run {key!r} was handed back. {self.again(key)}")
+                left = "was left, and goes on once this worker counts as dead"
+                became = "was handed back" if len(stopped) == 1 else left
+                note(f"pgflow: run {key!r} {became}. {self.again(key)}")
                 raise Ended(INTERRUPTED) from None
             # As it is stored, as any other program would read it.
             return key, app.open_value(await inspect.ask_async(app, inspect.read_output(key)))
@@ -147,6 +149,8 @@ def _end_at_signals() -> list[int]:
     stopped: list[int] = []
 
     def stop(number: int) -> None:
+        if number == signal.SIGINT and not stopped:
+            note("pgflow: stopping: steps at work have 10 s to end. Ctrl-C again stops at once")
         stopped.append(number)
         task.cancel()
 
@@ -181,9 +185,11 @@ class Watch:
 
     async def _follow_agents(self, handle: AsyncRun[Any]) -> None:
         async for word in handle.stream("agents", live=True):
+            again = False
             if word["type"] == "start":
+                again = word["id"] in self._begun
                 self._begun[word["id"]] = time.monotonic()
-            _print(json.dumps(word) if self._is_json else declared.word_line(word))
+            _print(json.dumps(word) if self._is_json else declared.word_line(word, again=again))
 
 
 def _print(text: str) -> None:

@@ -376,7 +376,7 @@ def _prepare(db: Database, target: str, options: FileOptions, given: RunGiven) -
 def _how_to_go_on(
     typed: tuple[str, ...], more: tuple[str, ...] | None, module: str, key: str
 ) -> str:
-    """The commands that go on with a run.
+    """The commands that go on with a run, each on a line of its own, to be copied.
 
     Args:
         typed: Words of this command.
@@ -386,10 +386,10 @@ def _how_to_go_on(
     """
     worker = f"pgflow workers {module}"
     if more is None:
-        return f"Go on with: {worker}"
+        return f"Go on with:\n  {worker}"
     words = ["pgflow", *typed]
     here = shlex.join([*words, *(word for option in more for word in (option, key))])
-    return f"Go on here with: {here}; or with a worker: {worker}"
+    return f"Go on here with:\n  {here}\nor with a worker:\n  {worker}"
 
 
 def _go_back(

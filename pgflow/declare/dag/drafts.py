@@ -22,8 +22,8 @@ _STRUCTURE = frozenset({"id", "description", "depends_on", "when", "trigger_rule
 _SCHEDULE = frozenset({"idle_timeout", "always_run", "output_type"})
 OF_AGENTS: Final = (
     "model", "provider", "context", "allowed_tools", "denied_tools", "hooks", "mcp", "skills",
-    "agents", "pi", "effort", "thinking", "systemPrompt", "fallbackModel", "settingSources",
-    "betas", "sandbox", "persist_session",
+    "plugins", "agents", "pi", "effort", "thinking", "systemPrompt", "fallbackModel",
+    "settingSources", "betas", "sandbox", "persist_session",
 )  # fmt: skip
 """Fields for the agent, kept for its provider."""
 

@@ -25,8 +25,14 @@ from pgflow.declare.dag.shapes import (
 from pgflow.declare.text.moments import MOMENT, moment
 from pgflow.declare.text.yamlfile import Steps
 
+KNOWN: Final = "0.10.1"
+"""Version of the Archon whose keys are known."""
+
+NEWER: Final = f"Is it newer than Archon {KNOWN}, which pgflow knows?"
+"""Question about what is not known."""
+
 KEBAB: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-EFFORTS: Final = ("minimal", "low", "medium", "high", "xhigh", "max", "ultra")
+EFFORTS: Final = ("minimal", "low", "medium", "high", "xhigh", "max", "ultra", "persistent")
 TRIGGER_RULES: Final = ("all_success", "one_success", "none_failed_min_one_success", "all_done")
 HOOK_EVENTS: Final = (
     "PreToolUse", "PostToolUse", "PostToolUseFailure", "Notification", "UserPromptSubmit",
@@ -356,6 +362,7 @@ COMMON: Final[dict[str, Shape]] = {
     "hooks": HOOKS,
     "mcp": Text(empty="'mcp' must be a non-empty string path"),
     "skills": ListOf(Text(empty="each skill must be a non-empty string")),
+    "plugins": ListOf(Text(empty="each plugin must be a non-empty string")),
     "agents": RecordOf(AGENT, rule=_agent_rules),
     "pi": PI,
     "effort": OneOf(EFFORTS),

@@ -17,6 +17,7 @@ from pgflow.declare.dag.fields import (
     DECISION,
     FAN_OUT,
     LOOP,
+    NEWER,
     ON_REJECT,
     PI,
     RETRY,
@@ -26,14 +27,11 @@ from pgflow.declare.dag.noderules import GROUP, NODE
 from pgflow.declare.text.spelling import similar
 from pgflow.declare.text.yamlfile import Steps
 
-KNOWN: Final = "0.10.1"
-"""Version of the Archon whose keys are known."""
-
 WORKFLOW_KEYS: Final = (
     "name", "description", "provider", "model", "modelReasoningEffort", "webSearchMode",
     "interactive", "effort", "thinking", "fallbackModel", "betas", "sandbox", "worktree",
     "container", "evidence_policy", "mutates_checkout", "persist_sessions", "tags", "requires",
-    "inputs", "returns", "outcome_field", "nodes",
+    "inputs", "returns", "outcome_field", "deprecated", "nodes",
 )  # fmt: skip
 _GATES = (
     " Nothing on this node gates. For a human gate, use an 'approval:' node; to gate each "
@@ -94,6 +92,7 @@ _OF_NODES: Final = {
     "agents": Known(each=_known(AGENT)),
 }
 _OF_WORKFLOWS: Final = {
+    "deprecated": Known(frozenset({"message"})),
     "worktree": Known(frozenset({"enabled"})),
     "container": Known(frozenset({"enabled", "write_back"})),
     "evidence_policy": Known(frozenset({"required"})),
@@ -158,13 +157,7 @@ def _unknown_inside(
 
 def _unknown(label: str, key: str, path: Steps, note: str, known: Any) -> Warned:
     names = [] if note else [f"'{name}'" for name in similar(str(path[-1]), known)]
-    hint = (
-        f"Did you mean {' or '.join(names)}?"
-        if names
-        else ""
-        if note
-        else f"Is it newer than Archon {KNOWN}, which pgflow knows?"
-    )
+    hint = f"Did you mean {' or '.join(names)}?" if names else "" if note else NEWER
     return Warned(path, f"{label}: unknown key '{key}' will be ignored.{note}", hint)
 
 

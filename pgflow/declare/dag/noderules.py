@@ -12,6 +12,7 @@ from typing import Any, Final
 from pgflow.declare.dag.fields import (
     COMMON,
     MODES,
+    NEWER,
     declared_fields,
     is_plain_name,
     loop_group,
@@ -23,6 +24,7 @@ from pgflow.declare.text.yamlfile import Steps
 
 INPUT_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]*")
 _WHOLE_REFERENCE = re.compile(r"\$[a-zA-Z_][a-zA-Z0-9_-]*\.output(?:\.[a-zA-Z_][a-zA-Z0-9_]*)?")
+_RECORD = re.compile(r"\$[a-zA-Z_][a-zA-Z0-9_-]*\.execution\..*")
 _NAMED = ", ".join(f"'{mode}'" for mode in MODES[:-1])
 _TEXT_MODES = frozenset({"command", "prompt", "bash", "cancel", "script", "include", "workflow"})
 
@@ -63,6 +65,7 @@ _NO_DIRECTIVE = (
     "an object value must be a binding directive { from: '$node.output[.field]', "
     "if_skipped?: <value> }"
 )
+_NO_RECORD = "reads what the original records of a node, and only '$node.output' can be read"
 _LITERALS = "Use a string, number, boolean, null, or array for a literal value."
 _OPTIONAL_FIELD = (
     "which must also be listed in output_format.required — an optional field the model omits would "
@@ -196,6 +199,8 @@ _BINDING = Fields(
 
 def _about_bindings(given: dict[str, Any], mode: str) -> Iterator[tuple[Steps, str]]:
     for name, value in given.items():
+        if isinstance(value, str) and _RECORD.fullmatch(trim(value)):
+            yield ("with", name), f"{mode} binding '{name}': '{trim(value)}' {_NO_RECORD}. {NEWER}"
         if not isinstance(value, dict):
             continue
         _, flaws = problems_of(_BINDING, value)

@@ -22,7 +22,7 @@ from pgflow.declare.text.spelling import similar
 from pgflow.declare.text.templates import references
 from pgflow.declare.text.yamlfile import Steps
 
-_WHEN = re.compile(r"\$([a-zA-Z_][a-zA-Z0-9_-]*)\.([a-zA-Z_][a-zA-Z0-9_]*)")
+_WHEN = re.compile(r"\$(LOOP_PREV\.)?([a-zA-Z_][a-zA-Z0-9_-]*)\.([a-zA-Z_][a-zA-Z0-9_]*)")
 _INPUTS = "INPUTS"
 _COMPOSED: Final = (
     "In a composed workflow, pass caller data through declared 'inputs:' and caller 'with:' "
@@ -210,8 +210,9 @@ def _about_condition(node: Draft, scope: Scope) -> Iterator[Finding]:
         return
     where = (*node.path, "when")
     for found in _WHEN.finditer(text):
-        name = found[1]
-        if name != _INPUTS and not scope.sees(name):
+        before, name = found[1], found[2]
+        known = scope.inside and name in scope.by_id if before else scope.sees(name)
+        if name != _INPUTS and not known:
             said = f"Node '{node.id}' field 'when' references unknown node '{found[0]}'."
             yield Finding(where, f"{said} {_COMPOSED}", _meant(name, scope), found[0])
     for part in (part for clause in parse_condition(text).any_of for part in clause):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pgflow.declare.dag.drafts import Draft
-from pgflow.declare.dag.fields import BETAS, EFFORTS, SANDBOX, declared_fields, thinking
+from pgflow.declare.dag.fields import BETAS, EFFORTS, NEWER, SANDBOX, declared_fields, thinking
 from pgflow.declare.dag.keys import THINKING, Warned
 from pgflow.declare.dag.noderules import INPUT_NAME, environment_name
 from pgflow.declare.dag.shapes import Fields, Shape, Text, anything, boolean, is_json, problems_of
@@ -168,6 +168,7 @@ def read_options(
     _read_policies(raw, options)
     findings += _read_evidence(raw, options)
     _read_lists(raw, options)
+    _read_deprecated(raw, options)
     findings += _read_inputs(raw, options)
     findings += _read_result(raw, options, nodes, broken)
     _read_agents_options(raw, options)
@@ -257,6 +258,16 @@ def _read_lists(raw: dict[str, Any], options: Options) -> None:
         options.ignore(("requires",), "Invalid 'requires' block ignored: expected a list")
 
 
+def _read_deprecated(raw: dict[str, Any], options: Options) -> None:
+    block = raw.get("deprecated")
+    message = block.get("message") if isinstance(block, dict) else None
+    if isinstance(message, str) and trim(message):
+        said = f"Workflow '{raw.get('name')}' is deprecated: {trim(message)}"
+        options.warnings.append(Warned(("deprecated",), said))
+    elif "deprecated" in raw:
+        options.ignore(("deprecated",), "Invalid 'deprecated' block ignored: expected a message")
+
+
 def _read_inputs(raw: dict[str, Any], options: Options) -> Iterator[Finding]:
     block = raw.get("inputs")
     if not isinstance(block, dict):
@@ -309,7 +320,7 @@ def _read_result(
     options.returns = _name(raw, "returns")
     result = next((node for node in nodes if node.id == options.returns), None)
     if "returns" in raw and options.returns is None:
-        yield Finding(("returns",), _RETURNS)
+        yield Finding(("returns",), _RETURNS, NEWER if isinstance(raw["returns"], dict) else "")
     elif options.returns is not None and result is None and options.returns not in broken:
         yield Finding(
             ("returns",),

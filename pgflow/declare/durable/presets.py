@@ -43,6 +43,13 @@ _MOST_BYTES: Final = 16 << 20
 _MOST_OF_A_CALL: Final = 300
 """Characters of a tool's use that those see who watch."""
 
+_EFFORTS_OF_CLAUDE: Final[Mapping[str | None, str]] = {
+    "minimal": "low",
+    "ultra": "max",
+    "persistent": "max",
+}
+"""Efforts that Claude Code does not know, and the nearest one that it knows, as Archon has them."""
+
 Event = Mapping[str, Any]
 
 
@@ -148,7 +155,7 @@ class Claude(Preset):
         agent = turn.agent
         words = {
             "model": _word(agent.get("model")),
-            "effort": _word(agent.get("effort")),
+            "effort": _EFFORTS_OF_CLAUDE.get(effort := _word(agent.get("effort")), effort),
             "fallback-model": _word(agent.get("fallbackModel")),
             "system-prompt": _word(agent.get("systemPrompt")),
             "mcp-config": _word(agent.get("mcp")),

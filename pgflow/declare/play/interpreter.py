@@ -128,8 +128,9 @@ def begin(plan: Plan, state: State, place: Place, surroundings: Surroundings) ->
     """
     node, outputs = plan.node(place), visible(state, place)
     turn = round_at(state, place)
+    group = round_at(state, place[:-1]) if len(place) > 1 and surroundings.remembers else None
     try:
-        if turn is None and (reason := _why_skipped(node, outputs, surroundings)):
+        if turn is None and (reason := _why_skipped(node, outputs, surroundings, group)):
             return Settled(place, Output("skipped"), reason)
         if isinstance(node.body, Group):
             return NextRound(place, Round(scope=Scope()))
@@ -139,7 +140,9 @@ def begin(plan: Plan, state: State, place: Place, surroundings: Surroundings) ->
         return Settled(place, Output("failed", error=str(error)), str(error))
 
 
-def _why_skipped(node: Node, outputs: Outputs, surroundings: Surroundings) -> str | None:
+def _why_skipped(
+    node: Node, outputs: Outputs, surroundings: Surroundings, group: Round | None
+) -> str | None:
     """Return the reason why a node does not run; None if it does."""
     states: list[NodeState] = [
         outputs[needed].state if needed in outputs else "failed" for needed in node.depends_on
@@ -148,7 +151,8 @@ def _why_skipped(node: Node, outputs: Outputs, surroundings: Surroundings) -> st
         return "trigger_rule"
     if node.when is None or not node.when.text:
         return None
-    answer = holds(node.when, outputs, surroundings.variables.inputs)
+    previous = None if group is None else group.previous
+    answer = holds(node.when, outputs, surroundings.variables.inputs, previous)
     if answer is None:
         return "when_condition_parse_error"
     return None if answer else "when_condition_false"

@@ -10,7 +10,8 @@ understood never lets work happen.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from math import isfinite
 from operator import ge, gt, le, lt
 from typing import cast
@@ -21,6 +22,7 @@ from pgflow.declare.text.outputs import (
     Inputs,
     Outputs,
     UnresolvableReference,
+    has_left,
     read_field,
     read_input,
     refuse_beyond,
@@ -31,7 +33,9 @@ _ORDERS = {"<": lt, ">": gt, "<=": le, ">=": ge}
 _NAME = "[a-zA-Z_][a-zA-Z0-9_-]*"
 _FIELD = "[a-zA-Z_][a-zA-Z0-9_]*"
 _ATOM = re.compile(
-    rf"(?P<reference>\$INPUTS\.(?P<input>{_NAME})|\$(?P<node>{_NAME})\.(?P<first>{_FIELD})(?:\.(?P<second>{_FIELD}))?)"
+    rf"(?P<reference>\$INPUTS\.(?P<input>{_NAME})"
+    rf"|\$LOOP_PREV\.(?P<previous>{_NAME})\.output(?:\.{_FIELD})?"
+    rf"|\$(?P<node>{_NAME})\.(?P<first>{_FIELD})(?:\.(?P<second>{_FIELD}))?)"
     rf"{SPACE}*(?P<operator>==|!=|<=|>=|<|>){SPACE}*"
     r"(?:'(?P<quoted>[^']*)'|(?P<bare>-?[0-9]+(?:\.[0-9]+)?|true|false))"
 )
@@ -84,18 +88,26 @@ def _is_no_reference(found: re.Match[str]) -> bool:
     """Return True if the left side goes deeper than references do: ``$INPUTS.a.b``, or
     ``$node.field.deeper``.
     """
-    if found["input"] is not None:
+    if found["input"] or found["previous"]:
         return False
-    return found["node"] == "INPUTS" or (found["first"] != "output" and found["second"] is not None)
+    return found["node"] in ("INPUTS", "LOOP_PREV") or (
+        found["first"] != "output" and found["second"] is not None
+    )
 
 
-def holds(condition: Condition, outputs: Outputs, inputs: Inputs | None = None) -> bool | None:
+def holds(
+    condition: Condition,
+    outputs: Outputs,
+    inputs: Inputs | None = None,
+    previous: Outputs | None = None,
+) -> bool | None:
     """Return True if a condition holds, looking no further than needed.
 
     Args:
         condition: The condition.
         outputs: Outputs of the nodes so far.
         inputs: The run's inputs.
+        previous: Outputs of the nodes of a group in the round before.
 
     Returns:
         True or False; None if an evaluated part is not a comparison, or compares the size of
@@ -104,31 +116,30 @@ def holds(condition: Condition, outputs: Outputs, inputs: Inputs | None = None) 
     Raises:
         UnresolvableReference: If an evaluated reference has no value.
     """
+    read = partial(_read, outputs=outputs, inputs=inputs, previous=previous or {})
     for alternative in condition.any_of:
-        answer = _all_hold(alternative, outputs, inputs)
+        answer = _all_hold(alternative, read)
         if answer is not False:
             return answer
     return False
 
 
-def _all_hold(
-    parts: tuple[Atom | Unparsed, ...], outputs: Outputs, inputs: Inputs | None
-) -> bool | None:
+def _all_hold(parts: tuple[Atom | Unparsed, ...], read: Callable[[str], str]) -> bool | None:
     """Return True if all parts hold; stop at the first that does not and return its answer, False
     or None.
     """
     for part in parts:
-        answer = None if isinstance(part, Unparsed) else _atom_holds(part, outputs, inputs)
+        answer = None if isinstance(part, Unparsed) else _atom_holds(part, read)
         if not answer:
             return answer
     return True
 
 
-def _atom_holds(atom: Atom, outputs: Outputs, inputs: Inputs | None) -> bool | None:
+def _atom_holds(atom: Atom, read: Callable[[str], str]) -> bool | None:
     """Return True if a comparison holds: texts are equal, or the numbers they begin with in order;
     None without numbers.
     """
-    actual = _read(atom.reference, outputs, inputs)
+    actual = read(atom.reference)
     if atom.operator == "==":
         return actual == atom.literal
     if atom.operator == "!=":
@@ -139,11 +150,18 @@ def _atom_holds(atom: Atom, outputs: Outputs, inputs: Inputs | None) -> bool | N
     return bool(_ORDERS[atom.operator](left, right))
 
 
-def _read(reference: str, outputs: Outputs, inputs: Inputs | None) -> str:
-    """Return the text of the left side of a comparison."""
+def _read(reference: str, outputs: Outputs, inputs: Inputs | None, previous: Outputs) -> str:
+    """Return the text of the left side of a comparison. What did not run in the round before is
+    empty.
+    """
     scope, _, path = reference.removeprefix("$").partition(".")
     if scope == "INPUTS":
         return value_text(read_input(inputs, path))
+    if scope == "LOOP_PREV":
+        scope, _, path = path.partition(".")
+        outputs = previous
+        if not has_left(outputs.get(scope)):
+            return ""
     first, _, second = path.partition(".")
     field = second if first == "output" else first
     return value_text(read_field(outputs, scope, field)) if field else _read_whole(outputs, scope)

@@ -80,6 +80,11 @@ class UnresolvableReference(Exception):
         self.reason = reason
 
 
+def has_left(output: Output | None) -> bool:
+    """Return True if a node has something to show for a round."""
+    return output is not None and output.state not in {"skipped", "pending"}
+
+
 def refuse_beyond(output: Output | None, node_id: NodeId) -> None:
     """Refuse to read an output of which only the beginning is at hand.
 

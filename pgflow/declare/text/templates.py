@@ -25,9 +25,9 @@ from pydantic import JsonValue
 from pgflow.declare.text.javascript import number_text
 from pgflow.declare.text.outputs import (
     Inputs,
-    Output,
     Outputs,
     UnresolvableReference,
+    has_left,
     read_field,
     read_input,
     refuse_beyond,
@@ -356,18 +356,13 @@ def _previous(found: re.Match[str], previous: Previous | None, written: _Writer)
     if previous is None:
         return found[0]
     node_id, field = found["previous"], found["previous_field"]
-    if _has_left(previous.outputs.get(node_id)):
+    if has_left(previous.outputs.get(node_id)):
         return _output(previous.outputs, node_id, field, written)
     if node_id in previous.known and node_id not in previous.direct:
         return found[0]
     if field is not None and node_id not in previous.known:
         raise unknown_node(previous.known, node_id, field)
     return written("", node_id, None)
-
-
-def _has_left(output: Output | None) -> bool:
-    """Return True if a node has something to show for the round."""
-    return output is not None and output.state not in {"skipped", "pending"}
 
 
 def _writer(surface: Surface, spill_dir: str | None, spills: list[Spill]) -> _Writer:
