@@ -20,7 +20,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
@@ -31,13 +31,12 @@ from pgflow._worker.options import WorkerOptions
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from collections.abc import Callable, Sequence
+
 import servers
 from crashes import RHYTHM
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pgflow._flow.workflow import Workflow
+from pgflow._flow.workflow import Workflow
 
 CONCURRENCY = 50
 EACH_VERSION = 2

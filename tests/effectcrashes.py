@@ -28,7 +28,7 @@ import tempfile
 from collections import Counter, defaultdict
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
@@ -42,13 +42,12 @@ from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from collections.abc import Callable
+
 import crashes
 import servers
 from crashes import Driver, _Point, _reach
 from evidence import Evidence, Findings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CHARGES = 3
 """Effects of a saga that must be taken back if it fails."""

@@ -25,21 +25,20 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
+
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from types import FrameType
 
 import servers
 
 import pgflow
 from pgflow import AsyncApp, Signal, step, workflow
 from pgflow._worker.options import WorkerOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
-    from types import FrameType
 
 PARTS = 10
 """Lines of a table."""

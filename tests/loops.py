@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -49,12 +49,11 @@ from pgflow._worker.options import Rhythm, WorkerOptions
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
+from collections.abc import Iterator
+
 import servers
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pgflow._engine.flush import Flush
+from pgflow._engine.flush import Flush
 
 COMMITS = (
     "the admission", "the decision and its charge", "the question", "the answer", "the intent",

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import md5
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -37,15 +37,13 @@ from psycopg import sql
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
+from collections.abc import Callable, Iterator, Sequence
+
 import servers
 from evidence import Evidence, Findings
 
+from pgflow._db.query import Query
 from pgflow.inspect import RunFilter, list_effects, list_runs, list_schedules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pgflow._db.query import Query
 
 STATISTICS = ("small", "fresh", "drained", "empty")
 """In this order: those of nearly empty tables cannot be had again once the tables are full."""

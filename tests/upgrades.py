@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, zip_longest
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, Any, Self
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -36,6 +36,8 @@ from psycopg.conninfo import make_conninfo
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent / "apps"))
 sys.path.insert(0, str(Path(__file__).parent))
+
+from collections.abc import Callable, Iterator
 
 import releases
 import servers
@@ -47,9 +49,6 @@ from upgrade_jobs import EXPECTED, STEPS, key_of
 from pgflow import schema
 from pgflow._version import __version__
 from pgflow.errors import SetupError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 APPS = Path(__file__).parent / "apps"
 REPOSITORY = Path(__file__).parents[1]

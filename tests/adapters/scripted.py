@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,15 +11,14 @@ pytest.importorskip(
     reason="pydantic-ai is not installed: pip install -e '.[adapters]'",
 )
 
+from collections.abc import Callable
+
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 
 from pgflow.agent.pydantic_ai import PgflowDurability
 from pgflow.inspect import ask_async, find_run, list_decisions, list_steps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 asked: list[str] = []
 """Names of the models that were asked."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from records import SOON
@@ -11,11 +12,7 @@ from spankit import Spans, said
 
 import pgflow
 from pgflow.otel import Tracing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 SECRET = "hunter2"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import docskit
 import psycopg
@@ -15,15 +15,13 @@ import servers
 
 pytest.importorskip("claude_agent_sdk", reason="pip install -e '.[test,claude-agent-sdk]'")
 
+from pathlib import Path
+
 from claude_agent_sdk._internal.transport.subprocess_cli import SubprocessCLITransport
 from claude_agent_sdk.testing import run_session_store_conformance
 
 from pgflow.agent.claude_sdk import PgflowSessionStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 CLI = """#!{python}
 import json, sys, uuid

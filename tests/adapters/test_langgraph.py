@@ -5,7 +5,7 @@ interrupt is a signal.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from records import SOON, count
@@ -14,14 +14,12 @@ import pgflow
 
 pytest.importorskip("langgraph", reason="langgraph is not installed: pip install -e '.[adapters]'")
 
+import psycopg
 from langgraph.checkpoint.memory import InMemorySaver  # noqa: E402
 from langgraph.graph import END, START, StateGraph  # noqa: E402
 from langgraph.types import Command, interrupt  # noqa: E402
 
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 go = pgflow.Signal("go", int)
 answered = pgflow.Signal("answer", str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from records import SOON, steps
@@ -13,17 +13,14 @@ from pgflow.authority import Approve, Reject
 
 pytest.importorskip("langgraph", reason="langgraph is not installed: pip install -e '.[adapters]'")
 
+import psycopg
 from langchain_core.messages import AIMessage, HumanMessage  # noqa: E402
 from langgraph.config import get_stream_writer  # noqa: E402
 from langgraph.graph import END, START, MessagesState, StateGraph  # noqa: E402
 from langgraph.types import Command, RetryPolicy, Send, interrupt  # noqa: E402
 
 from pgflow.agent.langgraph import AsyncPgflowSaver, durable  # noqa: E402
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 go = pgflow.Signal("go", int)
 called: list[str] = []

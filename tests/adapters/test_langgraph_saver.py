@@ -10,7 +10,7 @@ import operator
 import threading
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import pytest
 import sqlkit
@@ -23,6 +23,7 @@ pytest.importorskip("langgraph", reason="langgraph is not installed: pip install
 conformance = pytest.importorskip(
     "langgraph.checkpoint.conformance", reason="langgraph-checkpoint-conformance is not installed"
 )
+
 
 from langchain_core.messages import AIMessage, HumanMessage  # noqa: E402
 from langgraph.channels.delta import DeltaChannel  # noqa: E402
@@ -47,11 +48,6 @@ from pgflow.agent.langgraph import (  # noqa: E402
 )
 from pgflow.agent.langgraph.checkpoint import next_version  # noqa: E402
 from pgflow.agent.langgraph.values import from_json, to_json  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    import psycopg
 
 
 @pytest.mark.parametrize("is_async", [True, False])

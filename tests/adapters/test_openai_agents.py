@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from records import SOON, steps
@@ -15,6 +15,7 @@ import pgflow
 
 pytest.importorskip("agents", reason="openai-agents is not installed: pip install -e '.[adapters]'")
 
+import psycopg
 from agents import (
     Agent,
     FunctionTool,
@@ -31,10 +32,7 @@ from openai.types.responses import (
     ResponseOutputText,
 )  # noqa: E402
 
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 set_tracing_disabled(True)
 

@@ -4,7 +4,7 @@ and a session is in the database.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from records import SOON, in_a_loop, steps
@@ -15,6 +15,7 @@ from pgflow.authority import Approve, Reject
 
 pytest.importorskip("agents", reason="openai-agents is not installed: pip install -e '.[adapters]'")
 
+import psycopg
 from agents import (  # noqa: E402
     Agent,
     GuardrailFunctionOutput,
@@ -32,11 +33,7 @@ from openai.types.responses import (  # noqa: E402
 
 from pgflow.agent import openai_agents  # noqa: E402
 from pgflow.agent.openai_agents import PgflowSession  # noqa: E402
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 go = pgflow.Signal("go", int)
 called: list[str] = []

@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from records import in_a_loop
@@ -18,6 +18,8 @@ from records import in_a_loop
 from pgflow import AsyncApp, InvalidArgument
 
 pytest.importorskip("agents", reason="openai-agents is not installed: pip install -e '.[adapters]'")
+
+from collections.abc import AsyncIterator
 
 from agents import (  # noqa: E402
     Agent,
@@ -39,9 +41,6 @@ from openai.types.responses import (  # noqa: E402
 )
 
 from pgflow.agent.openai_agents import PgflowSession  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 set_tracing_disabled(True)
 

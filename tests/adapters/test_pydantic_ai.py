@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from records import SOON, eventually
@@ -23,9 +23,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart  # noqa: 
 from pydantic_ai.models.function import FunctionModel  # noqa: E402
 
 from pgflow.agent.pydantic_ai import PgflowDurability  # noqa: E402
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="unset")
 called: list[str] = []

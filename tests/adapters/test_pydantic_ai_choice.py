@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from looks import Looks, refusal
@@ -29,9 +29,7 @@ from pydantic_ai.models.wrapper import WrapperModel  # isort: skip
 from pydantic_ai.native_tools import WebSearchTool  # isort: skip
 from pydantic_ai.profiles import ModelProfile  # isort: skip
 from pydantic_ai.toolsets import ExternalToolset  # isort: skip
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 looks = Looks()
 own, other = model("own", name="own"), model("other", name="other")

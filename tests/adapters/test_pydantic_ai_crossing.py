@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from looks import Looks, refusal
 from scripted import call, durable, echo
@@ -40,9 +40,7 @@ from pydantic_ai.models.test import TestModel  # isort: skip
 from pydantic_ai.profiles import ModelProfile  # isort: skip
 from pydantic_ai.toolsets import DynamicToolset  # isort: skip
 from pydantic_graph import GraphBuilder, StepContext, reduce_list_append  # isort: skip
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 looks = Looks()
 

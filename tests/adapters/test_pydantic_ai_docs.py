@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import docskit
 import pytest
 import servers
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("pydantic_ai.durable_exec", reason="pip install -e '.[adapters]'")
 pytest.importorskip("fastmcp.server", reason="pip install -e '.[adapters]'")

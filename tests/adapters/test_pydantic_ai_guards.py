@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from looks import Looks, refusal
@@ -28,9 +28,7 @@ from pydantic_ai.models.function import FunctionModel  # isort: skip
 from pydantic_ai.models.test import TestModel  # isort: skip
 from pydantic_ai.realtime import RealtimeModel, RealtimeModelProfile  # isort: skip
 from pydantic_ai.toolsets import DynamicToolset  # isort: skip
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 looks = Looks()
 refusals: list[str] = []

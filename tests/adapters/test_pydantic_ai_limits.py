@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from scripted import call, durable, echo
@@ -11,9 +11,7 @@ import pgflow
 
 from pydantic_ai import BinaryImage  # isort: skip
 from pydantic_ai.messages import FilePart  # isort: skip
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 tried: list[str] = []
 LARGE = BinaryImage(data=bytes(3_000_000), media_type="image/png")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from records import SOON, eventually
@@ -29,8 +29,7 @@ from pydantic_ai.exceptions import UserError  # noqa: E402
 from pydantic_ai.mcp import MCPToolset  # noqa: E402
 from pydantic_ai.toolsets import DynamicToolset  # noqa: E402
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 server = FastMCP("weather", instructions="Be brief.")
 called: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from scripted import asked, call, durable, echo, model, raising, rows_of, run_id_of, steps_of
@@ -27,9 +27,7 @@ from pydantic_ai.exceptions import (  # isort: skip
 )
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel  # isort: skip
 from pydantic_ai.models.test import TestModel  # isort: skip
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,9 +21,7 @@ from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, UserError  # 
 from pydantic_ai.external_events import ExternalEventError, wait_for_external_event  # isort: skip
 from pydantic_ai.tools import DeferredToolRequests  # isort: skip
 from pydantic_ai.toolsets import DynamicToolset, ExternalToolset  # isort: skip
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 done: list[Any] = []
 

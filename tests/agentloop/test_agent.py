@@ -8,7 +8,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,9 +21,7 @@ from pgflow.agent import Outcome
 from pgflow.authority import Approve, Reject, TakeOver
 from pgflow.decisions import Choice, decision
 from pgflow.effects import effect
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 
 @dataclass(frozen=True)

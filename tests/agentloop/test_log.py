@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -27,9 +27,7 @@ from pgflow.effects import effect
 from pgflow.errors import UpdateRejected
 from pgflow.inspect import ask_async
 from pgflow.streams import Tails
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 says = Signal("says", str)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from records import SOON
@@ -12,9 +12,7 @@ import pgflow
 from pgflow import RunFailed, step, workflow
 from pgflow.streams import MESSAGE_HEADERS, Event, Tails, message
 from pgflow.streams.messages import _Message
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 LONG = "é\n\n" * 30_000
 

@@ -9,7 +9,7 @@ import json
 import random
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -22,9 +22,7 @@ from pgflow import InvalidArgument, RunNotFound, RunStuck, Signal, step, streams
 from pgflow._worker import listener, progress
 from pgflow.streams import Event, Tails
 from pgflow.streams import web as endpoint
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 go = Signal("go", int)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,11 +14,9 @@ from sqlkit import Actor, Claim, begin, commit, flush
 import pgflow
 from pgflow import transaction, workflow
 from pgflow.authority import Admit, Pool
+from pgflow.testing import AsyncHarness
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 
 def ask(conn: Conn, claim: Claim, usd: str) -> tuple[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,9 +14,7 @@ from clikit import pgflow as cli
 import pgflow
 from pgflow import InvalidArgument, inspect, step, workflow
 from pgflow.authority import Pool
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 
 @step

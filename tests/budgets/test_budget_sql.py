@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -27,8 +27,7 @@ from sqlkit import (
     unit,
 )
 
-if TYPE_CHECKING:
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 DAY = timedelta(days=1)
 

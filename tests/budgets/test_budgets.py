@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,15 +12,22 @@ from records import SOON
 from sqlkit import Claim, claim_one, commit, flush
 
 import pgflow
-from pgflow import InvalidArgument, Retries, RunFailed, Signal, read, step, transaction, workflow
+from pgflow import (
+    AsyncRun,
+    InvalidArgument,
+    Retries,
+    RunFailed,
+    Signal,
+    read,
+    step,
+    transaction,
+    workflow,
+)
 from pgflow.authority import Admit, Pool
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Ref, effect
 from pgflow.errors import BudgetExceeded
-
-if TYPE_CHECKING:
-    from pgflow import AsyncRun
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 CENT = Decimal("0.01")
 

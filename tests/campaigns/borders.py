@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import sqlalchemy
@@ -15,15 +16,10 @@ import pgflow.sqlalchemy
 from pgflow import App, Signal, transaction, workflow
 from pgflow.errors import PgflowError
 from tests.campaigns import jobs
-from tests.campaigns.ground import audit, drain, wait_until
+from tests.campaigns.ground import Ground, audit, drain, wait_until
 from tests.kits import clikit
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.campaigns.ground import Ground
 
 # ---------------------------------------------------------------- G40
 

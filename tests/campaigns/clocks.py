@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from tests.campaigns.ground import (
     Fleet,
+    Ground,
     audit,
     booked,
     drain,
@@ -22,9 +23,6 @@ from tests.campaigns.nursery import Nursery
 from tests.kits import servers
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
-
-if TYPE_CHECKING:
-    from tests.campaigns.ground import Ground
 
 NAPS = 3
 

@@ -5,21 +5,17 @@ they are.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import psycopg
 
 from pgflow import App, RunCancelled
 from tests.campaigns import jobs
-from tests.campaigns.ground import at_once, audit, drain, start, wait_until
+from tests.campaigns.ground import Ground, at_once, audit, drain, start, wait_until
 from tests.kits import servers, sqlkit
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.campaigns.ground import Ground
 
 OUTCOME = "select o.xmin::text, o.*::text from pgflow.outcome o where run_id = %s"
 

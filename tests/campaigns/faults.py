@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from tests.campaigns.ground import (
     Feed,
+    Ground,
     audit,
     booked,
     drain,
@@ -17,14 +18,10 @@ from tests.campaigns.ground import (
     start_bookings,
     wait_until,
 )
-from tests.campaigns.scratch import MAX_CONNECTIONS
+from tests.campaigns.scratch import MAX_CONNECTIONS, Scratch
 from tests.kits import servers
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
-
-if TYPE_CHECKING:
-    from tests.campaigns.ground import Ground
-    from tests.campaigns.scratch import Scratch
 
 # ---------------------------------------------------------------- G10
 

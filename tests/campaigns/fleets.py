@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import signal
 from math import ceil, log2
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from tests.campaigns.ground import (
     Feed,
+    Fleet,
+    Ground,
     audit,
     booked,
     drain,
@@ -20,13 +22,10 @@ from tests.campaigns.ground import (
     start_bookings,
     wait_until,
 )
+from tests.campaigns.nursery import Child
 from tests.kits import servers
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
-
-if TYPE_CHECKING:
-    from tests.campaigns.ground import Fleet, Ground
-    from tests.campaigns.nursery import Child
 
 LEASES = """
 select l.run_id, l.token from pgflow.lease l join pgflow.worker w using (worker_id)

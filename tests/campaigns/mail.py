@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from pgflow import App
 from tests.campaigns import jobs
 from tests.campaigns.ground import (
+    Ground,
     at_once,
     audit,
     booked,
@@ -23,9 +24,6 @@ from tests.campaigns.ground import (
 from tests.kits import servers
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
-
-if TYPE_CHECKING:
-    from tests.campaigns.ground import Ground
 
 # ---------------------------------------------------------------- G31
 

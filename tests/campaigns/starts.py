@@ -9,19 +9,16 @@ import json
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from pgflow import App, KeyConflict
 from tests.campaigns import jobs
-from tests.campaigns.ground import at_once, audit, drain, start
+from tests.campaigns.ground import Ground, at_once, audit, drain, start
 from tests.kits import servers
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
-
-if TYPE_CHECKING:
-    from tests.campaigns.ground import Ground
 
 STARTERS = 32
 

@@ -7,11 +7,14 @@ import signal
 import threading
 import warnings
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import psycopg
 
 from pgflow import App
 from tests.campaigns import jobs
 from tests.campaigns.ground import (
+    Ground,
     at_once,
     audit,
     booked,
@@ -23,11 +26,6 @@ from tests.campaigns.ground import (
 )
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from tests.campaigns.ground import Ground
 
 OURS = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and starts_with(application_name, 'pgflow')"
 

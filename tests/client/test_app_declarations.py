@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,9 +21,6 @@ from pgflow.authority import Pool
 from pgflow.errors import MissingGrant, PoolNotFound, RelayNotFound, ScheduleNotFound
 from pgflow.events import Relay
 from pgflow.queues import Queue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 go = Signal("go", int)
 

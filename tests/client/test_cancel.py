@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,9 +15,7 @@ from servers import HANG_SECONDS
 import pgflow
 from pgflow import KeyConflict, RunCancelled, RunNotFound, Signal, read, step, workflow
 from pgflow.errors import WrongState
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 

@@ -4,7 +4,7 @@ ended and nobody takes it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,11 +12,9 @@ from records import SOON
 from sqlkit import Claim, begin, commit, finish, flush, one, undelivered, wait_for, wake
 
 from pgflow import Delivery, Signal, workflow
+from pgflow.testing import AsyncHarness, Harness
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 
 word = Signal("word", str)

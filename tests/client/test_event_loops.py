@@ -10,21 +10,16 @@ import itertools
 import os
 import threading
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
+import psycopg
 import pytest
 from servers import HANG_SECONDS
 
 from pgflow import AsyncApp, workflow
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
-
-    import psycopg
-
-    Act = Callable[[AsyncApp], Coroutine[Any, Any, Any]]
+Act = Callable[[AsyncApp], Coroutine[Any, Any, Any]]
 
 
 @pytest.fixture(autouse=True)

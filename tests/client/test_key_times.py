@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -31,9 +31,7 @@ from sqlkit import (
 
 import pgflow
 from pgflow import InvalidArgument, KeyConflict, Signal, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 Conn = psycopg.Connection[Any]
 

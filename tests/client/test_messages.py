@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,11 +17,9 @@ from sqlkit import begin, finish, one, rows, send, wake
 import pgflow
 from pgflow import RunNotFound, Signal, step, workflow
 from pgflow.errors import WrongState
+from pgflow.testing import AsyncHarness, Harness
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 
 paid = Signal("paid", int)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -14,9 +13,7 @@ from records import HOUR, SOON, events, eventually, run_row, steps
 import pgflow
 from pgflow import RunCancelled, Signal, step, workflow
 from pgflow.errors import WrongState
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 

@@ -5,7 +5,6 @@ does not take, as far as workers have recorded its parameters.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -13,9 +12,7 @@ from clikit import pgflow
 from sqlkit import one
 
 from pgflow import App, Slot, schedule, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 
 def refused(conn: psycopg.Connection, sql: str, *params: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -13,9 +12,7 @@ from sqlkit import begin, finish, rows
 
 from pgflow import inspect
 from pgflow.errors import InvalidArgument, RunNotFound
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 
 def ended(conn: psycopg.Connection, key: str, subject: str = "ann") -> None:

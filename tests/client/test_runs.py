@@ -6,8 +6,9 @@ import asyncio
 import gc
 import json
 import uuid
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -29,15 +30,11 @@ from pgflow import (
     workflow,
 )
 from pgflow._client.starts import RUNS_A_STATEMENT
+from pgflow._db.calls.wake import Polled
 from pgflow._engine.execution import Execution
 from pgflow._worker.poller import Poller
 from pgflow.errors import DefinitionError, NotStorable, WrongColourError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pgflow._db.calls.wake import Polled
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 

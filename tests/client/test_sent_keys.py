@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,9 +13,7 @@ from sqlkit import Actor, begin, connect, finish, one, rows, start
 
 import pgflow
 from pgflow import InvalidArgument, KeyConflict, Signal, step, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 Conn = psycopg.Connection[Any]
 

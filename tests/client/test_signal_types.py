@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 from uuid import UUID
 
 import psycopg
@@ -26,11 +26,9 @@ from typing_extensions import TypedDict
 from pgflow import App, InvalidArgument, Signal, upcaster, workflow
 from pgflow._model.codecs import codec_for
 from pgflow.errors import DefinitionError, NotStorable
+from pgflow.testing import AsyncHarness
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 
 class Colour(StrEnum):

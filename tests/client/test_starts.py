@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 import uuid
-from typing import TYPE_CHECKING
+from types import FrameType
 
 import psycopg
 import pytest
@@ -17,9 +17,6 @@ from pgflow._client.starts import new_keys
 from pgflow._engine import is_compiled
 from pgflow._worker.listener import WORK_CHANNEL, parse_work
 from pgflow.app import _async, _sync
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5000])

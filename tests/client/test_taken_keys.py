@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -29,9 +29,7 @@ from sqlkit import (
 
 import pgflow
 from pgflow import InvalidArgument, KeyConflict, RunCancelled, Signal, step, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 Conn = psycopg.Connection[Any]
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import psycopg
 import pytest
 import servers
 from psycopg.conninfo import make_conninfo
 from sqlkit import rows
 
+import pgflow
 from pgflow import inspect, workflow
 from pgflow._db.tenants import OWN_VIEWS
 from pgflow.errors import InvalidArgument, NotAllowed, RunNotFound
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
-import pgflow
+from pgflow.testing import AsyncHarness, Harness
 
 GO = pgflow.Signal("go", str)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import psycopg
 import pytest
@@ -12,9 +12,6 @@ from records import in_a_loop
 import pgflow
 from pgflow import AsyncApp
 from pgflow._db import connect
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 HELD = """
 select application_name, count(*) from pg_stat_activity

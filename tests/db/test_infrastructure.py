@@ -7,10 +7,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -28,11 +28,7 @@ from pgflow._db.connect import ConnectOptions
 from pgflow._db.failures import is_infrastructure, is_passing
 from pgflow.decisions import decision
 from pgflow.meter import Meter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 AsyncConnection = psycopg.AsyncConnection[Any]
 Connection = psycopg.Connection[Any]

@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,9 +22,6 @@ from servers import HANG_SECONDS
 from pgflow import App, Signal, schema, step, transaction, workflow
 from pgflow.app import _base
 from pgflow.errors import ServerUnsupported
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LONG = timedelta(seconds=HANG_SECONDS)
 

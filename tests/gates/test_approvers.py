@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import clikit
 import psycopg
@@ -19,9 +19,7 @@ import pgflow
 from pgflow import App, workflow
 from pgflow.authority import Approve
 from pgflow.errors import NotAllowed
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 ROLES = {
     "gate_starter": ["pgflow_client"],

@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -26,9 +26,7 @@ from pgflow.authority import (
     TakeOver,
 )
 from pgflow.errors import GateClosed, NotAllowed, PayloadChanged, WrongState
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 HOUR = timedelta(hours=1)
 

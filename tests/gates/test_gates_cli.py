@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -17,9 +16,7 @@ from pgflow import run_child
 from pgflow import workflow as pgflow_workflow
 from pgflow.authority import Approved, Rejected, TakenOver, gate
 from pgflow.inspect import ask, find_gate, list_gates, list_gates_below
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 
 @pytest.mark.full

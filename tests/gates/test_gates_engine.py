@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from enginekit import Worker, divergence, run_to_end
@@ -12,9 +13,6 @@ from enginestore import Store
 import pgflow
 from pgflow import step, workflow
 from pgflow._model.kinds import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,9 +15,7 @@ from servers import HANG_SECONDS, wait_until_blocked
 from test_gates import BOOTS, gate_of, ship, ship_by
 
 import pgflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 ANSWERERS = 16
 

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,9 +17,7 @@ from pgflow import InvalidArgument
 from pgflow.authority import Approve, Approved, Rejected
 from pgflow.errors import InvalidLink
 from pgflow.links import LinkKeys, asgi
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 KEYS = LinkKeys({"old": "o" * 32, "new": "n" * 32})
 HOUR = timedelta(hours=1)

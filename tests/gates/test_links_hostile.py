@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import string
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,9 +18,7 @@ from test_links import KEYS, ask, at_gate, later
 from pgflow.authority import Approved
 from pgflow.errors import InvalidLink
 from pgflow.links import LinkKeys, asgi
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 LETTERS = string.ascii_letters + string.digits + "-_."
 

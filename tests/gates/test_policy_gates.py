@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,9 +18,7 @@ from pgflow import InvalidArgument, workflow
 from pgflow.authority import Admit, Approve, Escalate, Pool, Reject, TakeOver
 from pgflow.effects import effect
 from pgflow.errors import GateRejected, NeedsGate
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 done: list[tuple[int, str, str]] = []
 

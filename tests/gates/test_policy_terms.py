@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,11 +20,7 @@ from pgflow.decisions import Choice, decision
 from pgflow.effects import effect
 from pgflow.errors import GateRejected, NotAllowed
 from pgflow.inspect import ask, judge_act
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 done: list[int] = []
 told: list[tuple[GateRequest, str]] = []

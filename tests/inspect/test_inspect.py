@@ -9,10 +9,11 @@ import contextlib
 import dataclasses
 import re
 import secrets
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cli_jobs
 import clikit
@@ -31,10 +32,7 @@ from pgflow.effects import effect
 from pgflow.errors import WrongColourError, WrongState
 from pgflow.inspect import RunFilter
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Ask = Callable[[inspect.Question[Any]], Any]
+Ask = Callable[[inspect.Question[Any]], Any]
 
 # --------------------------------------------------------------- a database with some of everything
 

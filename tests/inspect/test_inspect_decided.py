@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 import pytest
 from records import SOON
 
@@ -13,11 +14,7 @@ from pgflow import InvalidArgument, inspect, step, workflow
 from pgflow.authority import Approve
 from pgflow.decisions import Choice, Usage, decision
 from pgflow.effects import effect
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 
 class Full(Exception):

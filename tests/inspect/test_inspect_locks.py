@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,9 +13,6 @@ from clikit import pgflow as cli
 
 import pgflow
 from pgflow import App, inspect
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pgflow.entities.entity("inspected")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -15,9 +14,7 @@ from sqlkit import one
 import pgflow
 from pgflow import Retries, inspect, step, workflow
 from pgflow._worker.rates import Rates, bucket_of
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 
 @step(retries=Retries(max_attempts=1))

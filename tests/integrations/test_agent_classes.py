@@ -7,7 +7,7 @@ from __future__ import annotations
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,12 +21,10 @@ from examples.agents import browser, coding, research, sales, sre, world
 from examples.agents.counterparty import LOSSES, Loss
 from pgflow import App, RunFailed
 from pgflow.authority import Approve, Pool, Reject
+from pgflow.testing import AsyncHarness
 from pgflow.workspace import Workspace
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 ALL = pytest.mark.parametrize("loss", [None, *LOSSES], ids=str)
 

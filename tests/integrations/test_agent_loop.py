@@ -11,7 +11,7 @@ import sys
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,14 +21,12 @@ from sqlkit import one, rows
 from examples.agents import loop, offline, world
 from examples.agents.counterparty import LOSSES, Loss
 from examples.agents.loop import Goal, Order, State, buying
+from pgflow import AsyncRun
+from pgflow.agent import Outcome
 from pgflow.authority import Approve, Reject, TakeOver
+from pgflow.testing import AsyncHarness
 
-if TYPE_CHECKING:
-    from pgflow import AsyncRun
-    from pgflow.agent import Outcome
-    from pgflow.testing import AsyncHarness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,9 @@ promise once, or none.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -16,12 +17,7 @@ from examples.agents import shopping, travel, treasury, world
 from examples.agents.counterparty import LOSSES, Counterparty, Loss, Refused
 from examples.agents.shopping import Wish
 from pgflow import RunFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 
 @pytest.fixture(autouse=True)

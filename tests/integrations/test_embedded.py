@@ -15,9 +15,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -31,9 +31,6 @@ from pgflow.embedded._locks import FileLock, is_locked
 from pgflow.errors import EmbeddedServerError
 from pgflow.inspect.sheet import read_sheet
 from pgflow.schema import migrate_dsn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 IS_ROOT = os.geteuid() == 0
 

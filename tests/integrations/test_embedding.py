@@ -8,7 +8,8 @@ import asyncio
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import clikit
 import httpx
@@ -37,9 +38,6 @@ from examples.embedding import (
 )
 from examples.embedding.with_alembic import shop
 from pgflow.alembic import include_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 FOLDER = servers.REPOSITORY / "examples" / "embedding"
 SAID = "order 1 is shipped\nno order and no run: too few lamps\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,9 +15,7 @@ mcp = pytest.importorskip("mcp", reason="needs the extra mcp")
 
 from pgflow.mcp import make_server  # noqa: E402
 from pgflow.mcp.shown import MOST_ANSWER, MOST_TEXT, shown  # noqa: E402
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness  # noqa: E402
 
 go = Signal("go", int)
 READ = ["triage", "runs", "run", "gates", "gate", "owed", "queues"]

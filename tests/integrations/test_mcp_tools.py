@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -24,9 +24,7 @@ from mcp.server.mcpserver import MCPServer  # noqa: E402
 
 from pgflow.mcp import RemoteTools, ServerUnreachable, ToolFailed, add_workflows  # noqa: E402
 from pgflow.mcp.offering import WAIT  # noqa: E402
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness  # noqa: E402
 
 BANK = Path(__file__).parents[1] / "apps" / "bank_mcp.py"
 

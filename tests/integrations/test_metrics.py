@@ -7,8 +7,9 @@ import signal
 import socket
 import time
 import urllib.request
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -24,9 +25,6 @@ import pgflow
 from pgflow import App, Retries, RunFailed, Signal, read, step, transaction, workflow
 from pgflow.meter import Histogram, Meter
 from pgflow.prometheus import serve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 go = Signal("go", int)
 

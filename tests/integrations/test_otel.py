@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,10 +25,6 @@ import pgflow
 from pgflow import App, Retries, RunFailed, Signal, read, step, transaction, workflow
 from pgflow.otel import Tracing
 from pgflow.testing import AsyncHarness, replay_all
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 go = Signal("go", int)
 inner = trace.get_tracer("the application's own")

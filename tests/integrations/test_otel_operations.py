@@ -5,8 +5,9 @@ in the words of OpenTelemetry's conventions, and never what was said.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from records import SOON
@@ -18,11 +19,7 @@ from pgflow.authority import Approve
 from pgflow.decisions import Choice, Usage, decision
 from pgflow.effects import effect
 from pgflow.otel import Tracing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 SECRET = "hunter2"
 

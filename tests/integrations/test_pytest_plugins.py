@@ -9,12 +9,9 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("pytest_asyncio")
 pytest.importorskip("pytest_randomly")

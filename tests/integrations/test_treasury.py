@@ -14,12 +14,13 @@ import re
 import signal
 import subprocess
 import uuid
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import forked
 import psycopg
@@ -37,12 +38,8 @@ from examples.treasury.proof import bank_book_of, prove
 from examples.treasury.quarter import start_bank
 from examples.treasury.rates import RatesMissing, business_days, in_euro_cents, rates_on
 from examples.treasury.workflow import cfo_ack, key_of, opening, sweep, treasury_day
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from pgflow._client._async.handles import AsyncRun
-    from pgflow.testing import AsyncHarness
+from pgflow._client._async.handles import AsyncRun
+from pgflow.testing import AsyncHarness
 
 pytestmark = pytest.mark.full
 

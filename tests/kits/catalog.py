@@ -10,12 +10,11 @@ the owner's own rights.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import psycopg
+import psycopg
 
-    from pgflow.schema import Assets
+from pgflow.schema import Assets
 
 GRANTS = """
   coalesce((

@@ -11,21 +11,17 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 import sqlkit
 from enginestore import PURSE, Store, StoredRun
 
 from pgflow._db.calls.commit import read_answer
-from pgflow._model.claims import Offer
+from pgflow._flow.workflow import Workflow
+from pgflow._model.claims import Claim, Offer
 from pgflow._model.kinds import Kind
 from pgflow._model.protocol import Answer
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow._flow.workflow import Workflow
-    from pgflow._model.claims import Claim
 
 CLOCK = """
 create table public.twin_clock (at timestamptz not null);

@@ -21,11 +21,11 @@ import random
 import re
 import subprocess
 import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import servers
@@ -35,9 +35,6 @@ from ownserver import OwnServer
 from psycopg.conninfo import make_conninfo
 
 from pgflow.embedded._binaries import PACKAGE, find_programs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 HERE = Path(__file__).parents[1] / "isolation"
 EXPECTED = HERE / "expected.txt"

@@ -7,15 +7,13 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 import psycopg
 import servers
 
 from pgflow.embedded._supervisor import find_free_port
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 SETTINGS = {
     "listen_addresses": "127.0.0.1",

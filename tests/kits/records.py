@@ -8,15 +8,12 @@ import asyncio
 import functools
 import inspect
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 import servers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import psycopg
 
 SOON = timedelta(seconds=servers.HANG_SECONDS)
 """Time that a test waits for a result: a guard against hangs."""

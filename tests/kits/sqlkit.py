@@ -12,18 +12,16 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import psycopg
 import servers
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 """Time at which tests that move the clock begin."""

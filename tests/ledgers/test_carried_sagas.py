@@ -9,7 +9,7 @@ import io
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pydantic
@@ -25,9 +25,7 @@ from pgflow.errors import NotStorable
 from pgflow.extensions import Interceptor
 from pgflow.replay.check import find_divergence
 from pgflow.replay.histories import export_chain, read_history
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", str)
 QUICKLY = Retries(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,9 +17,7 @@ import pgflow
 from pgflow import RunNotFound, Signal, workflow
 from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
 from pgflow.errors import WrongState
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 Conn = psycopg.Connection[Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,9 +15,7 @@ import pgflow
 from pgflow import InvalidArgument, Retries, RunFailed, step, workflow
 from pgflow.decisions import Choice, Decision, Usage, decision
 from pgflow.effects import effect
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,10 +19,7 @@ import pgflow
 from pgflow import InvalidArgument, Retries, RunNotFound, workflow
 from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
 from pgflow.errors import DefinitionError, EffectFailed, NeedsGate, Stale, WrongState
-from pgflow.testing import set_clock
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness, set_clock
 
 SLOWLY = Retries(
     max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1)

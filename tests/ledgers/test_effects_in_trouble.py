@@ -5,8 +5,9 @@ that do not fit.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -33,12 +34,7 @@ from pgflow._model.reasons import WORDS
 from pgflow._worker.effect_bodies import EffectAttempts
 from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 from pgflow.errors import DefinitionError, NotStorable, Stale
-from pgflow.testing import set_clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness, set_clock
 
 __all__ = ["bank"]  # a fixture
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pydantic
@@ -16,9 +16,7 @@ import pgflow
 from pgflow import InvalidArgument, Retries, read, workflow
 from pgflow.effects import Absent, Confirmed, StillUnknown, effect, fingerprint
 from pgflow.errors import DefinitionError, Diverged, NotStorable
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 SLOWLY = Retries(
     max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1)

@@ -5,7 +5,7 @@ fails.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,9 +14,7 @@ from records import SOON, run_row
 import pgflow
 from pgflow import RunCancelled, RunFailed, Signal, workflow
 from pgflow.effects import Accepted, effect
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 calls: list[str] = []
 

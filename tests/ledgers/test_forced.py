@@ -5,7 +5,7 @@ takes them back after all.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,11 +16,9 @@ import pgflow
 from pgflow import RunNotFound, Signal, workflow
 from pgflow.effects import Accepted, effect
 from pgflow.errors import NotAllowed, WrongState
+from pgflow.testing import AsyncHarness, Harness
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 go = Signal("go", str)
 calls: list[str] = []

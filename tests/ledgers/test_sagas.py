@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,10 +18,7 @@ from pgflow import Retries, RunCancelled, RunFailed, workflow
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 from pgflow.errors import DefinitionError
-from pgflow.testing import set_clock
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness, set_clock
 
 QUICKLY = Retries(
     max_attempts=20, first_delay=timedelta(milliseconds=5), max_delay=timedelta(milliseconds=20)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,10 +17,7 @@ import pgflow
 from pgflow import InvalidArgument, Page, Retries, RunFailed, RunNotFound, Signal, workflow
 from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
 from pgflow.errors import WrongState
-from pgflow.testing import set_clock
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness, set_clock
 
 Conn = psycopg.Connection[Any]
 

@@ -4,7 +4,7 @@ none is taken back twice or forgotten.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,11 +15,9 @@ import pgflow
 from pgflow import InvalidArgument, RunCancelled, RunFailed, Signal, read, step, workflow
 from pgflow.effects import Accepted, effect
 from pgflow.errors import HasActed, WrongState
+from pgflow.testing import Harness
 
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 go = Signal("go", str)
 calls: list[str] = []

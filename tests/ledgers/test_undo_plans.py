@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,9 +19,7 @@ from pgflow._flow.ledgers.undo_plan import propose as plan
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Accepted, PlannedCall, UndoRequest, effect
 from pgflow.errors import DefinitionError
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 GIVE_BACK = PlannedCall("give_back")
 

@@ -5,7 +5,8 @@ on the books, and each promise is kept once.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,13 +16,9 @@ from sqlkit import rows
 import pgflow
 from examples.agents import claims, world
 from examples.agents.counterparty import LOSSES, Loss
+from pgflow.testing import AsyncHarness
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pgflow.testing import AsyncHarness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 
 @pytest.fixture(autouse=True)

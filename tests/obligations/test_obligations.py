@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import psycopg
 import pytest
@@ -13,15 +13,21 @@ from records import HOUR, SOON, eventually, run_row
 from sqlkit import one, rows
 
 import pgflow
-from pgflow import InvalidArgument, RunCancelled, RunFailed, RunNotFound, Signal, Workflow, workflow
+from pgflow import (
+    AsyncRun,
+    InvalidArgument,
+    RunCancelled,
+    RunFailed,
+    RunNotFound,
+    Signal,
+    Workflow,
+    workflow,
+)
 from pgflow.authority import Admit, Approve, Approved, Obligation, Pool
 from pgflow.errors import NotAllowed, NotInRunError, NotStorable, WrongState
+from pgflow.testing import AsyncHarness, Harness
 
-if TYPE_CHECKING:
-    from pgflow import AsyncRun
-    from pgflow.testing import AsyncHarness, Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 P = ParamSpec("P")
 R = TypeVar("R")

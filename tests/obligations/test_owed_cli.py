@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,11 +13,9 @@ from records import SOON
 import pgflow
 from pgflow import workflow
 from pgflow.inspect import ask, list_obligations
+from pgflow.testing import AsyncHarness, Harness
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 
 @workflow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,9 +17,7 @@ import pgflow
 from pgflow import AsyncApp, InvalidArgument, Retries, step, transaction, workflow
 from pgflow.errors import NotInRunError
 from pgflow.events import Event
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 QUICK: dict[str, Any] = {"poll_seconds": 0.02}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,11 +19,7 @@ import pgflow
 from pgflow import App, AsyncApp, InvalidArgument, Retries, step, transaction, workflow
 from pgflow.errors import DefinitionError, NotInRunError, NotStorable, WrongColourError
 from pgflow.events import Event, Relay, TryLater, Undeliverable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 
 def awaited(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

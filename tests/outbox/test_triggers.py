@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,11 +17,7 @@ from pgflow import workflow
 from pgflow._flow.triggers import Trigger
 from pgflow.errors import DefinitionError
 from pgflow.events import Change
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 TABLE = "create table orders (id int primary key, status text, total numeric default 0)"
 

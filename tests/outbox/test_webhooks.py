@@ -7,7 +7,7 @@ import hmac
 import io
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,6 +16,7 @@ from sqlkit import one, rows
 from pgflow import Signal, workflow
 from pgflow._model.signatures import key_of, sign
 from pgflow.errors import DefinitionError, InvalidSignature
+from pgflow.testing import AsyncHarness, Harness
 from pgflow.webhooks import (
     Endpoint,
     GitHub,
@@ -27,9 +28,6 @@ from pgflow.webhooks import (
     asgi,
     wsgi,
 )
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 SECRET = "a secret of sixteen bytes"
 paid = Signal("paid", int)

@@ -6,16 +6,13 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 from runkit import play, write
 
 from pgflow.declare.durable.folders import Folders
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 

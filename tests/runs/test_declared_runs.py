@@ -8,7 +8,6 @@ import os
 import shutil
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -22,9 +21,7 @@ from pgflow.declare import parse_workflow
 from pgflow.declare.durable import freeze
 from pgflow.declare.durable.providers import make_provider
 from pgflow.declare.durable.questions import Question
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,9 +12,7 @@ from runkit import ended, start, write
 from pgflow.authority import Approve
 from pgflow.declare.durable import declared
 from pgflow.declare.durable.lease import lease_key
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 ASKS = """
 - {id: before, bash: "echo $WORKFLOW_ID >> who"}

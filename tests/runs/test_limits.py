@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from runkit import play, write
@@ -13,9 +12,7 @@ from pgflow.declare.durable import Settings, freeze
 from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.limits import overlooked, refused
 from pgflow.declare.durable.schemas import misfits
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 

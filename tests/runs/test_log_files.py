@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from runkit import ended, play, start, write
 
 from pgflow.authority import Approve
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -16,9 +15,7 @@ from pgflow.authority import Approve
 from pgflow.declare.durable import Result, Settings, bodies
 from pgflow.declare.durable.long import IN_JOURNAL, KIND, READABLE, is_there
 from pgflow.effects import Ref
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 

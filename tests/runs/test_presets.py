@@ -10,7 +10,7 @@ import json
 import os
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from runkit import play, write
@@ -20,9 +20,7 @@ from pgflow.declare.durable import Settings
 from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.limits import refused
 from pgflow.declare.durable.providers import Reply, Turn, TurnFailed, make_provider
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 

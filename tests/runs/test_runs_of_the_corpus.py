@@ -11,7 +11,7 @@ import gzip
 import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from runkit import ended, start
@@ -20,9 +20,7 @@ from pgflow.authority import Approve
 from pgflow.declare.dag import read_file
 from pgflow.declare.graph import Call, every_node
 from pgflow.declare.play.dryrun import dry_run
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -12,12 +11,9 @@ from runkit import play, write
 
 from pgflow.declare.durable import providers
 from pgflow.declare.durable.processes import Mask
-from pgflow.declare.durable.providers import Reply
+from pgflow.declare.durable.providers import Reply, Turn
 from pgflow.declare.durable.turns import masked
-
-if TYPE_CHECKING:
-    from pgflow.declare.durable.providers import Turn
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 SECRET = "s3cr3t+\u00e9/%$x"
 LIKE = f"%{SECRET[:6]}%"

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clikit import pgflow
 from runkit import play, write
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 

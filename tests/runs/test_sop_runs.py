@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -15,9 +14,7 @@ from pgflow import InvalidArgument
 from pgflow.authority import Approve, Reject
 from pgflow.declare import dry_run, parse_workflow
 from pgflow.declare.durable.questions import Question
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,10 +14,8 @@ import pgflow
 from pgflow.declare import parse_workflow
 from pgflow.declare.durable import declared, freeze
 from pgflow.declare.durable.frozen import Settings
+from pgflow.testing import AsyncHarness
 from tests.kits.icmkit import workspace
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 

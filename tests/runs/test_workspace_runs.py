@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,10 +16,8 @@ from pgflow.declare import icm, parse_workflow
 from pgflow.declare.durable import declared, freeze
 from pgflow.declare.durable.frozen import Settings
 from pgflow.inspect import ask_async, list_gates
+from pgflow.testing import AsyncHarness
 from tests.kits.icmkit import CONTRACT, CORPUS, workspace
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 

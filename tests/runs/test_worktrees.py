@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from runkit import play, write
 
 from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.worktrees import make_worktree, remove_worktree
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 COMMIT = "git -c user.name=a -c user.email=a@b commit -qm"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,11 +16,9 @@ from sqlkit import one, rows
 
 import pgflow
 from pgflow import inspect, workflow
+from pgflow.testing import Harness
 
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 
 @workflow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,19 +14,16 @@ from sealkit import adding, findings, paying, seal, switch_on
 from servers import HANG_SECONDS
 from sqlkit import one, rows
 
-from pgflow import Signal, sync, workflow
+from pgflow import Run, Signal, sync, workflow
 from pgflow.authority import Approved, owe
 from pgflow.effects import effect
 from pgflow.entities import entity, update
 from pgflow.errors import InvalidArgument, Redacted, RunNotFound, RunStuck, WrongState
 from pgflow.replay.check import replay
 from pgflow.replay.histories import read_database
+from pgflow.testing import Harness
 
-if TYPE_CHECKING:
-    from pgflow import Run
-    from pgflow.testing import Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 go = Signal("go", str)
 SECRET = "receipt 1"

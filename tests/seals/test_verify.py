@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -22,10 +23,7 @@ from pgflow.errors import InvalidArgument, RunNotFound, WrongState
 from pgflow.inspect import check_anchor, check_proof
 from pgflow.testing import Harness
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 UNITS = 1000
 COLUMNS = {

@@ -4,18 +4,14 @@ it, with the checks of a single one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from webkit import Browser, address, form_of, is_harmless
 
 import pgflow
 from pgflow import workflow
 from pgflow._model.kinds import Status
 from pgflow.inspect import ask_async, list_gates, read_statuses
+from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 ANN = Principal("ann", ["approve"], acts_as=["ops"])
 EVE = Principal("eve", ["view"])

@@ -6,7 +6,7 @@ import json
 import secrets
 import zlib
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import psycopg
@@ -23,10 +23,8 @@ from pgflow import Retries, step, workflow
 from pgflow.decisions import Choice, decision
 from pgflow.effects import effect
 from pgflow.errors import InvalidArgument
+from pgflow.testing import AsyncHarness
 from pgflow.web import Local, Principal, Tokens, asgi
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 EVIL = (
     "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "'><svg/onload=alert(1)>",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import psycopg
 import pytest
 from test_console_pages import ANN, seen_in
@@ -14,9 +12,7 @@ from pgflow import Signal, inspect, step, workflow
 from pgflow._console.traces import checked_logs
 from pgflow.effects import effect, saga
 from pgflow.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 go = Signal("go", str)
 

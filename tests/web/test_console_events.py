@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -16,10 +15,8 @@ from test_console_pages import ANN, seen_in
 from webkit import Browser, address, form_of, is_harmless, mark_of, refuse
 
 from pgflow import Slot, schedule, workflow
+from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 BOB = Principal("bob", ["operate"])
 WATCHER = Principal("eve", ["view"])

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,13 +18,9 @@ from webkit import Browser
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import list_lanes, list_queued_lanes, list_queues, list_unserved_lanes
 from pgflow.inspect.sheet import shown_statement
+from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
 from pgflow.web.pages import queues
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from pgflow.testing import AsyncHarness
 
 ANN = Principal("ann", ["admin"])
 NAMES = 300

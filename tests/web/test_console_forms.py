@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import psycopg
 import pydantic
@@ -20,11 +20,9 @@ from webkit import Browser, Reader
 import pgflow
 from pgflow import workflow
 from pgflow._model.codecs import codec_for
+from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
 from pgflow.web.forms import ABSENT, form_of, written
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 OPS = Principal("dora", ["approve"], acts_as=["ops"])
 

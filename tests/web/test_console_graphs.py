@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
+from collections.abc import Sequence
+
+import psycopg
 from chromium import chromium, find_axe
 from graphkit import begin_graphs
 from runkit import start, write
@@ -24,14 +27,8 @@ from pgflow.declare.drawing.states import stand
 from pgflow.declare.durable import declared
 from pgflow.declare.graph import Approval, Bash, Cancel, Group, Loop, Node, Prompt, Until
 from pgflow.inspect import Progress
+from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
 
 NODES = """
 - id: look

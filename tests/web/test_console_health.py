@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -15,10 +14,8 @@ from webkit import Browser, address, form_of, is_harmless
 import pgflow
 from pgflow._console import health
 from pgflow.inspect import LargePartition, SealLag, ServerState, SnapshotRow, TableRow
+from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 
 @pytest.mark.full

@@ -4,17 +4,13 @@ side by side, and searches for everyone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import psycopg
 from sqlkit import one
 from test_console_pages import ANN, FLOWS, await_payment, long, pay, seen_in
 from webkit import Browser, address, form_of, is_harmless
 
+from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 BOB = Principal("bob", ["operate"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from chromium import chromium
@@ -15,11 +15,9 @@ from test_web_command import console
 from webkit import Browser, Watched, is_harmless
 
 from pgflow.inspect import Question
+from pgflow.inspect.question import Steps
+from pgflow.testing import AsyncHarness, Harness
 from pgflow.web import Principal, live, news
-
-if TYPE_CHECKING:
-    from pgflow.inspect.question import Steps
-    from pgflow.testing import AsyncHarness, Harness
 
 ANN = Principal("ann", ["admin"], acts_as=["ops"])
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 pytest.importorskip("authlib", reason="needs authlib, which the extra test has")
+
+from collections.abc import Iterator
 
 from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey
@@ -18,12 +20,8 @@ from test_console_pages import seen_in
 from webkit import BASE, Browser, tampered
 
 from pgflow.errors import InvalidArgument
+from pgflow.testing import AsyncHarness
 from pgflow.web import Oidc
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pgflow.testing import AsyncHarness
 
 ROLES = {"ops": ["operate"], "staff": ["view"]}
 

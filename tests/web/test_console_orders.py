@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import psycopg
 import pytest
 import servers
@@ -26,11 +24,9 @@ from webkit import Browser, Reader, address, form_of
 
 from pgflow import Retries, step, workflow
 from pgflow.authority import Pool
+from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
 from pgflow.web.console import WRITES
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 BOB = Principal("bob", ["operate"])
 GATES = Principal("dora", ["approve"], acts_as=["ops"])

@@ -4,16 +4,13 @@ they draw.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import psycopg
 from clikit import make_stuck
 from sqlkit import one
 from test_console_pages import ANN, FLOWS, Order, ask_first, long, pay, seen_in
 from webkit import Browser, address, is_harmless
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 
 async def test_one_line_says_whether_the_system_is_healthy(

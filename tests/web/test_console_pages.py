@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,11 +23,9 @@ from pgflow._console.alert import MOST_ROWS
 from pgflow.authority import Pool
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Accepted, StillUnknown, effect
+from pgflow.testing import AsyncHarness, Harness
 from pgflow.web import Principal
 from pgflow.web.console import NAVIGATION
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 ANN = Principal("ann", ["admin"], acts_as=["ops"])
 PAGES = tuple(path for _, pages in NAVIGATION for path, _ in pages)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import servers
 from test_console_pages import FLOWS, PAGES, await_payment
@@ -11,10 +9,8 @@ from webkit import Browser, address, form_of, is_harmless
 
 from pgflow.errors import InvalidArgument
 from pgflow.inspect.sheet import VARIABLE, read_text
+from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 ANN = Principal("ann", ["admin"])
 EVE = Principal("eve", ["operate", "approve"])

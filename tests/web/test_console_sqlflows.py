@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import psycopg
 from test_console_pages import ANN, seen_in
 from webkit import Browser, is_harmless
 
 from pgflow import inspect
 from pgflow._console.flowchart import draw_flowchart
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 FULFIL = """
 begin

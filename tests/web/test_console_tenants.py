@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import psycopg
 from sqlkit import begin, commit, flush, start, unit
 from test_console_pages import ANN
 from webkit import Browser, address, form_of
 
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 
 async def test_no_address_leads_to_a_run_of_another_tenant(

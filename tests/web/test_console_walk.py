@@ -5,8 +5,9 @@ somebody with a reader of screens, or without a mouse, could not use.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 import pytest
 from chromium import chromium, find_axe
 from clikit import process
@@ -29,11 +30,7 @@ from test_web_command import console
 from webkit import refuse
 
 from pgflow.authority import Pool
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
 

@@ -11,10 +11,13 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 import pytest
 from chromium import Chromium, chromium
 from clikit import finish, pgflow, process
@@ -35,13 +38,7 @@ from test_console_pages import (
 )
 from webkit import refuse
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import psycopg
-
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
 

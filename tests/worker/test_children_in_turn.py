@@ -7,27 +7,23 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import psycopg
 import pytest
 from records import SOON, eventually, in_a_loop
 from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import AsyncApp, step, workflow
+from pgflow._db.query import Query
 from pgflow._db.wire import OwnWire
+from pgflow._model.claims import Offer
 from pgflow._worker.options import WorkerOptions
 from pgflow._worker.poller import Poller
 from pgflow._worker.runs import Runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import psycopg
-
-    from pgflow._db.query import Query
-    from pgflow._model.claims import Offer
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 CHILDREN = 20
 

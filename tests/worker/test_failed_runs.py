@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from records import SOON, eventually, wait_until
 
 import pgflow
 from pgflow import FailedRun, Retries, RunCancelled, RunFailed, step, workflow
 from pgflow.errors import DefinitionError
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 
 @step(retries=Retries(max_attempts=2, first_delay=0.001))

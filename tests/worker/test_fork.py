@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+import psycopg
 from records import SOON
 
 from pgflow import App, workflow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import psycopg
 
 SESSIONS = "select array_agg(pid order by pid) from pg_stat_activity where datname = current_database() and application_name = 'pgflow app'"
 

@@ -4,8 +4,9 @@ good.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 import pytest
 from records import SOON, wait_until
 
@@ -14,9 +15,6 @@ from pgflow._db.calls.claim import ClaimRequest, Position
 from pgflow._model.claims import Claim
 from pgflow._worker import claims as front
 from pgflow._worker.claims import MOST_SECONDS, ClaimCursor
-
-if TYPE_CHECKING:
-    import psycopg
 
 
 class Clock:

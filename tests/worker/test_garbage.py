@@ -8,7 +8,7 @@ import asyncio
 import gc
 from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,9 +17,7 @@ from records import SOON
 import pgflow
 from pgflow import Signal, step, transaction, workflow
 from pgflow._worker.executor import CommitResults
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 RUNS = 10
 word = Signal("word", int)

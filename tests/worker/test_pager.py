@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import threading
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,9 +19,7 @@ from pgflow import Page, step, workflow
 from pgflow._worker.pager import Pager
 from pgflow.effects import effect
 from pgflow.errors import DefinitionError
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 MINUTES = timedelta(minutes=2)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -12,9 +11,7 @@ from records import HOUR, count
 import pgflow
 from pgflow import Signal, step, workflow
 from pgflow._worker.poller import due_after
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 go = Signal("go", int)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import psycopg
 import pytest
@@ -16,15 +16,11 @@ from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import App, Signal, read, workflow
+from pgflow._db.calls.claim import ClaimRequest
+from pgflow._engine.flush import Flush
+from pgflow._model.claims import Claim
 from pgflow._worker.claims import Claims
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pgflow._db.calls.claim import ClaimRequest
-    from pgflow._engine.flush import Flush
-    from pgflow._model.claims import Claim
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 go = Signal("go", int)
 

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,9 +21,6 @@ from pgflow import App, AsyncApp, Signal, read, step, transaction, workflow
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.executor import RunStarter
 from pgflow._worker.options import Rhythm, WorkerOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 go = Signal("go", int)
 

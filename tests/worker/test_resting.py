@@ -6,16 +6,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 from records import SOON
 
 import pgflow
 from pgflow import Signal, step, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 word = Signal("word", int)
 begun: list[str] = []

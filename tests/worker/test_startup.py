@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import clikit
 import pytest
@@ -15,9 +16,6 @@ from records import SOON
 
 from pgflow import App, AsyncApp, step, workflow
 from pgflow.errors import DefinitionError, WorkerFailed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 opened: list[str] = []
 

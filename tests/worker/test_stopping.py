@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 import pytest
 from records import count, eventually
 
 from pgflow import AsyncApp, Signal, read, workflow
+from pgflow._db.query import Query
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.options import WorkerOptions
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow._db.query import Query
-    from pgflow._worker.worker import Worker
+from pgflow._worker.worker import Worker
 
 go = Signal("go", int)
 

@@ -5,7 +5,7 @@ at the start.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,9 +14,7 @@ from records import SOON, wait_until
 
 import pgflow
 from pgflow import App, InvalidArgument, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 Conn = psycopg.Connection[Any]
 

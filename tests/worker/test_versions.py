@@ -8,8 +8,10 @@ import asyncio
 import contextlib
 import functools
 import textwrap
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,12 +22,7 @@ import pgflow
 from pgflow import AsyncApp, Signal, Workflow, step, workflow
 from pgflow._flow.patches import find_patches
 from pgflow.errors import DefinitionError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
-    from pathlib import Path
-
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, Harness
 
 
 def seconds(number: float) -> timedelta:
