@@ -40,7 +40,7 @@ def one(spans: Spans, name: str, above: str) -> dict[str, Any]:
 
 
 @pytest.mark.full
-async def test_pydantic_ai(aflow: AsyncHarness, spans: Spans) -> None:
+async def test_pydantic_ai(aflow, spans):
     pytest.importorskip("pydantic_ai", reason="needs pip install -e '.[adapters]'")
     from scripted import call, durable
 
@@ -78,7 +78,7 @@ async def test_pydantic_ai(aflow: AsyncHarness, spans: Spans) -> None:
     }
 
 
-async def test_openai_agents(aflow: AsyncHarness, spans: Spans) -> None:
+async def test_openai_agents(aflow, spans):
     pytest.importorskip("agents", reason="needs pip install -e '.[adapters]'")
     from agents import Agent, Model, ModelResponse, Usage, function_tool
     from openai.types.responses import (
@@ -136,7 +136,7 @@ async def test_openai_agents(aflow: AsyncHarness, spans: Spans) -> None:
     assert spans.parent_of(spans.one("step tool:look_up")) == "execute_tool look_up"
 
 
-async def test_langgraph(aflow: AsyncHarness, spans: Spans) -> None:
+async def test_langgraph(aflow, spans):
     pytest.importorskip("langgraph", reason="needs pip install -e '.[adapters]'")
     from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel
     from langchain_core.messages import AIMessage

@@ -14,12 +14,9 @@ import pgflow
 
 pytest.importorskip("langgraph", reason="langgraph is not installed: pip install -e '.[adapters]'")
 
-import psycopg
 from langgraph.checkpoint.memory import InMemorySaver  # noqa: E402
 from langgraph.graph import END, START, StateGraph  # noqa: E402
 from langgraph.types import Command, interrupt  # noqa: E402
-
-from pgflow.testing import AsyncHarness
 
 go = pgflow.Signal("go", int)
 answered = pgflow.Signal("answer", str)
@@ -97,9 +94,7 @@ async def waits_for_a_person() -> list[Any]:
     return state["x"]
 
 
-async def test_a_replayed_graph_calls_no_step_again_and_def_nodes_are_workflow_code(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_replayed_graph_calls_no_step_again_and_def_nodes_are_workflow_code(aflow, conn):
     called.clear()
     aflow.include(runs_a_graph)
     run = await aflow.start(runs_a_graph)
@@ -112,7 +107,7 @@ async def test_a_replayed_graph_calls_no_step_again_and_def_nodes_are_workflow_c
     assert count(conn, "pgflow.steps") == 2
 
 
-async def test_the_updates_of_a_graph_are_a_stream_of_the_run(aflow: AsyncHarness) -> None:
+async def test_the_updates_of_a_graph_are_a_stream_of_the_run(aflow):
     aflow.include(streams_a_graph)
     run = await aflow.start(streams_a_graph)
     chunks = await run.result(SOON)
@@ -120,7 +115,7 @@ async def test_the_updates_of_a_graph_are_a_stream_of_the_run(aflow: AsyncHarnes
     assert {"s": {"x": ["sync after 2"]}} in chunks
 
 
-async def test_an_interrupt_waits_for_a_signal_over_a_crash(aflow: AsyncHarness) -> None:
+async def test_an_interrupt_waits_for_a_signal_over_a_crash(aflow):
     called.clear()
     aflow.include(waits_for_a_person)
     run = await aflow.start(waits_for_a_person)

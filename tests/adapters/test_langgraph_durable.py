@@ -13,7 +13,6 @@ from pgflow.authority import Approve, Reject
 
 pytest.importorskip("langgraph", reason="langgraph is not installed: pip install -e '.[adapters]'")
 
-import psycopg
 from langchain_core.messages import AIMessage, HumanMessage  # noqa: E402
 from langgraph.config import get_stream_writer  # noqa: E402
 from langgraph.graph import END, START, MessagesState, StateGraph  # noqa: E402
@@ -115,9 +114,7 @@ async def answer(aflow: AsyncHarness, value: Any) -> Any:
     return gate
 
 
-async def test_no_node_runs_again_and_an_interrupt_waits_for_an_approval(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_no_node_runs_again_and_an_interrupt_waits_for_an_approval(aflow, conn):
     called.clear()
     aflow.include(goes_wide)
     run = await aflow.start(goes_wide)
@@ -173,9 +170,7 @@ async def is_rejected() -> list[Any]:
     return (await FLAKY.ainvoke({"x": []}))["x"]
 
 
-async def test_tries_are_steps_and_a_rejection_ends_the_graph(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_tries_are_steps_and_a_rejection_ends_the_graph(aflow, conn):
     called.clear()
     aflow.include(is_rejected)
     run = await aflow.start(is_rejected)
@@ -203,7 +198,7 @@ def talking(saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
-async def test_a_thread_goes_on_from_run_to_run(aflow: AsyncHarness) -> None:
+async def test_a_thread_goes_on_from_run_to_run(aflow):
     graph = talking(AsyncPgflowSaver(aflow.app))
     agent = durable(graph)
 
@@ -274,9 +269,7 @@ def small_graph() -> Any:
 SMALL = durable(small_graph())
 
 
-async def test_a_def_workflow_runs_a_graph_in_its_own_thread(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_def_workflow_runs_a_graph_in_its_own_thread(aflow, conn):
     called.clear()
     aflow.include(goes_wide_in_thread, streams_in_thread, calls_the_other_colour)
     run = await aflow.start(goes_wide_in_thread)

@@ -15,7 +15,6 @@ import pgflow
 
 pytest.importorskip("agents", reason="openai-agents is not installed: pip install -e '.[adapters]'")
 
-import psycopg
 from agents import (
     Agent,
     FunctionTool,
@@ -31,8 +30,6 @@ from openai.types.responses import (
     ResponseOutputMessage,
     ResponseOutputText,
 )  # noqa: E402
-
-from pgflow.testing import AsyncHarness
 
 set_tracing_disabled(True)
 
@@ -132,9 +129,7 @@ async def ask(question: str) -> str:
     return result.final_output
 
 
-async def test_a_replayed_agent_asks_no_model_and_no_tool_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_replayed_agent_asks_no_model_and_no_tool_again(aflow, conn):
     called.clear()
     aflow.include(ask)
     run = await aflow.start(ask, "hi")

@@ -15,7 +15,6 @@ from pgflow.authority import Approve, Reject
 
 pytest.importorskip("agents", reason="openai-agents is not installed: pip install -e '.[adapters]'")
 
-import psycopg
 from agents import (  # noqa: E402
     Agent,
     GuardrailFunctionOutput,
@@ -33,7 +32,6 @@ from openai.types.responses import (  # noqa: E402
 
 from pgflow.agent import openai_agents  # noqa: E402
 from pgflow.agent.openai_agents import PgflowSession  # noqa: E402
-from pgflow.testing import AsyncHarness
 
 go = pgflow.Signal("go", int)
 called: list[str] = []
@@ -116,9 +114,7 @@ async def serve(question: str) -> str:
         (Reject("too much"), []),
     ],
 )
-async def test_an_agent_goes_on_after_an_answer_and_does_nothing_twice(
-    aflow: AsyncHarness, conn: psycopg.Connection, answer: Any, done: list[str]
-) -> None:
+async def test_an_agent_goes_on_after_an_answer_and_does_nothing_twice(aflow, conn, answer, done):
     called.clear()
     aflow.include(serve)
     run = await aflow.start(serve, "my money back")
@@ -147,7 +143,7 @@ async def test_an_agent_goes_on_after_an_answer_and_does_nothing_twice(
 
 
 @in_a_loop
-async def test_a_session_keeps_items_in_their_order(dsn: str) -> None:
+async def test_a_session_keeps_items_in_their_order(dsn):
     async with AsyncApp(dsn) as app:
         session, other = PgflowSession("a", app), PgflowSession("b", app)
         items: list[Any] = [{"role": "user", "content": str(n)} for n in range(12)]

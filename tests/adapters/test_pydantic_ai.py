@@ -23,7 +23,6 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart  # noqa: 
 from pydantic_ai.models.function import FunctionModel  # noqa: E402
 
 from pgflow.agent.pydantic_ai import PgflowDurability  # noqa: E402
-from pgflow.testing import AsyncHarness
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="unset")
 called: list[str] = []
@@ -64,7 +63,7 @@ async def answer(question: str) -> str:
 
 
 @pytest.mark.parametrize("at", [1, 2, 5, 7])
-async def test_a_killed_agent_repeats_only_what_was_under_way(aflow: AsyncHarness, at: int) -> None:
+async def test_a_killed_agent_repeats_only_what_was_under_way(aflow, at):
     called.clear()
     saw.clear()
     stop_at[:] = [at]
@@ -80,7 +79,7 @@ async def test_a_killed_agent_repeats_only_what_was_under_way(aflow: AsyncHarnes
     assert set(saw) == {"of the workflow"}
 
 
-def test_outside_of_runs_the_agent_is_as_it_was() -> None:
+def test_outside_of_runs_the_agent_is_as_it_was():
     called.clear()
     stop_at.clear()
     assert asyncio.run(agent.run("hi")).output == "done after 2"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import docskit
 import pytest
 import servers
@@ -13,7 +11,7 @@ pytest.importorskip("fastmcp.server", reason="pip install -e '.[adapters]'")
 
 
 @pytest.mark.alone  # it copies its database
-def test_the_page_on_pydantic_ai_runs(dsn: str, tmp_path: Path) -> None:
+def test_the_page_on_pydantic_ai_runs(dsn, tmp_path):
     page = servers.REPOSITORY / "docs" / "how-to" / "pydantic-ai.md"
     reader = docskit.Reader(dsn, tmp_path)
     reader.follow(page)

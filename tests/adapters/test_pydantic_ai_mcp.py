@@ -150,9 +150,7 @@ async def used(aflow: AsyncHarness, name: str, workflow: Any = use) -> tuple[str
     return await run.result(), names(await steps_of(aflow, run))
 
 
-async def test_a_tool_of_a_server_is_a_step_and_so_is_the_list_of_tools(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_tool_of_a_server_is_a_step_and_so_is_the_list_of_tools(aflow):
     aflow.include(use, use_in_thread)
     for workflow in (use, use_in_thread):
         result, steps = await used(aflow, "plain", workflow)
@@ -184,15 +182,13 @@ async def test_a_tool_of_a_server_is_a_step_and_so_is_the_list_of_tools(
         assert called == ["Rome"]
 
 
-async def test_a_tool_that_is_a_task_of_the_server_is_called_as_one(aflow: AsyncHarness) -> None:
+async def test_a_tool_that_is_a_task_of_the_server_is_called_as_one(aflow):
     aflow.include(use)
     assert (await used(aflow, "tasks"))[0] == "done"
     assert sorted(called) == ["Rome", "fail", "fail as a task: False", "forecast as a task: True"]
 
 
-async def test_errors_of_a_server_are_told_to_the_model_and_not_tried_again(
-    aflow: AsyncHarness,
-) -> None:
+async def test_errors_of_a_server_are_told_to_the_model_and_not_tried_again(aflow):
     aflow.include(use, use_late)
     assert (await used(aflow, "told"))[0] == "out of order"
     assert called == ["fail"]
@@ -210,7 +206,7 @@ async def test_errors_of_a_server_are_told_to_the_model_and_not_tried_again(
     assert await run.result() == "{'city': 'Lima', 'degrees': 21}"
 
 
-async def test_a_killed_worker_lists_and_calls_nothing_again(aflow: AsyncHarness) -> None:
+async def test_a_killed_worker_lists_and_calls_nothing_again(aflow):
     called.clear()
     stop_at[:] = ["Bonn"]
     aflow.include(use)
@@ -224,7 +220,7 @@ async def test_a_killed_worker_lists_and_calls_nothing_again(aflow: AsyncHarness
     assert names(await steps_of(aflow, run)).count("mcp_server__w.get_tools") == 1
 
 
-def test_a_toolset_has_a_name_of_its_own() -> None:
+def test_a_toolset_has_a_name_of_its_own():
     with pytest.raises(UserError, match="unique `id`"):
         durable("x", name="n", toolsets=[MCPToolset(server)])
     with pytest.raises(UserError, match="same `id` 'w'"):
@@ -240,7 +236,7 @@ def test_a_toolset_has_a_name_of_its_own() -> None:
     assert list(backend._toolsets_by_id) == ["<agent>", "mcp.example.com"]
 
 
-def test_outside_of_workflows_a_server_is_called_as_without_pgflow() -> None:
+def test_outside_of_workflows_a_server_is_called_as_without_pgflow():
     called.clear()
     for name in ("plain", "dynamic_capability"):
         assert "21" in asyncio.run(agents[name].run("hi")).output

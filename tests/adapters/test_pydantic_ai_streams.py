@@ -29,7 +29,6 @@ from pydantic_ai.models import CompletedStreamedResponse  # isort: skip
 from pydantic_ai.models.function import FunctionModel  # isort: skip
 from pydantic_ai.models.test import TestModel  # isort: skip
 from pydantic_ai.usage import RequestUsage  # isort: skip
-from pgflow.testing import AsyncHarness
 
 looks = Looks()
 
@@ -220,7 +219,7 @@ async def wait_for_parts() -> str:
 
 
 @pytest.mark.filterwarnings("ignore:.*run_stream:DeprecationWarning")
-async def test_streams_and_parts_are_those_of_the_recorded_responses(aflow: AsyncHarness) -> None:
+async def test_streams_and_parts_are_those_of_the_recorded_responses(aflow):
     tries.clear()
     aflow.include(wait_for_parts)
     waits = await aflow.start(wait_for_parts)
@@ -244,7 +243,7 @@ async def outside() -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore:.*run_stream:DeprecationWarning")
-def test_outside_of_workflows_streams_are_live() -> None:
+def test_outside_of_workflows_streams_are_live():
     chunks = ["Stream", "Streamed ", "Streamed words"]
     assert asyncio.run(outside()) == [chunks, ["Stream", "ed ", "words"]]
     with asyncio.Runner() as runner:

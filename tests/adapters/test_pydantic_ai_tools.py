@@ -82,9 +82,7 @@ def use_classes_in_thread() -> str:
 
 
 @pytest.mark.parametrize("workflow", [use_classes, use_classes_in_thread])
-async def test_a_tool_is_a_step_of_the_class_that_it_says(
-    aflow: AsyncHarness, workflow: Any
-) -> None:
+async def test_a_tool_is_a_step_of_the_class_that_it_says(aflow, workflow):
     aflow.include(workflow)
     done.clear()
     run = await aflow.start(workflow)
@@ -104,7 +102,7 @@ async def test_a_tool_is_a_step_of_the_class_that_it_says(
     assert "classes__model.request" in done[0]  # the act rests on the decision
 
 
-def test_a_tool_of_a_step_shows_its_signature() -> None:
+def test_a_tool_of_a_step_shows_its_signature():
     definition = as_tool(refund, requires_approval=True).tool_def
     assert definition.name == "refund"
     assert definition.description == "Give money back."
@@ -162,9 +160,7 @@ async def answer_all(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.parametrize("workflow", [use_gates, use_gates_in_thread])
-async def test_an_approval_is_a_gate_and_may_change_the_arguments(
-    aflow: AsyncHarness, workflow: Any
-) -> None:
+async def test_an_approval_is_a_gate_and_may_change_the_arguments(aflow, workflow):
     aflow.include(workflow)
     done.clear()
     run = await aflow.start(workflow)
@@ -190,7 +186,7 @@ async def use_terms(name: str) -> str:
     return output if isinstance(output, str) else f"deferred {output.approvals[0].tool_name}"
 
 
-async def test_tools_without_terms_are_deferred_as_the_framework_does(aflow: AsyncHarness) -> None:
+async def test_tools_without_terms_are_deferred_as_the_framework_does(aflow):
     aflow.include(use_terms)
     done.clear()
     assert await (await aflow.start(use_terms, "returned")).result() == "deferred pay"
@@ -230,7 +226,7 @@ def use_events_in_thread() -> list[str]:
     return [str(asks.run_sync("hi").output)]
 
 
-async def test_a_token_outlives_the_process_that_handed_it_out(aflow: AsyncHarness) -> None:
+async def test_a_token_outlives_the_process_that_handed_it_out(aflow):
     aflow.include(use_events, use_events_in_thread)
     tokens.clear()
     run = await aflow.start(use_events)
@@ -278,7 +274,7 @@ async def use_toolsets(kind: str) -> str:
     return str((await extended.run("hi", toolsets=given)).output)
 
 
-async def test_toolsets_and_capabilities_work_in_steps(aflow: AsyncHarness) -> None:
+async def test_toolsets_and_capabilities_work_in_steps(aflow):
     aflow.include(use_toolsets)
     done.clear()
     run = await aflow.start(use_toolsets, "external")
@@ -330,7 +326,7 @@ async def use_many() -> str:
     return str((await many.run("hi")).output)
 
 
-async def test_tools_run_at_once_and_sub_agents_are_part_of_the_run(aflow: AsyncHarness) -> None:
+async def test_tools_run_at_once_and_sub_agents_are_part_of_the_run(aflow):
     aflow.include(use_many)
     together.clear()
     run = await aflow.start(use_many)
@@ -338,7 +334,7 @@ async def test_tools_run_at_once_and_sub_agents_are_part_of_the_run(aflow: Async
     assert ("inner__model.request", "decided") in await steps_of(aflow, run)
 
 
-def test_a_tool_says_options_that_there_are() -> None:
+def test_a_tool_says_options_that_there_are():
     agent = Agent(model("x"), name="n", capabilities=[PgflowDurability(name="other")])
     backend = PgflowDurability.from_agent(agent)
     assert backend is not None

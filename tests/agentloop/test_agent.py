@@ -8,9 +8,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
-import psycopg
 import pytest
 from records import SOON, run_row
 from servers import HANG_SECONDS
@@ -21,7 +19,6 @@ from pgflow.agent import Outcome
 from pgflow.authority import Approve, Reject, TakeOver
 from pgflow.decisions import Choice, decision
 from pgflow.effects import effect
-from pgflow.testing import AsyncHarness, Harness
 
 
 @dataclass(frozen=True)
@@ -179,9 +176,7 @@ def added(n: int) -> list[tuple[str, int]]:
 
 @pytest.mark.full
 @BOTH
-def test_it_goes_around_until_the_decision_is_that_nothing_is_left(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
+def test_it_goes_around_until_the_decision_is_that_nothing_is_left(flow, conn, made):
     flow.include(made)
     run = flow.start(made, Goal(3))
     outcome = run.result(SOON)
@@ -197,7 +192,7 @@ def test_it_goes_around_until_the_decision_is_that_nothing_is_left(
 
 @pytest.mark.full
 @BOTH
-def test_what_was_decided_and_done_before_a_crash_is_not_again(flow: Harness, made: Any) -> None:
+def test_what_was_decided_and_done_before_a_crash_is_not_again(flow, made):
     flow.include(made)
     run = flow.start(made, Goal(2, judge="person"))
     flow.until_idle()
@@ -211,16 +206,14 @@ def test_what_was_decided_and_done_before_a_crash_is_not_again(flow: Harness, ma
 
 @pytest.mark.full
 @BOTH
-def test_what_is_stale_is_looked_at_and_decided_again(flow: Harness, made: Any) -> None:
+def test_what_is_stale_is_looked_at_and_decided_again(flow, made):
     World.stale = {1, 2}
     flow.include(made)
     outcome = flow.start(made, Goal(1)).result(SOON)
     assert (outcome.how, World.calls, World.model) == ("good", added(1), 4)
 
 
-async def test_an_act_of_two_effects_whose_second_is_stale_leaves_nothing_of_the_first(
-    aflow: AsyncHarness,
-) -> None:
+async def test_an_act_of_two_effects_whose_second_is_stale_leaves_nothing_of_the_first(aflow):
     @effect(risk="compensable")
     async def hold(n: int) -> None:
         World.calls.append(("hold", n))
@@ -250,9 +243,7 @@ async def test_an_act_of_two_effects_whose_second_is_stale_leaves_nothing_of_the
 
 
 @BOTH
-def test_after_its_turns_it_goes_on_as_a_new_generation_with_a_shorter_state(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
+def test_after_its_turns_it_goes_on_as_a_new_generation_with_a_shorter_state(flow, conn, made):
     flow.include(made)
     run = flow.start(made.options(key="k"), Goal(5, turns=2))
     outcome = run.result(SOON)
@@ -268,9 +259,7 @@ def test_after_its_turns_it_goes_on_as_a_new_generation_with_a_shorter_state(
 
 @pytest.mark.full
 @BOTH
-def test_a_goal_that_is_missed_takes_back_what_all_generations_did(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
+def test_a_goal_that_is_missed_takes_back_what_all_generations_did(flow, conn, made):
     flow.include(made)
     outcome = flow.start(made.options(key="k"), Goal(5, at_most=4, turns=2)).result(SOON)
     assert (outcome.how, outcome.why) == ("compensated", "NotGood")
@@ -282,9 +271,7 @@ def test_a_goal_that_is_missed_takes_back_what_all_generations_did(
 
 
 @pytest.mark.full
-async def test_a_crash_while_earlier_generations_are_taken_back_takes_each_back_once(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_crash_while_earlier_generations_are_taken_back_takes_each_back_once(aflow):
     entered, tries = asyncio.Event(), 0
 
     @effect(risk="compensable")
@@ -331,9 +318,7 @@ async def test_a_crash_while_earlier_generations_are_taken_back_takes_each_back_
     assert tries == 6, "each was tried again once, under its key"
 
 
-async def test_a_run_that_has_taken_back_its_earlier_generations_does_not_continue(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_run_that_has_taken_back_its_earlier_generations_does_not_continue(aflow):
     @workflow
     async def again(goal: Goal, state: State | None = None) -> str:
         outcome = await agent.loop(
@@ -355,9 +340,7 @@ async def test_a_run_that_has_taken_back_its_earlier_generations_does_not_contin
     assert World.calls == [("add", 1), ("subtract", 1)]
 
 
-async def test_a_state_that_has_grown_long_is_compacted_before_the_turns_are_over(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_state_that_has_grown_long_is_compacted_before_the_turns_are_over(aflow, conn):
     @workflow
     async def talks(goal: Goal, state: State) -> Outcome[State]:
         return await agent.loop(
@@ -377,9 +360,7 @@ async def test_a_state_that_has_grown_long_is_compacted_before_the_turns_are_ove
     assert run_row(conn, "k", "generation, status") == (3, "completed")
 
 
-async def test_a_workflow_that_could_not_continue_is_refused_before_anything_is_done(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_workflow_that_could_not_continue_is_refused_before_anything_is_done(aflow):
     @workflow
     async def short(goal: Goal) -> Outcome[State]:
         return await agent.loop(
@@ -404,9 +385,7 @@ async def test_a_workflow_that_could_not_continue_is_refused_before_anything_is_
 
 
 @BOTH
-def test_a_refusal_that_it_names_ends_it_and_everything_is_taken_back(
-    flow: Harness, made: Any
-) -> None:
+def test_a_refusal_that_it_names_ends_it_and_everything_is_taken_back(flow, made):
     World.refused = {2}
     flow.include(made)
     outcome = flow.start(made, Goal(3)).result(SOON)
@@ -414,7 +393,7 @@ def test_a_refusal_that_it_names_ends_it_and_everything_is_taken_back(
     assert World.calls == [("add", 1), ("subtract", 1)]
 
 
-async def test_any_other_error_fails_the_run_and_takes_back_the_same(aflow: AsyncHarness) -> None:
+async def test_any_other_error_fails_the_run_and_takes_back_the_same(aflow):
     def breaks(state: State, n: int, said: str) -> State:
         if state.total == 1:
             raise ValueError("no such state")
@@ -446,8 +425,8 @@ async def test_any_other_error_fails_the_run_and_takes_back_the_same(aflow: Asyn
     ],
 )
 def test_a_model_that_is_not_sure_leaves_it_to_a_person_and_a_guess_undoes_nothing(
-    flow: Harness, made: Any, judge: str, sure: float, answer: Any, how: str
-) -> None:
+    flow, made, judge, sure, answer, how
+):
     World.sure = sure
     flow.include(made)
     run = flow.start(made, Goal(1, judge=judge))
@@ -464,9 +443,7 @@ def test_a_model_that_is_not_sure_leaves_it_to_a_person_and_a_guess_undoes_nothi
 
 
 @pytest.mark.full
-async def test_a_no_at_a_gate_of_the_policy_is_declined_as_one_at_its_own(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_no_at_a_gate_of_the_policy_is_declined_as_one_at_its_own(aflow, conn):
     conn.execute("""select pgflow.set_policy('[{"name": "add"}]', 'limits')""")
     aflow.include(adds)
     run = await aflow.start(adds, Goal(2))
@@ -479,7 +456,7 @@ async def test_a_no_at_a_gate_of_the_policy_is_declined_as_one_at_its_own(
 
 
 @pytest.mark.full
-async def test_without_a_decline_a_no_ends_it(aflow: AsyncHarness) -> None:
+async def test_without_a_decline_a_no_ends_it(aflow):
     async def gate(n: int) -> pgflow.authority.Verdict[int]:
         return await pgflow.authority.gate("add", n)
 

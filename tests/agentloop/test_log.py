@@ -106,9 +106,7 @@ async def start(aflow: AsyncHarness, turns: int, key: str = "k") -> Any:
     return await aflow.start(chats.options(key=key), turns)
 
 
-async def test_a_conversation_has_its_roles_and_every_call_and_result_is_a_unit(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_conversation_has_its_roles_and_every_call_and_result_is_a_unit(aflow):
     run = await start(aflow, 2)
     for text in ("one", "two"):
         await run.send(says, text)
@@ -126,9 +124,7 @@ async def test_a_conversation_has_its_roles_and_every_call_and_result_is_a_unit(
 
 
 @pytest.mark.full
-async def test_a_nothing_is_told_that_is_not_committed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_nothing_is_told_that_is_not_committed(aflow, conn):
     """Point a: persist, then emit."""
     run = await start(aflow, 3)
     tails = Tails(aflow.app)
@@ -155,9 +151,7 @@ async def test_a_nothing_is_told_that_is_not_committed(
 
 
 @pytest.mark.full
-async def test_b_a_crash_loses_no_result_that_was_there_and_the_intent_stands_before_it(
-    aflow: AsyncHarness,
-) -> None:
+async def test_b_a_crash_loses_no_result_that_was_there_and_the_intent_stands_before_it(aflow):
     """Point b: results of one turn are units of their own, as their calls are."""
 
     @workflow
@@ -191,9 +185,7 @@ async def test_b_a_crash_loses_no_result_that_was_there_and_the_intent_stands_be
 
 
 @pytest.mark.full
-async def test_c_forks_rewinds_archives_and_feedback_are_on_record(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_c_forks_rewinds_archives_and_feedback_are_on_record(aflow, conn):
     """Point c: nothing of it lives in a process."""
     run = await start(aflow, 1)
     await run.send(says, "one")
@@ -228,7 +220,7 @@ async def test_c_forks_rewinds_archives_and_feedback_are_on_record(
 
 
 @pytest.mark.full
-async def test_what_people_say_of_a_unit_stays_with_it(aflow: AsyncHarness) -> None:
+async def test_what_people_say_of_a_unit_stays_with_it(aflow):
     run = await start(aflow, 2)
     await run.send(says, "one")
     await aflow.until_idle()
@@ -244,9 +236,7 @@ async def test_what_people_say_of_a_unit_stays_with_it(aflow: AsyncHarness) -> N
 
 
 @pytest.mark.full
-async def test_d_another_process_approves_with_other_arguments(
-    aflow: AsyncHarness, dsn: str
-) -> None:
+async def test_d_another_process_approves_with_other_arguments(aflow, dsn):
     """Point d: a question to a person is an owed unit, whoever is alive."""
 
     @workflow
@@ -286,9 +276,7 @@ async def gate_of(dsn: str) -> str:
 
 
 @pytest.mark.full
-async def test_e_after_a_rewind_what_comes_belongs_to_the_new_branch_alone(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_e_after_a_rewind_what_comes_belongs_to_the_new_branch_alone(aflow, conn):
     """Point e: appending to a branch moves no other's tip; fork and rewind change nothing."""
     run = await start(aflow, 2)
     await run.send(says, "one")
@@ -342,7 +330,7 @@ def _(state: Talk, text: str, tip: int) -> None:
 
 
 @pytest.mark.full
-async def test_f_who_appends_to_a_tip_that_has_moved_is_told(aflow: AsyncHarness) -> None:
+async def test_f_who_appends_to_a_tip_that_has_moved_is_told(aflow):
     """Point f: a stale append is a conflict, and never silence."""
 
     aflow.include(talk)
@@ -360,7 +348,7 @@ async def test_f_who_appends_to_a_tip_that_has_moved_is_told(aflow: AsyncHarness
 
 
 @pytest.mark.full
-async def test_g_a_sub_agent_has_a_log_of_its_own_and_resumes_in_it(aflow: AsyncHarness) -> None:
+async def test_g_a_sub_agent_has_a_log_of_its_own_and_resumes_in_it(aflow):
     """Point g: it is a child, found by the call of its parent."""
 
     @workflow
@@ -392,7 +380,7 @@ async def test_g_a_sub_agent_has_a_log_of_its_own_and_resumes_in_it(aflow: Async
     assert World.calls.count("look up it") == 1
 
 
-async def test_the_log_goes_over_all_generations_of_a_run(aflow: AsyncHarness) -> None:
+async def test_the_log_goes_over_all_generations_of_a_run(aflow):
     @workflow
     async def long(n: int, summary: str) -> str:
         await look_up(f"{summary} {n}")

@@ -11,7 +11,6 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 from records import SOON, eventually
 from servers import HANG_SECONDS
@@ -55,9 +54,7 @@ async def values(tails: Tails, *args: Any, **options: Any) -> list[Any]:
 
 
 @pytest.mark.full
-async def test_a_reader_goes_on_anywhere_without_gap_or_double(
-    aflow: AsyncHarness, tails: Tails
-) -> None:
+async def test_a_reader_goes_on_anywhere_without_gap_or_double(aflow, tails):
     """It reconnects at random, each time elsewhere, while the run emits."""
     aflow.include(hears)
     run = await aflow.start(hears.options(key="k"), 60)
@@ -92,7 +89,7 @@ async def test_a_reader_goes_on_anywhere_without_gap_or_double(
 
 
 @pytest.mark.full
-async def test_an_id_holds_over_generations_and_rewinds(aflow: AsyncHarness, tails: Tails) -> None:
+async def test_an_id_holds_over_generations_and_rewinds(aflow, tails):
     aflow.include(hears)
     run = await aflow.start(hears.options(key="k"), 3)
     for n in range(3):
@@ -113,9 +110,7 @@ async def test_an_id_holds_over_generations_and_rewinds(aflow: AsyncHarness, tai
     assert {event.id for event in again[1:]}.isdisjoint({event.id for event in events})
 
 
-async def test_what_nobody_could_have_been_given_is_no_id(
-    aflow: AsyncHarness, tails: Tails
-) -> None:
+async def test_what_nobody_could_have_been_given_is_no_id(aflow, tails):
     aflow.include(counts)
     await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
     for after in ("1", "1-", "-1", "1-x", "1-99999999999", f"{2**63}-1", "1-1 "):
@@ -125,9 +120,7 @@ async def test_what_nobody_could_have_been_given_is_no_id(
 
 
 @pytest.mark.parametrize("reach", ["nowhere", "the next units"])
-async def test_who_comes_with_an_id_of_nowhere_makes_no_gap_for_others(
-    aflow: AsyncHarness, tails: Tails, conn: psycopg.Connection, reach: str
-) -> None:
+async def test_who_comes_with_an_id_of_nowhere_makes_no_gap_for_others(aflow, tails, conn, reach):
     """He is the first whom the tail is for."""
     aflow.include(hears)
     run = await aflow.start(hears.options(key="k"), 3)
@@ -156,9 +149,7 @@ async def test_who_comes_with_an_id_of_nowhere_makes_no_gap_for_others(
         assert strange.result() == []
 
 
-async def test_a_tail_that_is_sent_back_while_it_looks_looks_again(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_tail_that_is_sent_back_while_it_looks_looks_again(aflow, monkeypatch):
     """Its look began behind units that a reader has not had."""
     aflow.include(counts)
     run = await aflow.start(counts.options(key="k"), 3)
@@ -181,9 +172,7 @@ async def test_a_tail_that_is_sent_back_while_it_looks_looks_again(
     assert tail.since((0, 0)) == found
 
 
-async def test_a_stream_that_is_closed_ends_and_a_run_that_is_stuck_says_so(
-    aflow: AsyncHarness, tails: Tails
-) -> None:
+async def test_a_stream_that_is_closed_ends_and_a_run_that_is_stuck_says_so(aflow, tails):
     @workflow
     async def talks() -> None:
         pgflow.emit("short", 1)
@@ -207,9 +196,7 @@ async def test_a_stream_that_is_closed_ends_and_a_run_that_is_stuck_says_so(
 # ---------------------------------------------------------------- many readers
 
 
-async def test_a_thousand_readers_share_one_tail_and_one_listener(
-    aflow: AsyncHarness, tails: Tails, conn: psycopg.Connection
-) -> None:
+async def test_a_thousand_readers_share_one_tail_and_one_listener(aflow, tails, conn):
     aflow.include(hears)
     run = await aflow.start(hears.options(key="k"), 5)
     readers = [asyncio.create_task(values(tails, "k", "heard")) for _ in range(1000)]
@@ -222,9 +209,7 @@ async def test_a_thousand_readers_share_one_tail_and_one_listener(
     assert tails.count == 0
 
 
-async def test_who_is_far_behind_reads_for_itself_until_it_has_caught_up(
-    aflow: AsyncHarness, tails: Tails, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_is_far_behind_reads_for_itself_until_it_has_caught_up(aflow, tails, monkeypatch):
     monkeypatch.setattr(streams.tails, "KEPT", 4)
     monkeypatch.setattr(streams.tails, "STREAM_PAGE", 3)
     aflow.include(counts)
@@ -238,9 +223,7 @@ async def test_who_is_far_behind_reads_for_itself_until_it_has_caught_up(
     assert read == list(range(40))
 
 
-async def test_a_commit_is_heard_of_and_not_only_found(
-    aflow: AsyncHarness, tails: Tails, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_commit_is_heard_of_and_not_only_found(aflow, tails, monkeypatch):
     monkeypatch.setattr(streams.tails, "FIRST_LOOK_SECONDS", 300.0)
     monkeypatch.setattr(streams.tails, "LONGEST_LOOK_SECONDS", 300.0)
     aflow.include(hears)
@@ -260,12 +243,7 @@ async def test_a_commit_is_heard_of_and_not_only_found(
     assert read == [1, 2]
 
 
-async def test_a_commit_before_it_listens_is_found_once_it_does(
-    aflow: AsyncHarness,
-    tails: Tails,
-    conn: psycopg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_commit_before_it_listens_is_found_once_it_does(aflow, tails, conn, monkeypatch):
     for name in ("FIRST", "UNTOLD", "LONGEST"):
         monkeypatch.setattr(streams.tails, f"{name}_LOOK_SECONDS", 300.0)
     connect, may_connect = listener.connect_async, asyncio.Event()
@@ -301,9 +279,7 @@ async def test_a_commit_before_it_listens_is_found_once_it_does(
     assert read == [1, 2, 3]
 
 
-async def test_nobody_is_left_behind_when_the_last_reader_leaves(
-    aflow: AsyncHarness, tails: Tails
-) -> None:
+async def test_nobody_is_left_behind_when_the_last_reader_leaves(aflow, tails):
     aflow.include(hears)
     await aflow.start(hears.options(key="k"), 1)
     reading = asyncio.create_task(values(tails, "k", "heard"))
@@ -319,8 +295,8 @@ async def test_nobody_is_left_behind_when_the_last_reader_leaves(
 
 @pytest.mark.full
 async def test_the_words_of_a_model_come_at_once_and_the_whole_answer_takes_their_place(
-    aflow: AsyncHarness, tails: Tails, conn: psycopg.Connection
-) -> None:
+    aflow, tails, conn
+):
     said, proceed = asyncio.Event(), asyncio.Event()
 
     @step
@@ -365,8 +341,8 @@ async def test_the_words_of_a_model_come_at_once_and_the_whole_answer_takes_thei
 
 
 async def test_a_try_that_fails_leaves_nothing_durable_and_a_newcomer_gets_the_words_so_far(
-    aflow: AsyncHarness, tails: Tails
-) -> None:
+    aflow, tails
+):
     tries: list[asyncio.Event] = []
 
     @step(retries=pgflow.Retries(2, first_delay=timedelta(milliseconds=1)))
@@ -401,8 +377,8 @@ async def test_a_try_that_fails_leaves_nothing_durable_and_a_newcomer_gets_the_w
 
 
 async def test_a_try_that_begins_before_the_failure_of_the_last_is_durable_is_seen(
-    aflow: AsyncHarness, tails: Tails, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    aflow, tails, conn, monkeypatch
+):
     """What it emits is not taken for what its predecessor did."""
     monkeypatch.setattr(progress, "SEND_AFTER_SECONDS", 0)
     proceed = [asyncio.Event(), asyncio.Event()]
@@ -435,7 +411,7 @@ async def test_a_try_that_begins_before_the_failure_of_the_last_is_durable_is_se
     proceed[1].set()
 
 
-async def test_what_workflow_code_emits_is_durable_at_once(aflow: AsyncHarness) -> None:
+async def test_what_workflow_code_emits_is_durable_at_once(aflow):
     @workflow
     async def talks() -> str:
         try:
@@ -511,9 +487,7 @@ async def anybody(scope: Any, run: str, stream: str) -> bool:
 
 
 @pytest.mark.full
-async def test_a_browser_reconnects_with_the_last_id_and_is_told_of_the_end(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_browser_reconnects_with_the_last_id_and_is_told_of_the_end(aflow, monkeypatch):
     aflow.include(hears)
     web = endpoint.asgi(aflow.app, may_read=anybody)
     run = await aflow.start(hears.options(key="team/7"), 3)
@@ -537,9 +511,7 @@ async def test_a_browser_reconnects_with_the_last_id_and_is_told_of_the_end(
     assert again.units() == [1, 2]
 
 
-async def test_who_may_not_read_is_refused_and_so_is_what_is_not_there(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_may_not_read_is_refused_and_so_is_what_is_not_there(aflow, monkeypatch):
     monkeypatch.setattr(endpoint, "FIRST_EVENT_SECONDS", 15.0)
     aflow.include(counts)
     await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
@@ -560,7 +532,7 @@ async def test_who_may_not_read_is_refused_and_so_is_what_is_not_there(
         await web({"type": "carrier pigeon"}, None, None)
 
 
-async def test_drafts_are_events_without_an_id(aflow: AsyncHarness) -> None:
+async def test_drafts_are_events_without_an_id(aflow):
     proceed = asyncio.Event()
 
     @step
@@ -603,7 +575,7 @@ class Socket(Browser):
         return [e["value"] for e in self.events() if e["event"] == "unit"]
 
 
-async def test_a_socket_gets_the_same_and_goes_on_where_it_was(aflow: AsyncHarness) -> None:
+async def test_a_socket_gets_the_same_and_goes_on_where_it_was(aflow):
     aflow.include(hears)
     web = endpoint.asgi(aflow.app, may_read=anybody)
     run = await aflow.start(hears.options(key="team/7"), 3)
@@ -622,9 +594,7 @@ async def test_a_socket_gets_the_same_and_goes_on_where_it_was(aflow: AsyncHarne
     assert (second.events()[-1], second.code) == ({"event": "end"}, 1000)
 
 
-async def test_a_socket_has_drafts_that_are_flagged_and_is_told_why_it_is_closed(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_socket_has_drafts_that_are_flagged_and_is_told_why_it_is_closed(aflow):
     @step
     async def speak() -> None:
         pgflow.emit("answer", "hel", durable=False)
@@ -666,8 +636,8 @@ async def test_a_socket_has_drafts_that_are_flagged_and_is_told_why_it_is_closed
     ],
 )
 async def test_a_page_of_another_origin_opens_no_socket_with_the_cookies_of_its_reader(
-    aflow: AsyncHarness, path: str, headers: dict[str, str], is_let_in: bool
-) -> None:
+    aflow, path, headers, is_let_in
+):
     aflow.include(counts)
     await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
     web = endpoint.asgi(aflow.app, may_read=anybody, origins=["https://app.example"])
@@ -676,7 +646,7 @@ async def test_a_page_of_another_origin_opens_no_socket_with_the_cookies_of_its_
     assert (socket.units() == [0]) == is_let_in
 
 
-async def test_a_reader_that_is_gone_when_something_comes_is_no_error(aflow: AsyncHarness) -> None:
+async def test_a_reader_that_is_gone_when_something_comes_is_no_error(aflow):
     """Servers raise OSError then."""
     aflow.include(counts)
     await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
@@ -693,9 +663,7 @@ async def test_a_reader_that_is_gone_when_something_comes_is_no_error(aflow: Asy
 
 
 @pytest.mark.full
-async def test_a_silent_line_is_kept_alive(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_line_is_kept_alive(aflow, monkeypatch):
     monkeypatch.setattr(endpoint, "BEAT_SECONDS", 0.01)
     aflow.include(hears)
     await aflow.start(hears.options(key="k"), 1)
@@ -705,7 +673,7 @@ async def test_a_silent_line_is_kept_alive(
     await browser.over()
 
 
-def test_a_sync_app_serves_streams_too(flow: Any) -> None:
+def test_a_sync_app_serves_streams_too(flow):
     flow.include(counts)
     flow.start(counts.options(key="k"), 3).result(SOON)
 

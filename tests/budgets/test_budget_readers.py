@@ -54,7 +54,7 @@ def both(dsn: str, question: inspect.Question[Any]) -> Any:
     return found
 
 
-def test_pools_are_read_unit_by_unit_and_in_pages(spent: str) -> None:
+def test_pools_are_read_unit_by_unit_and_in_pages(spent):
     rows = both(spent, inspect.list_budgets())
     assert [(row.pool, row.unit, row.charged, row.remaining) for row in rows] == [
         ("acme", "tokens", 20, None),
@@ -72,7 +72,7 @@ def test_pools_are_read_unit_by_unit_and_in_pages(spent: str) -> None:
 
 
 @pytest.mark.full
-def test_charges_are_read_one_by_one_and_added_up_by_anything(spent: str) -> None:
+def test_charges_are_read_one_by_one_and_added_up_by_anything(spent):
     with psycopg.connect(spent) as conn:
         run_id = inspect.ask(conn, inspect.find_run("a")).run_id
     first, second, own = both(spent, inspect.list_charges(run_id))
@@ -112,7 +112,7 @@ def test_charges_are_read_one_by_one_and_added_up_by_anything(spent: str) -> Non
 
 
 @pytest.mark.full
-def test_the_command_line_shows_what_was_spent(spent: str) -> None:
+def test_the_command_line_shows_what_was_spent(spent):
     (tokens, usd) = cli(spent, "budgets", "spent").data
     assert (tokens["unit"], tokens["amount"], usd["amount"], usd["charges"]) == (
         "tokens",
@@ -139,7 +139,7 @@ def test_the_command_line_shows_what_was_spent(spent: str) -> None:
 
 
 @pytest.mark.full
-def test_the_command_line_shows_pools_and_what_a_run_has_spent(spent: str) -> None:
+def test_the_command_line_shows_pools_and_what_a_run_has_spent(spent):
     shown = cli(spent, "budgets", tty=True, width=140).out
     assert "ada" in shown
     assert "0.5" in shown
@@ -152,7 +152,7 @@ def test_the_command_line_shows_pools_and_what_a_run_has_spent(spent: str) -> No
 
 
 @pytest.mark.full
-def test_the_command_line_sets_grants_and_revokes(dsn: str, conn: psycopg.Connection) -> None:
+def test_the_command_line_sets_grants_and_revokes(dsn, conn):
     assert cli(dsn, "budgets", tty=True).err == "There are no pools yet.\n"
     made = cli(
         dsn, "budgets", "set", "ada", "usd=5", "gpu_hours=2", "--per", "day", "--why", "trial"
@@ -197,7 +197,7 @@ def test_the_command_line_sets_grants_and_revokes(dsn: str, conn: psycopg.Connec
         (["revoke", "nobody"], "no pool is named 'nobody'"),
     ],
 )
-def test_a_mistake_is_one_line(dsn: str, words: list[str], said: str) -> None:
+def test_a_mistake_is_one_line(dsn, words, said):
     answer = cli(dsn, "budgets", *words)
     assert answer.code != 0
     assert said in answer.err

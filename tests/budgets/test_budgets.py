@@ -27,7 +27,7 @@ from pgflow.authority import Admit, Pool
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Ref, effect
 from pgflow.errors import BudgetExceeded
-from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 CENT = Decimal("0.01")
 
@@ -78,9 +78,7 @@ def sums(conn: psycopg.Connection, pool: str, unit: str = "usd") -> tuple[Any, .
 
 
 @pytest.mark.full
-async def test_calls_are_admitted_until_the_pool_lacks_what_the_next_one_may_cost(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_calls_are_admitted_until_the_pool_lacks_what_the_next_one_may_cost(aflow, conn):
     aflow(pools=[Pool("user", usd=1)]).include(agent)
     run = await aflow.start(agent.options(pool="user"), ["a", "b", "c", "d"])
     assert await run.result(SOON) == [
@@ -98,9 +96,7 @@ async def test_calls_are_admitted_until_the_pool_lacks_what_the_next_one_may_cos
     assert spent == [("ask", "m1", "user", Decimal("0.9"), 3)]
 
 
-async def test_an_admission_costs_no_commit_of_its_own(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_admission_costs_no_commit_of_its_own(aflow, conn):
     aflow(pools=[Pool("user", usd=9)]).include(agent)
     run = await aflow.start(agent.options(pool="user"), ["a", "b"])
     await run.result(SOON)
@@ -112,9 +108,7 @@ async def test_an_admission_costs_no_commit_of_its_own(
     assert commits == (3,), "each outcome leaves with the question for the next call"
 
 
-async def test_what_a_workflow_does_not_catch_fails_the_run_with_what_is_left(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_a_workflow_does_not_catch_fails_the_run_with_what_is_left(aflow):
     @workflow
     async def spend() -> str:
         return await ask.options(admit=Admit(usd=2))("a")
@@ -135,9 +129,7 @@ async def test_what_a_workflow_does_not_catch_fails_the_run_with_what_is_left(
     assert "pool 'user' has 1 left, and the call asks for 2" in str(refused)
 
 
-async def test_failed_tries_share_the_reservation_and_their_charges_are_kept(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_failed_tries_share_the_reservation_and_their_charges_are_kept(aflow, conn):
     Book.fails = 2
     aflow(pools=[Pool("user", usd=2, calls=10)]).include(agent)
     run = await aflow.start(agent.options(pool="user"), ["a"])
@@ -171,9 +163,7 @@ async def crash_in_a_call(aflow: AsyncHarness, admit: Admit) -> AsyncRun[str]:
 
 
 @pytest.mark.full
-async def test_a_try_after_a_crash_takes_up_the_reservation_of_the_one_before(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_try_after_a_crash_takes_up_the_reservation_of_the_one_before(aflow, conn):
     run = await crash_in_a_call(aflow, Admit(usd=Decimal("0.6")))
     await aflow.until_idle()
     assert await run.result(SOON) == "done"
@@ -240,9 +230,7 @@ def everything_sync() -> list[str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("flow_of", [everything, everything_sync], ids=["async", "sync"])
-async def test_steps_of_every_class_are_admitted_and_charged(
-    aflow: AsyncHarness, conn: psycopg.Connection, flow_of: Any
-) -> None:
+async def test_steps_of_every_class_are_admitted_and_charged(aflow, conn, flow_of):
     aflow(pools=[Pool("user", usd=1)]).include(flow_of)
     run = await aflow.start(flow_of.options(pool="user"))
     assert await run.result(SOON) == ["seen", "done", "booked", "thought"]
@@ -257,9 +245,7 @@ async def test_steps_of_every_class_are_admitted_and_charged(
 @pytest.mark.parametrize(
     "step_of", [look, decide, act, book_it], ids=["read", "decision", "effect", "transaction"]
 )
-async def test_steps_of_every_class_are_refused(
-    aflow: AsyncHarness, conn: psycopg.Connection, step_of: Any
-) -> None:
+async def test_steps_of_every_class_are_refused(aflow, conn, step_of):
     @workflow
     async def spend() -> str:
         try:
@@ -274,9 +260,7 @@ async def test_steps_of_every_class_are_refused(
     assert conn.execute("select count(*) from pgflow.owed").fetchone() == (0,)
 
 
-async def test_a_transaction_that_is_rolled_back_keeps_what_its_body_has_spent(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_transaction_that_is_rolled_back_keeps_what_its_body_has_spent(aflow, conn):
     @transaction
     async def flaky(conn: psycopg.AsyncConnection[Any]) -> str:
         pgflow.authority.charge(usd=CENT)
@@ -295,9 +279,7 @@ async def test_a_transaction_that_is_rolled_back_keeps_what_its_body_has_spent(
     assert sums(conn, "user") == (2 * CENT, 0, 1 - 2 * CENT)
 
 
-async def test_a_commit_that_fails_keeps_what_the_body_has_spent(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_commit_that_fails_keeps_what_the_body_has_spent(aflow, conn):
     conn.execute(
         "create table public.tries (n int); create sequence public.fails;"
         "create function public.fail_once() returns trigger language plpgsql as $$ begin "
@@ -325,7 +307,7 @@ async def test_a_commit_that_fails_keeps_what_the_body_has_spent(
     assert sums(conn, "user", "calls")[0] >= 1, "the try that was committed counts"
 
 
-async def test_a_run_without_a_pool_is_told_so(aflow: AsyncHarness) -> None:
+async def test_a_run_without_a_pool_is_told_so(aflow):
     @workflow
     async def spend() -> str:
         await ask.options(admit=Admit(usd=2))("a")
@@ -337,7 +319,7 @@ async def test_a_run_without_a_pool_is_told_so(aflow: AsyncHarness) -> None:
         await run.result(SOON)
 
 
-async def test_a_call_may_name_its_pool(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_call_may_name_its_pool(aflow, conn):
     @workflow
     async def spend() -> str:
         return await ask.options(admit=Admit(usd=Decimal("0.3"), pool="search"))("a")
@@ -349,9 +331,7 @@ async def test_a_call_may_name_its_pool(aflow: AsyncHarness, conn: psycopg.Conne
     assert sums(conn, "user")[0] == 0
 
 
-async def test_children_draw_on_the_pool_of_their_parent_or_on_one_of_their_own(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_children_draw_on_the_pool_of_their_parent_or_on_one_of_their_own(aflow, conn):
     @workflow
     async def parent() -> list[list[str]]:
         one = await pgflow.run_child(agent, ["a"])
@@ -370,7 +350,7 @@ async def test_children_draw_on_the_pool_of_their_parent_or_on_one_of_their_own(
     assert sums(conn, "user")[0] == Decimal("0.9")
 
 
-async def test_a_run_may_have_limits_of_its_own(aflow: AsyncHarness) -> None:
+async def test_a_run_may_have_limits_of_its_own(aflow):
     aflow.include(agent)
     run = await aflow.start(agent.options(budget={"usd": Decimal("0.5")}), ["a", "b"])
     answers = await run.result(SOON)
@@ -381,9 +361,7 @@ async def test_a_run_may_have_limits_of_its_own(aflow: AsyncHarness) -> None:
     assert len(await many[0].result(SOON)) == 2
 
 
-async def test_no_step_of_a_run_under_a_hard_pool_starts_once_it_is_revoked(
-    aflow: AsyncHarness,
-) -> None:
+async def test_no_step_of_a_run_under_a_hard_pool_starts_once_it_is_revoked(aflow):
     @step
     async def free() -> int:
         Book.asked.append("free")
@@ -412,7 +390,7 @@ async def test_no_step_of_a_run_under_a_hard_pool_starts_once_it_is_revoked(
 budget_alert = Signal("budget", dict[str, Any])
 
 
-async def test_a_run_that_passes_the_soft_threshold_is_sent_a_signal(aflow: AsyncHarness) -> None:
+async def test_a_run_that_passes_the_soft_threshold_is_sent_a_signal(aflow):
     @workflow
     async def careful() -> dict[str, Any]:
         await ask.options(admit=Admit(usd=Decimal("0.4")))("a")
@@ -431,8 +409,8 @@ async def test_a_run_that_passes_the_soft_threshold_is_sent_a_signal(aflow: Asyn
     ids=["spent", "said nothing"],
 )
 async def test_a_call_that_is_given_up_returns_its_reservation_and_keeps_what_it_spent(
-    aflow: AsyncHarness, conn: psycopg.Connection, spent: Decimal, admit: Admit
-) -> None:
+    aflow, conn, spent, admit
+):
     begun = asyncio.Event()
 
     @step
@@ -461,9 +439,7 @@ async def test_a_call_that_is_given_up_returns_its_reservation_and_keeps_what_it
     assert sums(conn, "user", "calls") == (1, 0, 8)
 
 
-async def test_a_body_may_charge_more_units_than_one_charge_has_room_for(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_body_may_charge_more_units_than_one_charge_has_room_for(aflow, conn):
     @step
     async def odd() -> None:
         for n in range(100):
@@ -481,9 +457,7 @@ async def test_a_body_may_charge_more_units_than_one_charge_has_room_for(
     assert sums(conn, "user", f"unit_99_{'x' * 50}")[0] == Decimal("0.30000000000000004")
 
 
-async def test_what_a_run_spent_is_not_charged_again_when_it_is_repeated(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_run_spent_is_not_charged_again_when_it_is_repeated(aflow, conn):
     @workflow
     async def spend() -> str:
         pgflow.authority.charge(usd=CENT)
@@ -501,9 +475,7 @@ async def test_what_a_run_spent_is_not_charged_again_when_it_is_repeated(
     assert Book.asked == ["a"]
 
 
-async def test_seconds_are_charged_by_the_time_that_a_try_takes(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_seconds_are_charged_by_the_time_that_a_try_takes(aflow, conn):
     @workflow
     async def spend() -> str:
         return await ask.options(admit=Admit(seconds=30))("a")
@@ -516,9 +488,7 @@ async def test_seconds_are_charged_by_the_time_that_a_try_takes(
     assert reserved == 0
 
 
-async def test_a_rewound_run_asks_again_for_what_it_does_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewound_run_asks_again_for_what_it_does_again(aflow, conn):
     aflow(pools=[Pool("user", usd=1)]).include(agent)
     run = await aflow.start(agent.options(pool="user", key="r"), ["a"])
     await run.result(SOON)
@@ -529,9 +499,7 @@ async def test_a_rewound_run_asks_again_for_what_it_does_again(
 
 
 @pytest.mark.full
-async def test_a_run_that_failed_for_want_of_a_budget_goes_on_from_there_after_a_grant(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_failed_for_want_of_a_budget_goes_on_from_there_after_a_grant(aflow, conn):
     @workflow
     async def spend() -> list[str]:
         admit = Admit(usd=Decimal("0.4"))
@@ -549,9 +517,7 @@ async def test_a_run_that_failed_for_want_of_a_budget_goes_on_from_there_after_a
     assert sums(conn, "user") == (Decimal("0.9"), 0, Decimal("1.0"))
 
 
-async def test_the_next_generation_draws_on_the_same_pool(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_next_generation_draws_on_the_same_pool(aflow, conn):
     @workflow
     async def loop(left: int) -> str:
         await ask.options(admit=Admit(usd=Decimal("0.3")))("a")
@@ -565,7 +531,7 @@ async def test_the_next_generation_draws_on_the_same_pool(
     assert sums(conn, "user") == (Decimal("0.6"), 0, Decimal("0.4"))
 
 
-def test_the_sync_kit_takes_pools_too(flow: Harness, conn: psycopg.Connection) -> None:
+def test_the_sync_kit_takes_pools_too(flow, conn):
     flow(pools=[Pool("user", usd=1)]).include(agent)
     run = flow.start(agent.options(pool="user"), ["a"])
     assert run.result(SOON) == ["answer to a"]
@@ -589,9 +555,7 @@ go = Signal("go", int)
 
 
 @pytest.mark.full
-async def test_a_run_that_ends_while_it_still_repeats_its_journal_returns_what_is_left(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_ends_while_it_still_repeats_its_journal_returns_what_is_left(aflow, conn):
     begun = asyncio.Event()
 
     @step
@@ -620,8 +584,8 @@ async def test_a_run_that_ends_while_it_still_repeats_its_journal_returns_what_i
 
 @pytest.mark.full
 async def test_what_the_database_has_closed_returns_what_is_left_though_the_worker_was_lost(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     begun = asyncio.Event()
 
     @effect(risk="reversible")
@@ -653,9 +617,7 @@ async def test_what_the_database_has_closed_returns_what_is_left_though_the_work
     assert await run.result(SOON) == "done"
 
 
-async def test_a_fork_asks_again_for_a_call_that_it_has_inherited(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_fork_asks_again_for_a_call_that_it_has_inherited(aflow, conn):
     run = await crash_in_a_call(aflow, PENNY)
     conn.execute("select pgflow.fork_run(%s, 'copy', effects => 'repeat')", (run.key,))
     await aflow.until_idle()
@@ -667,9 +629,7 @@ async def test_a_fork_asks_again_for_a_call_that_it_has_inherited(
     assert sums(conn, "user") == (2 * CENT, 0, 1 - 2 * CENT)
 
 
-async def test_what_a_result_costs_that_is_made_anew_is_charged(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_result_costs_that_is_made_anew_is_charged(aflow, conn):
     @step
     async def render() -> Ref:
         pgflow.authority.charge(usd=CENT)

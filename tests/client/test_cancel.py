@@ -7,7 +7,6 @@ import contextlib
 import threading
 from typing import Any
 
-import psycopg
 import pytest
 from records import HOUR, SOON, count, events, eventually, run_row, steps, wait_until
 from servers import HANG_SECONDS
@@ -15,7 +14,7 @@ from servers import HANG_SECONDS
 import pgflow
 from pgflow import KeyConflict, RunCancelled, RunNotFound, Signal, read, step, workflow
 from pgflow.errors import WrongState
-from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 go = Signal("go", int)
 
@@ -41,9 +40,7 @@ async def assert_cancelled(run: Any, why: str = "cancelled") -> None:
 
 
 @pytest.mark.full
-async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(aflow, conn):
     aflow.include(wait_for_go)
     run = await aflow.app.start(wait_for_go)
     await run.cancel()
@@ -53,9 +50,7 @@ async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(
 
 
 @pytest.mark.full
-async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(aflow, conn):
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go)
     await aflow.until_idle()
@@ -69,9 +64,7 @@ async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(
     assert cause == {"why": "the customer left", "by": "postgres"}
 
 
-async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_step(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_step(aflow, conn):
     started = asyncio.Event()
     stopped = []
 
@@ -98,7 +91,7 @@ async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_s
 
 
 @pytest.mark.full
-def test_a_run_in_a_step_in_a_thread_does_not_wait_for_the_thread(flow: Harness) -> None:
+def test_a_run_in_a_step_in_a_thread_does_not_wait_for_the_thread(flow):
     started, release = threading.Event(), threading.Event()
 
     @step
@@ -121,9 +114,7 @@ def test_a_run_in_a_step_in_a_thread_does_not_wait_for_the_thread(flow: Harness)
         release.set()
 
 
-async def test_a_run_between_two_attempts_of_a_step_is_cancelled_there(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_between_two_attempts_of_a_step_is_cancelled_there(aflow, conn):
     @step(retries=pgflow.Retries(first_delay=HOUR))
     async def shaky() -> None:
         raise OSError
@@ -141,9 +132,7 @@ async def test_a_run_between_two_attempts_of_a_step_is_cancelled_there(
     assert await aflow.until_idle() is None
 
 
-async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_the_next(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_the_next(aflow, conn):
     cleaned = []
 
     @workflow
@@ -171,9 +160,7 @@ async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_th
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-async def test_a_run_that_has_recorded_nothing_but_waits_may_clean_up_too(
-    aflow: AsyncHarness, colour: str
-) -> None:
+async def test_a_run_that_has_recorded_nothing_but_waits_may_clean_up_too(aflow, colour):
     cleaned = []
 
     @workflow
@@ -239,9 +226,7 @@ class Tidying:
 
 
 @pytest.mark.full
-async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(aflow, conn):
     tidying = Tidying()
     run = await tidying.cancel(aflow)
     await run.cancel()
@@ -263,7 +248,7 @@ async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(
     ]
 
 
-async def test_what_is_shielded_goes_on_and_its_result_can_be_had(aflow: AsyncHarness) -> None:
+async def test_what_is_shielded_goes_on_and_its_result_can_be_had(aflow):
     started, proceed = asyncio.Event(), asyncio.Event()
 
     @step
@@ -290,7 +275,7 @@ async def test_what_is_shielded_goes_on_and_its_result_can_be_had(aflow: AsyncHa
     assert await run.result(SOON) == "cancelled, kept"
 
 
-async def test_a_workflow_that_swallows_the_cancellation_completes(aflow: AsyncHarness) -> None:
+async def test_a_workflow_that_swallows_the_cancellation_completes(aflow):
     @workflow
     async def stubborn() -> str:
         try:
@@ -307,7 +292,7 @@ async def test_a_workflow_that_swallows_the_cancellation_completes(aflow: AsyncH
     assert await run.result(SOON) == "not today"
 
 
-async def test_a_workflow_that_fails_while_it_cleans_up_has_failed(aflow: AsyncHarness) -> None:
+async def test_a_workflow_that_fails_while_it_cleans_up_has_failed(aflow):
     @workflow
     async def clumsy() -> None:
         try:
@@ -324,7 +309,7 @@ async def test_a_workflow_that_fails_while_it_cleans_up_has_failed(aflow: AsyncH
         await run.result(SOON)
 
 
-async def test_every_task_of_a_run_is_cancelled(aflow: AsyncHarness) -> None:
+async def test_every_task_of_a_run_is_cancelled(aflow):
     ended = []
 
     @workflow
@@ -351,9 +336,7 @@ async def test_every_task_of_a_run_is_cancelled(aflow: AsyncHarness) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("where", ["waiting", "in a step", "in a map"])
-def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(
-    flow: Harness, where: str
-) -> None:
+def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(flow, where):
     started, release = threading.Event(), threading.Event()
     cleaned = []
 
@@ -396,8 +379,8 @@ def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(
 @pytest.mark.parametrize("request_", ["cancel", "pause"])
 @pytest.mark.parametrize("waits_for", ["time", "a signal"])
 async def test_a_request_that_crosses_a_run_on_its_way_to_park_is_not_lost(
-    aflow: AsyncHarness, conn: psycopg.Connection, request_: str, waits_for: str
-) -> None:
+    aflow, conn, request_, waits_for
+):
     @workflow
     async def patient() -> None:
         await note("begun")
@@ -425,9 +408,7 @@ async def test_a_request_that_crosses_a_run_on_its_way_to_park_is_not_lost(
 # ---------------------------------------------------------------- final
 
 
-async def test_a_cancel_that_comes_too_late_changes_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_cancel_that_comes_too_late_changes_nothing(aflow, conn):
     @workflow
     async def quick() -> int:
         return 1
@@ -443,9 +424,7 @@ async def test_a_cancel_that_comes_too_late_changes_nothing(
 
 
 @pytest.mark.parametrize("first", ["the message", "the cancel"])
-async def test_of_a_message_and_a_cancel_what_was_sent_first_counts(
-    aflow: AsyncHarness, conn: psycopg.Connection, first: str
-) -> None:
+async def test_of_a_message_and_a_cancel_what_was_sent_first_counts(aflow, conn, first):
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go)
     await aflow.until_idle()
@@ -464,9 +443,7 @@ async def test_of_a_message_and_a_cancel_what_was_sent_first_counts(
 
 
 @pytest.mark.full
-async def test_many_cancels_and_completions_at_once_leave_each_run_with_one_outcome(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_many_cancels_and_completions_at_once_leave_each_run_with_one_outcome(aflow, conn):
     @read
     async def look(n: int) -> int:
         return n
@@ -487,7 +464,7 @@ async def test_many_cancels_and_completions_at_once_leave_each_run_with_one_outc
     assert count(conn, "pgflow.outcome") == 30
 
 
-async def test_cancelled_is_final(aflow: AsyncHarness) -> None:
+async def test_cancelled_is_final(aflow):
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go.options(key="k"))
     await aflow.until_idle()
@@ -504,15 +481,13 @@ async def test_cancelled_is_final(aflow: AsyncHarness) -> None:
         await aflow.start(workflow(name="other")(wait_for_go.fn).options(key="k"))
 
 
-def test_nobody_cannot_be_cancelled(flow: Harness) -> None:
+def test_nobody_cannot_be_cancelled(flow):
     with pytest.raises(RunNotFound):
         flow.app.cancel("nobody")
 
 
 @pytest.mark.full
-async def test_force_ends_a_run_whose_code_will_not(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_force_ends_a_run_whose_code_will_not(aflow, conn):
     started = asyncio.Event()
 
     @workflow
@@ -535,7 +510,7 @@ async def test_force_ends_a_run_whose_code_will_not(
 
 
 @pytest.mark.full
-def test_a_cancel_from_sql_is_a_cancel(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_cancel_from_sql_is_a_cancel(flow, conn):
     flow.include(wait_for_go)
     run = flow.start(wait_for_go)
     flow.until_idle()

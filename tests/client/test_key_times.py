@@ -31,7 +31,6 @@ from sqlkit import (
 
 import pgflow
 from pgflow import InvalidArgument, KeyConflict, Signal, workflow
-from pgflow.testing import AsyncHarness, Harness
 
 Conn = psycopg.Connection[Any]
 
@@ -67,7 +66,7 @@ def put_off(conn: Conn, n: int, seconds: float = 10, **options: Any) -> int:
 
 
 @pytest.mark.parametrize("if_taken", ["match", "attach"])
-def test_a_key_that_counts_while_its_run_is_open_has_one_open_run(db: Conn, if_taken: str) -> None:
+def test_a_key_that_counts_while_its_run_is_open_has_one_open_run(db, if_taken):
     said = {"key": "k", "key_seconds": 0, "if_taken": if_taken}
     first = start(db, **said)
     assert start(db, **said)[1:3] == (first.run_id, False)
@@ -85,7 +84,7 @@ def test_a_key_that_counts_while_its_run_is_open_has_one_open_run(db: Conn, if_t
     assert not start(db, key="k").is_new  # for good, if nothing is said
 
 
-def test_what_is_open_is_rejected_and_what_has_ended_is_not(db: Conn) -> None:
+def test_what_is_open_is_rejected_and_what_has_ended_is_not(db):
     said = {"key": "k", "key_seconds": 0, "if_taken": "reject"}
     held = begin(db, **said)
     with pytest.raises(psycopg.Error, match="which is running") as error, db.transaction():
@@ -95,7 +94,7 @@ def test_what_is_open_is_rejected_and_what_has_ended_is_not(db: Conn) -> None:
     assert start(db, **said).is_new
 
 
-def test_in_a_window_what_comes_twice_is_one_run_though_it_has_ended(db: Conn) -> None:
+def test_in_a_window_what_comes_twice_is_one_run_though_it_has_ended(db):
     said = {"key": "k", "key_seconds": 60, "if_taken": "attach"}
     clock(db, 0)
     first = begin(db, **said)
@@ -110,14 +109,14 @@ def test_in_a_window_what_comes_twice_is_one_run_though_it_has_ended(db: Conn) -
     assert status(db, first.run_id) == "completed"
 
 
-def test_a_restarted_run_is_open_and_has_its_key(db: Conn) -> None:
+def test_a_restarted_run_is_open_and_has_its_key(db):
     held = begin(db, key="k", key_seconds=0)
     finish(db, held)
     db.execute("select pgflow.restart_run('k')")
     assert not start(db, key="k", key_seconds=0).is_new
 
 
-def test_a_start_that_is_sent_again_finds_its_run_though_that_has_ended(db: Conn) -> None:
+def test_a_start_that_is_sent_again_finds_its_run_though_that_has_ended(db):
     held = begin(db, key="k", key_seconds=0, start_id=MINE)
     finish(db, held)
     assert start(db, key="k", key_seconds=0, start_id=MINE)[1:3] == (held.run_id, False)
@@ -128,7 +127,7 @@ def test_a_start_that_is_sent_again_finds_its_run_though_that_has_ended(db: Conn
     assert [s.run_id for s in again] == [s.run_id for s in many]
 
 
-def test_a_batch_starts_those_whose_keys_count_no_longer(db: Conn) -> None:
+def test_a_batch_starts_those_whose_keys_count_no_longer(db):
     pairs = [(k, "{}") for k in "cab"]
     first = start_many(db, pairs, key_seconds=0)
     ended = claim_one(db)
@@ -138,9 +137,7 @@ def test_a_batch_starts_those_whose_keys_count_no_longer(db: Conn) -> None:
     assert count(db, "pgflow.run_key") == 3
 
 
-def test_two_that_start_at_once_under_a_key_that_is_free_again_have_one_run(
-    dsn: str, conn: Conn
-) -> None:
+def test_two_that_start_at_once_under_a_key_that_is_free_again_have_one_run(dsn, conn):
     finish(conn, begin(conn, key="k"))
     with connect(dsn) as mine, Actor(dsn) as other:
         with mine.transaction():
@@ -160,7 +157,7 @@ def test_two_that_start_at_once_under_a_key_that_is_free_again_have_one_run(
 # ---------------------------------------------------------------- the last counts
 
 
-def test_of_starts_that_are_put_off_the_last_counts_and_begins_after_a_pause(db: Conn) -> None:
+def test_of_starts_that_are_put_off_the_last_counts_and_begins_after_a_pause(db):
     clock(db, 0)
     run = put_off(db, 1)
     for n, at in ((2, 8), (3, 16)):
@@ -178,7 +175,7 @@ def test_of_starts_that_are_put_off_the_last_counts_and_begins_after_a_pause(db:
     assert count(db, "pgflow.run") == 1
 
 
-def test_it_begins_at_the_latest_after_the_longest_wait(db: Conn) -> None:
+def test_it_begins_at_the_latest_after_the_longest_wait(db):
     clock(db, 0)
     run = put_off(db, 0, max_wait_seconds=25)
     for at in (8, 16, 24):
@@ -191,7 +188,7 @@ def test_it_begins_at_the_latest_after_the_longest_wait(db: Conn) -> None:
     assert put_off(db, 26, max_wait_seconds=25) != run
 
 
-def test_the_last_start_says_priority_queue_labels_and_deadline_too(db: Conn) -> None:
+def test_the_last_start_says_priority_queue_labels_and_deadline_too(db):
     clock(db, 0)
     run = put_off(db, 1, timeout_seconds=100, labels='{"a": "b"}')
     put_off(db, 2, timeout_seconds=5, priority=3, queue="other", labels='{"c": "d"}')
@@ -205,7 +202,7 @@ def test_the_last_start_says_priority_queue_labels_and_deadline_too(db: Conn) ->
     assert rows(db, "select due_at from pgflow.deadline") == [T0 + timedelta(seconds=16)]
 
 
-def test_one_that_is_due_and_not_begun_takes_the_last_input_where_it_stands(db: Conn) -> None:
+def test_one_that_is_due_and_not_begun_takes_the_last_input_where_it_stands(db):
     clock(db, 0)
     run = put_off(db, 1)
     clock(db, 10)
@@ -219,7 +216,7 @@ def test_one_that_is_due_and_not_begun_takes_the_last_input_where_it_stands(db: 
     assert one(db, "select pgflow.find_chain('k')") == later
 
 
-def test_one_that_stands_in_a_line_stands_there_by_its_new_key(db: Conn) -> None:
+def test_one_that_stands_in_a_line_stands_there_by_its_new_key(db):
     db.execute("""select pgflow.set_queue('default', '{"key": "input.n", "per_key": 1}')""")
     clock(db, 0)
     begin(db, input='{"n": 1}')
@@ -232,7 +229,7 @@ def test_one_that_stands_in_a_line_stands_there_by_its_new_key(db: Conn) -> None
     assert [c.run_id for c in claim(db, 9)] == [run]
 
 
-def test_one_that_is_paused_or_cancelled_is_left_alone(db: Conn) -> None:
+def test_one_that_is_paused_or_cancelled_is_left_alone(db):
     clock(db, 0)
     paused = put_off(db, 1)
     db.execute("select pgflow.pause_run('k')")
@@ -251,7 +248,7 @@ def test_one_that_is_paused_or_cancelled_is_left_alone(db: Conn) -> None:
     ]
 
 
-def test_a_start_that_is_sent_again_neither_puts_off_nor_starts_another(db: Conn) -> None:
+def test_a_start_that_is_sent_again_neither_puts_off_nor_starts_another(db):
     clock(db, 0)
     run = put_off(db, 1)
     assert put_off(db, 2, start_id=MINE) == run
@@ -263,7 +260,7 @@ def test_a_start_that_is_sent_again_neither_puts_off_nor_starts_another(db: Conn
     assert put_off(db, 2, start_id=MINE) == run
 
 
-def test_another_workflow_does_not_take_it(db: Conn) -> None:
+def test_another_workflow_does_not_take_it(db):
     run = put_off(db, 1)
     with pytest.raises(psycopg.Error, match="another workflow") as error, db.transaction():
         put_off(db, 2, workflow="other")
@@ -271,9 +268,7 @@ def test_another_workflow_does_not_take_it(db: Conn) -> None:
     assert n_of(db, run) == 1
 
 
-def test_starts_at_once_come_one_after_the_other_and_a_claim_waits_for_none(
-    dsn: str, conn: Conn
-) -> None:
+def test_starts_at_once_come_one_after_the_other_and_a_claim_waits_for_none(dsn, conn):
     clock(conn, 0)
     run = put_off(conn, 1)
     with connect(dsn) as mine, Actor(dsn) as other:
@@ -292,7 +287,7 @@ def test_starts_at_once_come_one_after_the_other_and_a_claim_waits_for_none(
     assert json.loads(claim_one(conn).input) == {"n": 3}
 
 
-def test_a_start_that_is_put_off_is_sealed_as_it_began(db: Conn) -> None:
+def test_a_start_that_is_put_off_is_sealed_as_it_began(db):
     db.execute("select pgflow.set_sealing(true)")
     clock(db, 0)
     put_off(db, 1)
@@ -310,7 +305,7 @@ def test_a_start_that_is_put_off_is_sealed_as_it_began(db: Conn) -> None:
 # ---------------------------------------------------------------- what people write
 
 
-def test_times_of_keys_are_said_in_python(flow: Harness, conn: Conn) -> None:
+def test_times_of_keys_are_said_in_python(flow, conn):
     flow.include(adds)
     one_at_a_time = adds.options(key="k", key_for=0, if_taken="attach")
     first = flow.start(one_at_a_time, 1)
@@ -326,7 +321,7 @@ def test_times_of_keys_are_said_in_python(flow: Harness, conn: Conn) -> None:
     assert count(conn, "pgflow.run") == 2
 
 
-async def test_the_last_of_starts_counts_in_python(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_the_last_of_starts_counts_in_python(aflow, conn):
     aflow.include(says)
     rests = says.options(key="k", debounce=60, max_wait=timedelta(minutes=5))
     runs = [await aflow.app.start(rests, n) for n in range(5)]
@@ -335,7 +330,7 @@ async def test_the_last_of_starts_counts_in_python(aflow: AsyncHarness, conn: Co
     assert count(conn, "pgflow.run") == 1
 
 
-async def test_what_cannot_be_said_is_refused(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_cannot_be_said_is_refused(aflow, conn):
     app = aflow.app
     for options, why in (
         ({"key_for": 5}, r"require options\(key="),
@@ -366,7 +361,7 @@ async def test_what_cannot_be_said_is_refused(aflow: AsyncHarness, conn: Conn) -
     assert "a child is this run's own" in await (await aflow.start(parent)).result(SOON)
 
 
-def test_times_of_keys_are_said_on_the_command_line(dsn: str, conn: Conn) -> None:
+def test_times_of_keys_are_said_on_the_command_line(dsn, conn):
     begun = begin(conn, key="k", input='{"n": 1}')
     said = ("start", "demo", "n:=1", "--key", "k")
     assert cli(dsn, *said, "--key-for", "0s").data["new"] is False

@@ -6,14 +6,12 @@ import asyncio
 import contextlib
 from datetime import timedelta
 
-import psycopg
 import pytest
 from records import HOUR, SOON, events, eventually, run_row, steps
 
 import pgflow
 from pgflow import RunCancelled, Signal, step, workflow
 from pgflow.errors import WrongState
-from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 
@@ -29,9 +27,7 @@ async def wait_for_go() -> int:
     return await go.wait()
 
 
-async def test_a_waiting_run_that_is_paused_keeps_its_mail_and_goes_on_when_resumed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_waiting_run_that_is_paused_keeps_its_mail_and_goes_on_when_resumed(aflow, conn):
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go)
     await aflow.until_idle()
@@ -51,9 +47,7 @@ async def test_a_waiting_run_that_is_paused_keeps_its_mail_and_goes_on_when_resu
     ]
 
 
-async def test_a_queued_run_that_is_paused_does_not_begin(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_queued_run_that_is_paused_does_not_begin(aflow, conn):
     aflow.include(wait_for_go)
     run = await aflow.app.start(wait_for_go)
     await aflow.app.pause(run.key)
@@ -65,9 +59,7 @@ async def test_a_queued_run_that_is_paused_does_not_begin(
     assert await run.result(SOON) == 1
 
 
-async def test_a_running_run_that_is_paused_finishes_its_step_and_starts_nothing_new(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_running_run_that_is_paused_finishes_its_step_and_starts_nothing_new(aflow, conn):
     started, proceed = asyncio.Event(), asyncio.Event()
 
     @step
@@ -101,7 +93,7 @@ async def test_a_running_run_that_is_paused_finishes_its_step_and_starts_nothing
 
 
 @pytest.mark.full
-async def test_time_passes_for_a_paused_run_but_nothing_happens(aflow: AsyncHarness) -> None:
+async def test_time_passes_for_a_paused_run_but_nothing_happens(aflow):
     @workflow
     async def sleepy() -> str:
         await pgflow.sleep(HOUR)
@@ -118,7 +110,7 @@ async def test_time_passes_for_a_paused_run_but_nothing_happens(aflow: AsyncHarn
 
 
 @pytest.mark.full
-async def test_a_deadline_ends_a_paused_run(aflow: AsyncHarness) -> None:
+async def test_a_deadline_ends_a_paused_run(aflow):
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go.options(timeout=HOUR))
     await aflow.until_idle()
@@ -129,7 +121,7 @@ async def test_a_deadline_ends_a_paused_run(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_a_paused_run_can_be_cancelled_and_cleans_up(aflow: AsyncHarness) -> None:
+async def test_a_paused_run_can_be_cancelled_and_cleans_up(aflow):
     cleaned = []
 
     @workflow
@@ -151,7 +143,7 @@ async def test_a_paused_run_can_be_cancelled_and_cleans_up(aflow: AsyncHarness) 
 
 
 @pytest.mark.full
-async def test_a_pause_survives_a_crash(aflow: AsyncHarness) -> None:
+async def test_a_pause_survives_a_crash(aflow):
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go)
     await aflow.until_idle()
@@ -166,9 +158,7 @@ async def test_a_pause_survives_a_crash(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_pausing_twice_is_pausing_and_resuming_what_is_not_paused_is_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_pausing_twice_is_pausing_and_resuming_what_is_not_paused_is_nothing(aflow, conn):
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go)
     await aflow.until_idle()
@@ -184,9 +174,7 @@ async def test_pausing_twice_is_pausing_and_resuming_what_is_not_paused_is_nothi
 
 
 @pytest.mark.full
-async def test_of_a_pause_and_a_resume_the_last_word_counts(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_of_a_pause_and_a_resume_the_last_word_counts(aflow, conn):
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go)
     await aflow.until_idle()
@@ -206,9 +194,7 @@ async def test_of_a_pause_and_a_resume_the_last_word_counts(
     assert await run.status() == "waiting"
 
 
-async def test_what_has_ended_cannot_be_paused_and_its_retry_is_a_typed_error(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_has_ended_cannot_be_paused_and_its_retry_is_a_typed_error(aflow):
     @workflow
     async def quick() -> int:
         return 1
@@ -225,7 +211,7 @@ async def test_what_has_ended_cannot_be_paused_and_its_retry_is_a_typed_error(
         await aflow.app.retry("k")
 
 
-async def test_nobody_waits_for_a_run_to_be_paused(aflow: AsyncHarness) -> None:
+async def test_nobody_waits_for_a_run_to_be_paused(aflow):
     started = asyncio.Event()
 
     @step
@@ -249,9 +235,7 @@ async def test_nobody_waits_for_a_run_to_be_paused(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-def test_a_paused_queue_lets_waiting_runs_wait_and_goes_on_when_resumed(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_paused_queue_lets_waiting_runs_wait_and_goes_on_when_resumed(flow, conn):
     flow.include(wait_for_go)
     conn.execute("select pgflow.pause_queue('default')")
     run = flow.start(wait_for_go)

@@ -34,7 +34,6 @@ from pgflow._db.calls.wake import Polled
 from pgflow._engine.execution import Execution
 from pgflow._worker.poller import Poller
 from pgflow.errors import DefinitionError, NotStorable, WrongColourError
-from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 
@@ -57,7 +56,7 @@ async def wait_for_go(first: int = 0) -> int:
 # ---------------------------------------------------------------- results
 
 
-async def test_a_run_returns_what_its_workflow_returns(aflow: AsyncHarness) -> None:
+async def test_a_run_returns_what_its_workflow_returns(aflow):
     aflow.include(total)
     by_position, by_name, by_default = (
         await aflow.start(total, 1, 2),
@@ -81,9 +80,7 @@ def left_over() -> Iterator[Callable[[], list[Execution]]]:
 
 
 @pytest.mark.full
-async def test_runs_that_are_over_leave_nothing_to_the_garbage_collector(
-    aflow: AsyncHarness, left_over: Callable[[], list[Execution]]
-) -> None:
+async def test_runs_that_are_over_leave_nothing_to_the_garbage_collector(aflow, left_over):
     aflow.include(total)
     for n in range(4):
         assert await (await aflow.start(total, n)).result(SOON) == n + 1
@@ -94,8 +91,8 @@ async def test_runs_that_are_over_leave_nothing_to_the_garbage_collector(
 
 @pytest.mark.full
 async def test_a_loop_that_has_looked_at_a_run_does_not_hold_it_while_it_rests(
-    aflow: AsyncHarness, left_over: Callable[[], list[Execution]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    aflow, left_over, monkeypatch
+):
     polls = 0
     poll = Poller.poll
 
@@ -121,7 +118,7 @@ async def test_a_loop_that_has_looked_at_a_run_does_not_hold_it_while_it_rests(
 
 
 @pytest.mark.full
-def test_a_generated_key_is_a_uuid_of_version_7(flow: Harness) -> None:
+def test_a_generated_key_is_a_uuid_of_version_7(flow):
     flow.include(total)
     one, *many = [flow.start(total, 1), *flow.app.start_many(total, [(n,) for n in range(10)])]
     stems = {uuid.UUID(run.key) for run in (one, *many)}
@@ -130,16 +127,14 @@ def test_a_generated_key_is_a_uuid_of_version_7(flow: Harness) -> None:
 
 
 @pytest.mark.full
-def test_a_result_can_be_fetched_by_key_from_another_process(flow: Harness, dsn: str) -> None:
+def test_a_result_can_be_fetched_by_key_from_another_process(flow, dsn):
     flow.include(total)
     flow.start(total.options(key="sum"), 1)
     with App(dsn) as elsewhere:
         assert elsewhere.get("sum", total).result(SOON) == 2
 
 
-async def test_a_result_that_does_not_come_in_time_is_a_timeout_error_and_the_run_goes_on(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_result_that_does_not_come_in_time_is_a_timeout_error_and_the_run_goes_on(aflow):
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go.options(key="patient"))
     with pytest.raises(TimeoutError, match="'patient'"):
@@ -148,9 +143,7 @@ async def test_a_result_that_does_not_come_in_time_is_a_timeout_error_and_the_ru
     assert await run.result(SOON) == 3
 
 
-def test_a_result_that_does_not_fit_the_annotation_fails_the_run_with_a_typed_error(
-    flow: Harness,
-) -> None:
+def test_a_result_that_does_not_fit_the_annotation_fails_the_run_with_a_typed_error(flow):
     @workflow
     async def liar() -> int:
         return "three"  # type: ignore[return-value]
@@ -162,7 +155,7 @@ def test_a_result_that_does_not_fit_the_annotation_fails_the_run_with_a_typed_er
     assert "liar" in str(failed.value.__cause__)
 
 
-def test_an_app_connects_for_its_connection_string_and_an_async_one_must_be_open(dsn: str) -> None:
+def test_an_app_connects_for_its_connection_string_and_an_async_one_must_be_open(dsn):
     app = App(dsn)
     try:
         assert app.dsn == dsn
@@ -173,7 +166,7 @@ def test_an_app_connects_for_its_connection_string_and_an_async_one_must_be_open
 
 
 @pytest.mark.full
-def test_a_run_of_either_colour_works_in_an_app_of_either_colour(dsn: str) -> None:
+def test_a_run_of_either_colour_works_in_an_app_of_either_colour(dsn):
     @workflow
     def total_sync(a: int) -> int:
         return add.sync(a, 1)
@@ -188,7 +181,7 @@ def test_a_run_of_either_colour_works_in_an_app_of_either_colour(dsn: str) -> No
     assert asyncio.run(main()) == (3, 3)
 
 
-def test_runs_go_on_and_results_arrive_without_listening(dsn: str) -> None:
+def test_runs_go_on_and_results_arrive_without_listening(dsn):
     with App(dsn, include=[wait_for_go], listen=False) as app, app.worker(poll_seconds=0.05):
         run = app.start(wait_for_go, 1)
         with psycopg.connect(dsn) as other:
@@ -203,9 +196,7 @@ def test_runs_go_on_and_results_arrive_without_listening(dsn: str) -> None:
 # ---------------------------------------------------------------- errors
 
 
-async def test_a_failed_run_raises_run_failed_with_its_error_as_the_cause(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_failed_run_raises_run_failed_with_its_error_as_the_cause(aflow):
     @workflow
     async def fails() -> None:
         raise KeyError("sku-7")
@@ -230,9 +221,7 @@ async def declines() -> None:
     raise CardDeclinedError(51)
 
 
-def test_an_error_of_an_unknown_class_arrives_as_step_failed_naming_the_class(
-    flow: Harness,
-) -> None:
+def test_an_error_of_an_unknown_class_arrives_as_step_failed_naming_the_class(flow):
     flow.include(declines)
     with pytest.raises(RunFailed) as failed:
         flow.start(declines).result(SOON)
@@ -242,9 +231,7 @@ def test_an_error_of_an_unknown_class_arrives_as_step_failed_naming_the_class(
     assert cause.message == "51"
 
 
-def test_an_error_named_by_the_workflow_or_by_the_app_arrives_as_itself(
-    flow: Harness, dsn: str
-) -> None:
+def test_an_error_named_by_the_workflow_or_by_the_app_arrives_as_itself(flow, dsn):
     known = workflow(name="declines_openly", raises=[CardDeclinedError])(declines.fn)
     flow.include(known, declines)
     openly, plainly = flow.start(known), flow.start(declines)
@@ -260,9 +247,7 @@ def test_an_error_named_by_the_workflow_or_by_the_app_arrives_as_itself(
 # ---------------------------------------------------------------- keys
 
 
-async def test_the_same_key_with_the_same_input_is_the_same_run_and_no_step_runs_again(
-    aflow: AsyncHarness,
-) -> None:
+async def test_the_same_key_with_the_same_input_is_the_same_run_and_no_step_runs_again(aflow):
     bodies = []
 
     @step
@@ -283,9 +268,7 @@ async def test_the_same_key_with_the_same_input_is_the_same_run_and_no_step_runs
     assert bodies == [4]
 
 
-async def test_a_failed_run_raises_its_error_again_and_is_not_run_again(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_failed_run_raises_its_error_again_and_is_not_run_again(aflow):
     activations = []
 
     @workflow
@@ -303,8 +286,8 @@ async def test_a_failed_run_raises_its_error_again_and_is_not_run_again(
 
 
 async def test_a_key_of_another_input_or_workflow_is_a_conflict_and_the_first_run_is_unharmed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     aflow.include(total, wait_for_go)
     first = await aflow.start(wait_for_go.options(key="k"), 1)
     with pytest.raises(KeyConflict, match="'k'.*wait_for_go"):
@@ -318,18 +301,14 @@ async def test_a_key_of_another_input_or_workflow_is_a_conflict_and_the_first_ru
     assert await first.result(SOON) == 6
 
 
-def test_many_starts_take_a_tuple_of_arguments_for_each_run(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_many_starts_take_a_tuple_of_arguments_for_each_run(flow, conn):
     flow.include(total)
     with pytest.raises(InvalidArgument, match=r"input 1 is int: put it into a tuple"):
         flow.app.start_many(total, [(1,), 2])  # type: ignore[list-item]
     assert count(conn, "pgflow.run") == 0
 
 
-def test_two_starts_with_one_key_at_the_same_time_are_one_run(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_two_starts_with_one_key_at_the_same_time_are_one_run(dsn, conn):
     with psycopg.connect(dsn) as one, psycopg.connect(dsn) as two, App(dsn) as app:
         app.using(one).start(total.options(key="k"), 1)
         pid = two.info.backend_pid
@@ -356,7 +335,7 @@ def test_two_starts_with_one_key_at_the_same_time_are_one_run(
 # ---------------------------------------------------------------- runs that are not there
 
 
-def test_a_start_that_was_rolled_back_is_not_found(flow: Harness, dsn: str) -> None:
+def test_a_start_that_was_rolled_back_is_not_found(flow, dsn):
     flow.include(wait_for_go)
     with psycopg.connect(dsn) as caller:
         run = flow.app.using(caller).start(wait_for_go.options(key="gone"))
@@ -381,8 +360,8 @@ def test_a_start_that_was_rolled_back_is_not_found(flow: Harness, dsn: str) -> N
 
 
 async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_is_gone(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     aflow.include(total)
     run = await aflow.start(total, 1)
     await run.result(SOON)
@@ -392,8 +371,8 @@ async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_
 
 
 async def test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_runs_result(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     aflow.include(total)
     lost = await aflow.start(total, 1)
     await lost.result(SOON)
@@ -410,7 +389,7 @@ async def test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_ru
         await lost.result(SOON)
 
 
-def test_a_sync_handle_of_a_pruned_run_is_told_too(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_sync_handle_of_a_pruned_run_is_told_too(flow, conn):
     flow.include(total)
     run = flow.start(total, 1)
     run.result(SOON)
@@ -419,9 +398,7 @@ def test_a_sync_handle_of_a_pruned_run_is_told_too(flow: Harness, conn: psycopg.
         run.result(SOON)
 
 
-async def test_the_status_follows_the_life_of_a_run(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_status_follows_the_life_of_a_run(aflow, conn):
     started, proceed = asyncio.Event(), asyncio.Event()
 
     @read
@@ -450,7 +427,7 @@ async def test_the_status_follows_the_life_of_a_run(
     assert run_row(conn, run.key, "status, output") == ("completed", 1)
 
 
-def test_labels_are_there_to_find_runs_by(flow: Harness, conn: psycopg.Connection) -> None:
+def test_labels_are_there_to_find_runs_by(flow, conn):
     flow.include(total)
     flow.start(total.options(key="a", labels={"customer": "ada", "tier": "gold"}), 1)
     flow.start(total.options(key="b", labels={"customer": "bob"}), 1)
@@ -480,15 +457,13 @@ async def outer() -> list[dict[str, str]]:
     )
 
 
-def test_metadata_travels_from_the_start_to_every_step_and_child(flow: Harness) -> None:
+def test_metadata_travels_from_the_start_to_every_step_and_child(flow):
     flow.include(outer, inner)
     run = flow.start(outer.options(metadata={"trace": "t1"}))
     assert run.result(SOON) == [{"trace": "t1"}] * 4 + [{"trace": "t1", "hop": "2"}] * 2
 
 
-async def test_metadata_travels_into_runs_started_by_a_step(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_metadata_travels_into_runs_started_by_a_step(aflow, conn):
     @step
     async def start_other() -> str:
         return (await aflow.app.start(total.options(key="other"), 1)).key
@@ -503,7 +478,7 @@ async def test_metadata_travels_into_runs_started_by_a_step(
     assert metadata == {"trace": "t2"}
 
 
-def test_a_run_knows_itself(flow: Harness) -> None:
+def test_a_run_knows_itself(flow):
     seen: dict[str, pgflow.RunInfo] = {}
 
     @step
@@ -545,7 +520,7 @@ def test_a_run_knows_itself(flow: Harness) -> None:
 # ---------------------------------------------------------------- order and time
 
 
-def test_lower_priorities_go_first_and_equals_in_the_order_of_their_start(dsn: str) -> None:
+def test_lower_priorities_go_first_and_equals_in_the_order_of_their_start(dsn):
     order = []
 
     @workflow
@@ -571,7 +546,7 @@ def test_lower_priorities_go_first_and_equals_in_the_order_of_their_start(dsn: s
     assert order == ["a", "b", "c", "d", "e", "f"]
 
 
-async def test_a_delayed_run_does_not_begin_before_its_time(aflow: AsyncHarness) -> None:
+async def test_a_delayed_run_does_not_begin_before_its_time(aflow):
     aflow.include(total)
     at = datetime.now(UTC) + HOUR
     run = await aflow.start(total.options(run_at=at), 1)
@@ -583,7 +558,7 @@ async def test_a_delayed_run_does_not_begin_before_its_time(aflow: AsyncHarness)
     assert await run.result(SOON) == 2
 
 
-async def test_a_delayed_run_can_be_cancelled_before_it_begins(aflow: AsyncHarness) -> None:
+async def test_a_delayed_run_can_be_cancelled_before_it_begins(aflow):
     aflow.include(total)
     run = await aflow.start(total.options(run_at=datetime.now(UTC) + HOUR), 1)
     await run.cancel()
@@ -596,9 +571,7 @@ async def test_a_delayed_run_can_be_cancelled_before_it_begins(aflow: AsyncHarne
 # ---------------------------------------------------------------- deadlines
 
 
-async def test_a_deadline_cancels_a_waiting_run_with_that_reason(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_deadline_cancels_a_waiting_run_with_that_reason(aflow, conn):
     cleaned = []
 
     @workflow(timeout=HOUR)
@@ -620,7 +593,7 @@ async def test_a_deadline_cancels_a_waiting_run_with_that_reason(
 
 
 @pytest.mark.full
-async def test_a_deadline_stops_a_run_in_the_middle_of_a_step(aflow: AsyncHarness) -> None:
+async def test_a_deadline_stops_a_run_in_the_middle_of_a_step(aflow):
     started = asyncio.Event()
 
     @step
@@ -640,9 +613,7 @@ async def test_a_deadline_stops_a_run_in_the_middle_of_a_step(aflow: AsyncHarnes
 
 
 @pytest.mark.full
-async def test_a_deadline_ends_a_queued_run_without_its_code(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_deadline_ends_a_queued_run_without_its_code(aflow, conn):
     aflow.include(total)
     conn.execute("select pgflow.pause_queue('default')")
     run = await aflow.start(total.options(timeout=HOUR), 1)
@@ -652,9 +623,7 @@ async def test_a_deadline_ends_a_queued_run_without_its_code(
 
 
 @pytest.mark.full
-async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(aflow, conn):
     @workflow
     async def parent() -> None:
         await asyncio.gather(
@@ -682,7 +651,7 @@ async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(
 
 
 @pytest.mark.full
-async def test_a_deadline_holds_over_a_crash_of_the_worker(aflow: AsyncHarness) -> None:
+async def test_a_deadline_holds_over_a_crash_of_the_worker(aflow):
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go.options(timeout=HOUR))
     await aflow.until_idle()
@@ -697,9 +666,7 @@ async def test_a_deadline_holds_over_a_crash_of_the_worker(aflow: AsyncHarness) 
 # ---------------------------------------------------------------- input
 
 
-async def test_arguments_that_do_not_fit_are_refused_at_the_start(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_arguments_that_do_not_fit_are_refused_at_the_start(aflow, conn):
     aflow.include(total)
     with pytest.raises(NotStorable, match=r"input of workflow total.*a: .*integer"):
         await aflow.app.start(total, "x")  # type: ignore[arg-type]
@@ -724,17 +691,13 @@ BAD_OPTIONS = {
 
 
 @pytest.mark.parametrize("options", BAD_OPTIONS.values(), ids=BAD_OPTIONS)
-def test_options_that_no_run_can_have_are_refused(
-    flow: Harness, options: dict[str, object]
-) -> None:
+def test_options_that_no_run_can_have_are_refused(flow, options):
     with pytest.raises(InvalidArgument):
         flow.app.start(total.options(**options), 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"], ids=["NUL", "lone surrogate"])
-def test_a_name_that_no_postgres_text_can_hold_is_refused_with_an_error_of_ours(
-    flow: Harness, text: str
-) -> None:
+def test_a_name_that_no_postgres_text_can_hold_is_refused_with_an_error_of_ours(flow, text):
     flow.include(total)
     flow.app.start(total.options(key="there"), 1)
     for attempt in (
@@ -749,15 +712,13 @@ def test_a_name_that_no_postgres_text_can_hold_is_refused_with_an_error_of_ours(
             attempt()
 
 
-def test_a_start_time_without_a_time_zone_is_refused() -> None:
+def test_a_start_time_without_a_time_zone_is_refused():
     with pytest.raises(InvalidArgument, match="time zone"):
         total.options(run_at=datetime(2031, 1, 1))  # noqa: DTZ001 - that is the point
 
 
 @pytest.mark.full
-def test_a_run_started_from_sql_is_the_same_as_one_started_from_python(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_run_started_from_sql_is_the_same_as_one_started_from_python(flow, conn):
     flow.include(total)
     at = datetime(2041, 5, 6, tzinfo=UTC)
     flow.app.start(
@@ -812,29 +773,25 @@ BAD_OBJECTS = {
 
 
 @pytest.mark.parametrize("call", BAD_SQL.values(), ids=BAD_SQL)
-def test_sql_refuses_what_no_run_can_be(conn: psycopg.Connection, call: str) -> None:
+def test_sql_refuses_what_no_run_can_be(conn, call):
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(f"select {call}")  # type: ignore[arg-type]
     assert refused.value.sqlstate == "PF003"
 
 
 @pytest.mark.parametrize("call", BAD_OBJECTS.values(), ids=BAD_OBJECTS)
-def test_sql_refuses_with_an_error_of_its_own_what_is_no_object_or_too_long(
-    conn: psycopg.Connection, call: str
-) -> None:
+def test_sql_refuses_with_an_error_of_its_own_what_is_no_object_or_too_long(conn, call):
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(f"select {call}")  # type: ignore[arg-type]
     assert refused.value.sqlstate == "PF003"
 
 
-def test_metadata_that_are_too_long_are_refused_with_an_error_of_ours(flow: Harness) -> None:
+def test_metadata_that_are_too_long_are_refused_with_an_error_of_ours(flow):
     with pytest.raises(InvalidArgument, match="metadata"):
         flow.app.start(total.options(metadata={"m": "x" * 20_000}), 1)
 
 
-def test_an_input_from_sql_that_does_not_fit_fails_the_run_with_a_typed_error(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_an_input_from_sql_that_does_not_fit_fails_the_run_with_a_typed_error(flow, conn):
     flow.include(total)
     conn.execute(
         """select pgflow.start_run('total', '{"a": "one"}', 'bad'), pgflow.start_run('total', '{"c": 1}', 'worse')"""
@@ -851,9 +808,7 @@ def test_an_input_from_sql_that_does_not_fit_fails_the_run_with_a_typed_error(
 
 @pytest.mark.full
 @pytest.mark.parametrize("many", [50, 2 * RUNS_A_STATEMENT + 1])
-def test_many_runs_start_in_one_transaction_and_come_back_in_order(
-    flow: Harness, conn: psycopg.Connection, many: int
-) -> None:
+def test_many_runs_start_in_one_transaction_and_come_back_in_order(flow, conn, many):
     flow.include(total)
     runs = flow.app.start_many(total.options(labels={"batch": "7"}), [(n, 10) for n in range(many)])
     flow.until_idle()
@@ -864,7 +819,7 @@ def test_many_runs_start_in_one_transaction_and_come_back_in_order(
 
 
 @pytest.mark.full
-def test_a_batch_with_one_bad_input_starts_nothing(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_batch_with_one_bad_input_starts_nothing(flow, conn):
     flow.include(total)
     with pytest.raises(NotStorable):
         flow.app.start_many(total, [(1,), ("two",), (3,)])
@@ -886,7 +841,7 @@ def test_a_batch_with_one_bad_input_starts_nothing(flow: Harness, conn: psycopg.
 # ---------------------------------------------------------------- definitions
 
 
-def test_a_workflow_is_started_and_not_called() -> None:
+def test_a_workflow_is_started_and_not_called():
     with pytest.raises(
         TypeError,
         match=r"app\.start\(total, \.\.\.\).*pgflow\.run_child\(total, \.\.\.\).*total\.fn",
@@ -894,7 +849,7 @@ def test_a_workflow_is_started_and_not_called() -> None:
         total(1)  # type: ignore[operator]
 
 
-def test_definitions_that_cannot_work_are_refused_where_they_are_made() -> None:
+def test_definitions_that_cannot_work_are_refused_where_they_are_made():
     async def variadic(*numbers: int) -> None: ...
 
     with pytest.raises(DefinitionError, match=r"\*numbers"):
@@ -907,7 +862,7 @@ def test_definitions_that_cannot_work_are_refused_where_they_are_made() -> None:
         App("", include=[total.fn])  # type: ignore[list-item]
 
 
-def test_a_start_takes_a_workflow(flow: Harness) -> None:
+def test_a_start_takes_a_workflow(flow):
     app = flow.app
     said = r"^start\(\) takes a workflow, not <function total .*decorated with @pgflow\.workflow"
     with pytest.raises(DefinitionError, match=said):
@@ -925,12 +880,12 @@ def test_a_start_takes_a_workflow(flow: Harness) -> None:
 
 
 @pytest.mark.parametrize("thing", [total, asyncio, "total"])
-def test_an_app_includes_a_list(thing: Any) -> None:
+def test_an_app_includes_a_list(thing):
     with pytest.raises(DefinitionError, match=r"include= takes a list .* write include=\[\.\.\.\]"):
         App("", include=thing)
 
 
-def test_a_module_brings_all_its_workflows(dsn: str) -> None:
+def test_a_module_brings_all_its_workflows(dsn):
     import worker_jobs
 
     app = App(dsn, include=[worker_jobs])
@@ -939,7 +894,7 @@ def test_a_module_brings_all_its_workflows(dsn: str) -> None:
     )
 
 
-def test_an_app_of_one_colour_refuses_connections_of_the_other(dsn: str) -> None:
+def test_an_app_of_one_colour_refuses_connections_of_the_other(dsn):
     async def main() -> None:
         async with await psycopg.AsyncConnection.connect(dsn) as async_connection:
             with pytest.raises(WrongColourError, match="AsyncApp"):
@@ -954,7 +909,7 @@ def test_an_app_of_one_colour_refuses_connections_of_the_other(dsn: str) -> None
 
 
 @pytest.mark.full
-def test_runs_go_on_when_every_connection_is_lost(flow: Harness, conn: psycopg.Connection) -> None:
+def test_runs_go_on_when_every_connection_is_lost(flow, conn):
     bodies = []
 
     @read
@@ -980,9 +935,7 @@ def test_runs_go_on_when_every_connection_is_lost(flow: Harness, conn: psycopg.C
 
 
 @pytest.mark.full
-def test_a_worker_frees_keys_whose_retention_is_over(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_worker_frees_keys_whose_retention_is_over(flow, conn):
     flow.include(total)
     conn.execute("select pgflow.start_run('total', '{\"a\": 1}', 'k', key_retention_seconds => 0)")
     flow.until_idle()
@@ -1001,9 +954,7 @@ app.include(in_cell)
 
 
 @pytest.mark.parametrize("is_interactive", [True, False])
-def test_a_cell_that_is_run_twice_defines_its_workflow_anew(
-    monkeypatch: pytest.MonkeyPatch, *, is_interactive: bool
-) -> None:
+def test_a_cell_that_is_run_twice_defines_its_workflow_anew(monkeypatch, *, is_interactive):
     app = App()
     names: dict[str, Any] = {"__name__": "__main__", "pgflow": pgflow, "app": app}
     exec(compile(CELL.format(more=1), "<cell 1>", "exec"), names)

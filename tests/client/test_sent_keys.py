@@ -13,7 +13,6 @@ from sqlkit import Actor, begin, connect, finish, one, rows, start
 
 import pgflow
 from pgflow import InvalidArgument, KeyConflict, Signal, step, workflow
-from pgflow.testing import AsyncHarness, Harness
 
 Conn = psycopg.Connection[Any]
 
@@ -39,9 +38,7 @@ def post(
     return found
 
 
-async def test_a_message_sent_again_after_it_was_taken_is_still_one(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_message_sent_again_after_it_was_taken_is_still_one(aflow, conn):
     aflow.include(sums_up)
     run = await aflow.start(sums_up.options(key="k"), 3)
     first = await run.send(paid, 1, idempotency_key="m-1")
@@ -60,7 +57,7 @@ async def test_a_message_sent_again_after_it_was_taken_is_still_one(
     assert (late.is_new, late.is_delivered) == (False, True)
 
 
-def test_sync_clients_and_those_in_a_transaction_say_it_too(flow: Harness, dsn: str) -> None:
+def test_sync_clients_and_those_in_a_transaction_say_it_too(flow, dsn):
     flow.include(sums_up)
     run = flow.start(sums_up.options(key="k"), 1)
     with psycopg.connect(dsn) as mine:
@@ -75,7 +72,7 @@ def test_sync_clients_and_those_in_a_transaction_say_it_too(flow: Harness, dsn: 
 
 
 @pytest.mark.full
-async def test_a_step_that_runs_again_sends_one_message(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_step_that_runs_again_sends_one_message(aflow, conn):
     tries: list[int] = []
 
     @step(retries=pgflow.Retries(max_attempts=3))
@@ -99,7 +96,7 @@ async def test_a_step_that_runs_again_sends_one_message(aflow: AsyncHarness, con
     await aflow.app.send("k", paid, 1)
 
 
-def test_the_key_is_of_one_run_and_goes_with_its_history(conn: Conn) -> None:
+def test_the_key_is_of_one_run_and_goes_with_its_history(conn):
     for key in ("k", "other"):
         start(conn, key=key)
         assert post(conn, key)[3] is True
@@ -121,7 +118,7 @@ def _claimed(conn: Conn) -> list[Any]:
     return claim(conn, 1)
 
 
-def test_of_two_that_send_at_once_one_sends(dsn: str, conn: Conn) -> None:
+def test_of_two_that_send_at_once_one_sends(dsn, conn):
     begin(conn, key="k")
     with connect(dsn) as mine, Actor(dsn) as other:
         with mine.transaction():
@@ -137,7 +134,7 @@ def test_of_two_that_send_at_once_one_sends(dsn: str, conn: Conn) -> None:
     assert one(conn, "select count(*) from pgflow.signal") == 2
 
 
-def test_a_key_that_cannot_be_is_refused_in_a_line(flow: Harness, dsn: str, conn: Conn) -> None:
+def test_a_key_that_cannot_be_is_refused_in_a_line(flow, dsn, conn):
     start(conn, key="k")
     for key in ("", "x" * 256):
         with pytest.raises(

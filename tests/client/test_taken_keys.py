@@ -29,7 +29,6 @@ from sqlkit import (
 
 import pgflow
 from pgflow import InvalidArgument, KeyConflict, RunCancelled, Signal, step, workflow
-from pgflow.testing import AsyncHarness, Harness
 
 Conn = psycopg.Connection[Any]
 
@@ -48,7 +47,7 @@ def poll(conn: Conn) -> None:
 # ---------------------------------------------------------------- what is the same input
 
 
-def test_a_parameter_that_is_left_out_is_the_same_as_its_default(flow: Harness, conn: Conn) -> None:
+def test_a_parameter_that_is_left_out_is_the_same_as_its_default(flow, conn):
     flow.include(adds)
     runs = [flow.start(adds.options(key="k"), *args) for args in [(1,), (1, 5), (1, 5, "c")]]
     runs += flow.app.start_many(adds, [(1, 5)], keys=["k"])
@@ -64,9 +63,7 @@ def test_a_parameter_that_is_left_out_is_the_same_as_its_default(flow: Harness, 
     assert {run.result(SOON) for run in runs} == {7}
 
 
-async def test_a_parameter_that_a_deploy_has_added_is_no_other_input(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_parameter_that_a_deploy_has_added_is_no_other_input(aflow, conn):
     @workflow(name="grows")
     async def before(a: int) -> int:
         return a
@@ -84,7 +81,7 @@ async def test_a_parameter_that_a_deploy_has_added_is_no_other_input(
     aflow.include(after)
 
 
-def test_the_defaults_can_be_said_in_sql(db: Conn) -> None:
+def test_the_defaults_can_be_said_in_sql(db):
     first = start(db, key="k", input='{"a": 1}')
     assert start(db, key="k", input='{"a": 1, "b": 5}', defaults='{"b": 5}').run_id == first.run_id
     with pytest.raises(psycopg.Error, match="has another input") as error, db.transaction():
@@ -98,7 +95,7 @@ def test_the_defaults_can_be_said_in_sql(db: Conn) -> None:
     assert error.value.sqlstate == "PF003"
 
 
-def test_a_conflict_says_which_run_has_the_key_what_it_does_and_what_is_different(db: Conn) -> None:
+def test_a_conflict_says_which_run_has_the_key_what_it_does_and_what_is_different(db):
     start(db, key="k", input='{"a": 1, "b": "secret"}')
     for status_of, options, different in [
         ("queued", {"workflow": "other", "input": '{"a": 1, "b": "secret"}'}, "another workflow"),
@@ -121,7 +118,7 @@ def test_a_conflict_says_which_run_has_the_key_what_it_does_and_what_is_differen
 # ---------------------------------------------------------------- numbers
 
 
-def test_starts_of_known_keys_use_up_no_numbers_of_runs(conn: Conn) -> None:
+def test_starts_of_known_keys_use_up_no_numbers_of_runs(conn):
     start_many(conn, [(f"k{n}", "{}") for n in range(10)])
     before = one(conn, "select last_value from pgflow.run_id_seq")
     for _ in range(3):
@@ -138,7 +135,7 @@ def test_starts_of_known_keys_use_up_no_numbers_of_runs(conn: Conn) -> None:
 # ---------------------------------------------------------------- reject, attach
 
 
-def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(db: Conn) -> None:
+def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(db):
     mine = "00000000-0000-4000-8000-000000000001"
     first = start(db, key="k", if_taken="reject", start_id=mine)
     assert first.is_new
@@ -163,7 +160,7 @@ def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(
 
 
 @pytest.mark.full
-def test_attach_is_that_run_whatever_its_input_is(flow: Harness, conn: Conn) -> None:
+def test_attach_is_that_run_whatever_its_input_is(flow, conn):
     flow.include(adds)
     first = flow.start(adds.options(key="k"), 1)
     attached = flow.start(adds.options(key="k", if_taken="attach"), 100, 200)
@@ -177,9 +174,7 @@ def test_attach_is_that_run_whatever_its_input_is(flow: Harness, conn: Conn) -> 
 
 
 @pytest.mark.full
-async def test_what_cannot_be_said_of_a_taken_key_is_refused(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_cannot_be_said_of_a_taken_key_is_refused(aflow, conn):
     app = aflow.app
     with pytest.raises(
         InvalidArgument,
@@ -228,9 +223,7 @@ async def holds(n: int) -> int:
 
 
 @pytest.mark.full
-async def test_replace_cancels_the_run_lets_it_clean_up_and_then_begins(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_replace_cancels_the_run_lets_it_clean_up_and_then_begins(aflow, conn):
     aflow.include(holds)
     old = await aflow.start(holds.options(key="k"), 1)
     await aflow.until_idle()
@@ -256,7 +249,7 @@ async def test_replace_cancels_the_run_lets_it_clean_up_and_then_begins(
     assert count(conn, "pgflow.replacement") == 0
 
 
-def test_a_run_that_replaces_waits_as_long_as_the_other_is_open_and_says_so(conn: Conn) -> None:
+def test_a_run_that_replaces_waits_as_long_as_the_other_is_open_and_says_so(conn):
     old = begin(conn, key="k")
     new = start(conn, key="k", input='{"n": 2}', if_taken="replace")
     assert new.is_new and new.run_id != old.run_id  # noqa: PT018
@@ -274,7 +267,7 @@ def test_a_run_that_replaces_waits_as_long_as_the_other_is_open_and_says_so(conn
     assert one(conn, "select pgflow.find_chain('k')") == new.run_id
 
 
-def test_what_is_replaced_again_before_it_began_ends_and_the_last_waits_for_all(conn: Conn) -> None:
+def test_what_is_replaced_again_before_it_began_ends_and_the_last_waits_for_all(conn):
     first = begin(conn, key="k")
     second = start(conn, key="k", if_taken="replace")
     third = start(conn, key="k", if_taken="replace")
@@ -286,9 +279,7 @@ def test_what_is_replaced_again_before_it_began_ends_and_the_last_waits_for_all(
     assert [c.run_id for c in claim(conn, 10)] == [third.run_id]
 
 
-def test_replace_of_a_run_that_has_ended_begins_at_once_and_the_old_one_keeps_its_outcome(
-    conn: Conn,
-) -> None:
+def test_replace_of_a_run_that_has_ended_begins_at_once_and_the_old_one_keeps_its_outcome(conn):
     old = begin(conn, key="k")
     finish(conn, old, output="7")
     mine = "00000000-0000-4000-8000-000000000001"
@@ -299,16 +290,14 @@ def test_replace_of_a_run_that_has_ended_begins_at_once_and_the_old_one_keeps_it
     assert count(conn, "pgflow.run") == 2
 
 
-def test_a_start_under_a_free_key_is_a_start_whatever_is_said(conn: Conn) -> None:
+def test_a_start_under_a_free_key_is_a_start_whatever_is_said(conn):
     for if_taken in ("match", "reject", "attach", "replace"):
         assert start(conn, key=if_taken, if_taken=if_taken).is_new
     assert count(conn, "pgflow.ready") == 4
 
 
 @pytest.mark.parametrize("order", ["the other ends first", "it is resumed first"])
-def test_a_run_that_replaces_and_is_paused_meanwhile_begins_after_both(
-    conn: Conn, order: str
-) -> None:
+def test_a_run_that_replaces_and_is_paused_meanwhile_begins_after_both(conn, order):
     old = begin(conn, key="k")
     new = start(conn, key="k", if_taken="replace")
     conn.execute("select pgflow.pause_run('k')")
@@ -326,9 +315,7 @@ def test_a_run_that_replaces_and_is_paused_meanwhile_begins_after_both(
     assert [c.run_id for c in claim(conn, 10)] == [new.run_id]
 
 
-def test_a_run_that_replaces_can_be_cancelled_but_not_restarted_before_it_begins(
-    conn: Conn,
-) -> None:
+def test_a_run_that_replaces_can_be_cancelled_but_not_restarted_before_it_begins(conn):
     old = begin(conn, key="k")
     new = start(conn, key="k", if_taken="replace")
     with pytest.raises(
@@ -344,7 +331,7 @@ def test_a_run_that_replaces_can_be_cancelled_but_not_restarted_before_it_begins
     assert (claim(conn, 10), count(conn, "pgflow.replacement")) == ([], 0)
 
 
-def test_two_that_replace_at_once_come_one_after_the_other(dsn: str, conn: Conn) -> None:
+def test_two_that_replace_at_once_come_one_after_the_other(dsn, conn):
     old = begin(conn, key="k")
     with connect(dsn) as mine, Actor(dsn) as other:
         with mine.transaction():
@@ -360,7 +347,7 @@ def test_two_that_replace_at_once_come_one_after_the_other(dsn: str, conn: Conn)
 
 
 @pytest.mark.full
-def test_the_command_line_starts_under_a_taken_key_as_it_is_told(dsn: str, conn: Conn) -> None:
+def test_the_command_line_starts_under_a_taken_key_as_it_is_told(dsn, conn):
     start(conn, key="k", input='{"n": 1}')
     assert cli(dsn, "start", "demo", "n:=1", "--key", "k", "--if-taken", "reject").code == 2
     attached = cli(dsn, "start", "demo", "n:=2", "--key", "k", "--if-taken", "attach", "--json")
@@ -375,9 +362,7 @@ def test_the_command_line_starts_under_a_taken_key_as_it_is_told(dsn: str, conn:
     )
 
 
-def test_a_replacement_in_a_transaction_that_is_rolled_back_leaves_the_run_its_key(
-    flow: Harness, dsn: str, conn: Conn
-) -> None:
+def test_a_replacement_in_a_transaction_that_is_rolled_back_leaves_the_run_its_key(flow, dsn, conn):
     flow.include(holds)
     old = flow.start(holds.options(key="k"), 1)
     with psycopg.connect(dsn) as mine:

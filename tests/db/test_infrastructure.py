@@ -28,7 +28,6 @@ from pgflow._db.connect import ConnectOptions
 from pgflow._db.failures import is_infrastructure, is_passing
 from pgflow.decisions import decision
 from pgflow.meter import Meter
-from pgflow.testing import Harness
 
 AsyncConnection = psycopg.AsyncConnection[Any]
 Connection = psycopg.Connection[Any]
@@ -61,8 +60,8 @@ def working(
     ],
 )
 def test_an_internal_error_of_another_node_of_citus_is_trouble_and_of_this_one_a_failure(
-    context: str | None, is_trouble: bool
-) -> None:
+    context, is_trouble
+):
     told = {DiagnosticField.CONTEXT: context and context.encode()}
     error = psycopg.errors.InternalError_("SSL SYSCALL error: EOF detected", info=told)
     assert is_infrastructure(error) is is_passing(error) is is_trouble
@@ -107,8 +106,8 @@ TAKE_AWAY: dict[str, Callable[..., None]] = {"missing": rename, "forbidden": rev
     "functions", [COMMIT_FUNCTIONS[:1], COMMIT_FUNCTIONS], ids=["one of them", "all of them"]
 )
 def test_a_commit_whose_function_is_not_to_be_had_is_sent_again_with_growing_pauses_and_its_body_does_not_run_again(
-    worker_dsn: str, conn: psycopg.Connection, functions: tuple[str, ...], how: str
-) -> None:
+    worker_dsn, conn, functions, how
+):
     ran, go_on = [], threading.Event()
 
     @step
@@ -135,9 +134,7 @@ def test_a_commit_whose_function_is_not_to_be_had_is_sent_again_with_growing_pau
 
 
 @pytest.mark.full
-def test_a_commit_that_is_cancelled_by_a_statement_timeout_is_sent_again(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_commit_that_is_cancelled_by_a_statement_timeout_is_sent_again(dsn, conn):
     @step
     async def act(n: int) -> int:
         return n
@@ -198,8 +195,8 @@ async def rich_work() -> int:
 @pytest.mark.full
 @pytest.mark.parametrize("state", ["P0001", "40001", "57014"])
 def test_what_is_refused_for_long_for_one_run_holds_that_run_and_no_other(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, state: str
-) -> None:
+    dsn, conn, monkeypatch, state
+):
     monkeypatch.setattr("pgflow._worker.committer.REFUSED_AFTER_SECONDS", 0.5)
     conn.execute(REFUSE % state)
     paged = []
@@ -220,9 +217,7 @@ def test_what_is_refused_for_long_for_one_run_holds_that_run_and_no_other(
     assert paged[0].why == detail["message"]
 
 
-def test_data_that_the_server_refuses_holds_its_run_at_once(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_data_that_the_server_refuses_holds_its_run_at_once(dsn, conn):
     conn.execute(REFUSE % "22003")
     with working(dsn, poor_work, rich_work) as (app, _):
         app.start(poor_work.options(key="poor"))
@@ -234,8 +229,8 @@ def test_data_that_the_server_refuses_holds_its_run_at_once(
 
 @pytest.mark.full
 def test_a_run_is_not_held_for_what_the_server_takes_when_it_is_asked_once_more(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dsn, conn, monkeypatch
+):
     """A run is not held while nothing at all can be committed, since a hold cannot either: it goes
     on by itself afterwards.
     """
@@ -252,9 +247,7 @@ def test_a_run_is_not_held_for_what_the_server_takes_when_it_is_asked_once_more(
 
 
 @pytest.mark.full
-def test_a_journal_without_room_is_waited_out_until_it_has_some(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_journal_without_room_is_waited_out_until_it_has_some(dsn, conn):
     """No partition for a run is trouble of ours, though Postgres calls it a violation of a
     check.
     """
@@ -277,12 +270,8 @@ def test_a_journal_without_room_is_waited_out_until_it_has_some(
 @pytest.mark.parametrize("how", TAKE_AWAY)
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_who_has_sent_something_is_not_told_that_it_failed_because_nobody_could_be_woken(
-    worker_dsn: str,
-    conn: psycopg.Connection,
-    colour: str,
-    how: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    worker_dsn, conn, colour, how, caplog
+):
     """A message that was sent is committed, and would be sent twice."""
     go = pgflow.Signal("go", int)
     TAKE_AWAY[how](conn, ("wake",))
@@ -303,9 +292,7 @@ def test_who_has_sent_something_is_not_told_that_it_failed_because_nobody_could_
     TAKE_AWAY[how](conn, ("wake",), back=True)
 
 
-def test_a_signal_of_the_command_line_is_sent_though_nobody_could_be_woken(
-    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_signal_of_the_command_line_is_sent_though_nobody_could_be_woken(dsn, conn, caplog):
     with App(dsn, include=[rich_work]) as app:
         app.start(rich_work.options(key="r"))
     rename(conn, ("wake",))
@@ -327,9 +314,7 @@ def locked() -> None:
 
 @pytest.mark.parametrize("kind", ["step", "read", "decision"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_trouble_with_a_database_of_the_body_s_own_is_its_failure(
-    flow: Harness, conn: psycopg.Connection, kind: str, colour: str
-) -> None:
+def test_trouble_with_a_database_of_the_body_s_own_is_its_failure(flow, conn, kind, colour):
     ran = []
     declare: Any = {"step": step, "read": read, "decision": decision}[kind]
 
@@ -362,9 +347,7 @@ def test_trouble_with_a_database_of_the_body_s_own_is_its_failure(
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_raises_of_a_step_counts_for_errors_of_a_database_too(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+def test_raises_of_a_step_counts_for_errors_of_a_database_too(flow, conn, colour):
     ran = []
 
     @step(retries=5, raises=[psycopg.errors.LockNotAvailable])
@@ -395,9 +378,7 @@ def test_raises_of_a_step_counts_for_errors_of_a_database_too(
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_another_connection_in_a_transaction_is_the_body_s_own(
-    flow: Harness, conn: psycopg.Connection, dsn: str, colour: str
-) -> None:
+def test_another_connection_in_a_transaction_is_the_body_s_own(flow, conn, dsn, colour):
     ran = []
 
     @transaction
@@ -475,9 +456,7 @@ def fail_there_sync(connection: Connection, where: str) -> None:
         for state in ("40001", "40P01", "55P03", "53200", "57P01", "25P03")
     ],
 )
-def test_trouble_of_the_transaction_s_connection_is_waited_out(
-    flow: Harness, conn: psycopg.Connection, colour: str, state: str, where: str
-) -> None:
+def test_trouble_of_the_transaction_s_connection_is_waited_out(flow, conn, colour, state, where):
     ran, state_of = [], raising([state])
 
     @transaction(raises=[ValueError])
@@ -508,8 +487,8 @@ def test_trouble_of_the_transaction_s_connection_is_waited_out(
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_so(
-    flow: Harness, conn: psycopg.Connection, dsn: str, colour: str
-) -> None:
+    flow, conn, dsn, colour
+):
     conn.execute("create table seat (n int primary key); insert into seat values (1)")
     ran = []
 
@@ -541,8 +520,8 @@ def test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_s
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_lost_connection_and_a_conflict_are_no_outcome_whatever_the_transaction_says(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+    flow, conn, colour
+):
     ran, state_of = [], raising(["40001", "08006"])
 
     @transaction(raises=[psycopg.Error])
@@ -572,9 +551,7 @@ def test_a_lost_connection_and_a_conflict_are_no_outcome_whatever_the_transactio
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["begin_step", "fence_step"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out(
-    dsn: str, conn: psycopg.Connection, colour: str, name: str
-) -> None:
+def test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out(dsn, conn, colour, name):
     @transaction
     async def take(mine: AsyncConnection) -> int:
         return 1
@@ -600,8 +577,8 @@ def test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out(
 
 @pytest.mark.full
 def test_a_transaction_that_the_server_will_not_have_for_long_is_held_for_a_person(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dsn, conn, monkeypatch
+):
     monkeypatch.setattr("pgflow._worker.bodies.REFUSED_AFTER_SECONDS", 0.3)
 
     @transaction
@@ -627,8 +604,8 @@ def test_a_transaction_that_the_server_will_not_have_for_long_is_held_for_a_pers
 
 
 def test_a_transaction_is_not_held_for_its_first_trouble_however_long_its_body_took(
-    flow: Harness, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    flow, conn, monkeypatch
+):
     monkeypatch.setattr("pgflow._worker.bodies.REFUSED_AFTER_SECONDS", 0.0)
     ran, state_of = [], raising(["25P03"])
 
@@ -650,12 +627,8 @@ def test_a_transaction_is_not_held_for_its_first_trouble_however_long_its_body_t
 
 @pytest.mark.parametrize(("state", "is_held"), [("40001", True), ("55P03", False)])
 def test_a_transaction_that_loses_every_conflict_for_long_is_held_and_one_that_waits_for_a_lock_is_not(
-    flow: Harness,
-    conn: psycopg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    state: str,
-    is_held: bool,
-) -> None:
+    flow, conn, monkeypatch, state, is_held
+):
     monkeypatch.setattr("pgflow._worker.bodies.REFUSED_AFTER_SECONDS", 0.0)
     ran = []
 
@@ -721,8 +694,8 @@ def stand_still_before_the_first_commit(dsn: str, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body_s_failure(
-    dsn: str, conn: psycopg.Connection, colour: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dsn, conn, colour, monkeypatch
+):
     """The fence sets a time-out of its own for what comes after it: a client that stands still
     there loses its session (25P03).
     """
@@ -751,9 +724,7 @@ def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_pool_whose_connections_have_all_died_has_another_at_once(
-    dsn: str, conn: psycopg.Connection, colour: str
-) -> None:
+def test_a_pool_whose_connections_have_all_died_has_another_at_once(dsn, conn, colour):
     options, size = ConnectOptions(dsn), 4
     kill = "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where application_name = 'mortal' and datname = current_database()"
 
@@ -779,9 +750,7 @@ def test_a_pool_whose_connections_have_all_died_has_another_at_once(
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_body_that_closes_its_connection_is_not_run_again_and_again(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+def test_a_body_that_closes_its_connection_is_not_run_again_and_again(flow, conn, colour):
     """It has ended its transaction itself: whether it has committed before, nobody can tell."""
     ran = []
 

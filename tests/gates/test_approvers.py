@@ -82,9 +82,7 @@ def gate(flow: Harness, conn: psycopg.Connection) -> Any:
 
 
 @pytest.mark.parametrize("who", ["gate_starter", "gate_worker", "gate_chief", "gate_reader"])
-def test_who_may_start_work_or_give_orders_answers_no_gate(
-    login: Any, gate: Any, conn: psycopg.Connection, who: str
-) -> None:
+def test_who_may_start_work_or_give_orders_answers_no_gate(login, gate, conn, who):
     _, key = gate([])
     for by, roles in ((None, None), (who, None), ("ann", ["ops"]), ("pgflow_approver", None)):
         assert refusal(login(who), ANSWER, key, by, roles) == "42501"
@@ -94,9 +92,7 @@ def test_who_may_start_work_or_give_orders_answers_no_gate(
     assert sqlkit.rows(conn, "select * from pgflow.gate_answers") == []
 
 
-def test_an_approver_answers_in_its_own_name_and_as_the_roles_that_it_has(
-    login: Any, gate: Any, conn: psycopg.Connection
-) -> None:
+def test_an_approver_answers_in_its_own_name_and_as_the_roles_that_it_has(login, gate, conn):
     run, key = gate(["gate_ann", "gate_desk", "cfo"], 2)
     ann, bob = login("gate_ann"), login("gate_bob")
     assert refusal(ann, ANSWER, key, "gate_bob", None) == "PF021"
@@ -117,16 +113,14 @@ def test_an_approver_answers_in_its_own_name_and_as_the_roles_that_it_has(
     assert "gate_ann" in run.result(SOON)
 
 
-def test_an_approver_delegates_what_it_is_asked(login: Any, gate: Any) -> None:
+def test_an_approver_delegates_what_it_is_asked(login, gate):
     run, key = gate(["gate_ann"])
     login("gate_ann").execute(DELEGATE, (key, "gate_ann", "gate_bob"))
     login("gate_bob").execute(ANSWER, (key, None, None))
     assert "gate_bob" in run.result(SOON)
 
 
-def test_an_application_that_speaks_for_its_users_names_them(
-    login: Any, gate: Any, dsn: str, conn: psycopg.Connection
-) -> None:
+def test_an_application_that_speaks_for_its_users_names_them(login, gate, dsn, conn):
     run, key = gate(["ops"])
     login("gate_app")
     with App(login_dsn(dsn, "gate_app")) as app:
@@ -139,9 +133,7 @@ def test_an_application_that_speaks_for_its_users_names_them(
     ]
 
 
-def test_a_missing_right_is_one_clear_line_in_python_and_at_the_terminal(
-    login: Any, gate: Any, dsn: str
-) -> None:
+def test_a_missing_right_is_one_clear_line_in_python_and_at_the_terminal(login, gate, dsn):
     run, key = gate([])
     login("gate_starter")
     wants = "may not answer gates. Let a database administrator grant it pgflow_approver"
@@ -159,9 +151,7 @@ def test_a_missing_right_is_one_clear_line_in_python_and_at_the_terminal(
     assert "gate_ann" in run.result(SOON)
 
 
-def test_where_one_role_owns_and_does_everything_it_names_whom_it_likes(
-    gate: Any, conn: psycopg.Connection
-) -> None:
+def test_where_one_role_owns_and_does_everything_it_names_whom_it_likes(gate, conn):
     run, key = gate(["ann"])
     owner = sqlkit.one(
         conn, "select nspowner::regrole::text from pg_namespace where nspname = 'pgflow'"

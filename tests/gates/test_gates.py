@@ -26,7 +26,6 @@ from pgflow.authority import (
     TakeOver,
 )
 from pgflow.errors import GateClosed, NotAllowed, PayloadChanged, WrongState
-from pgflow.testing import AsyncHarness, Harness
 
 HOUR = timedelta(hours=1)
 
@@ -104,9 +103,7 @@ BOOTS = Order("boots", 2)
 
 
 @pytest.mark.full
-async def test_a_run_at_a_gate_costs_rows_and_nothing_else(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_at_a_gate_costs_rows_and_nothing_else(aflow, conn):
     aflow.include(ship)
     run = await aflow.start(ship, BOOTS)
     await aflow.until_idle()
@@ -142,9 +139,7 @@ async def test_a_run_at_a_gate_costs_rows_and_nothing_else(
     ],
     ids=lambda answer: type(answer).__name__,
 )
-async def test_the_answer_is_the_verdict_that_the_code_gets(
-    answer: Any, verdict: Any, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_answer_is_the_verdict_that_the_code_gets(answer, verdict, aflow, conn):
     aflow.include(ship)
     run = await aflow.start(ship, BOOTS)
     await aflow.until_idle()
@@ -156,7 +151,7 @@ async def test_the_answer_is_the_verdict_that_the_code_gets(
     assert count(conn, "pgflow.owed") == 0
 
 
-def test_so_do_sync_workflows_and_sync_clients(flow: Harness, conn: psycopg.Connection) -> None:
+def test_so_do_sync_workflows_and_sync_clients(flow, conn):
     flow.include(ship_sync)
     run = flow.start(ship_sync, BOOTS)
     flow.until_idle()
@@ -167,8 +162,8 @@ def test_so_do_sync_workflows_and_sync_clients(flow: Harness, conn: psycopg.Conn
 
 @pytest.mark.full
 async def test_an_answer_in_the_callers_transaction_counts_once_that_is_committed(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+    aflow, conn, pgflow_dsn
+):
     aflow.include(ship)
     run = await aflow.start(ship, BOOTS)
     await aflow.until_idle()
@@ -187,9 +182,7 @@ async def test_an_answer_in_the_callers_transaction_counts_once_that_is_committe
 
 
 @pytest.mark.full
-async def test_an_answer_by_sql_is_found_by_the_next_poll(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_answer_by_sql_is_found_by_the_next_poll(aflow, conn):
     aflow.include(ship)
     run = await aflow.start(ship, BOOTS)
     await aflow.until_idle()
@@ -202,9 +195,7 @@ async def test_an_answer_by_sql_is_found_by_the_next_poll(
 
 
 @pytest.mark.full
-async def test_the_inbox_has_nothing_that_is_answered(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_inbox_has_nothing_that_is_answered(aflow, conn):
     aflow.include(ship)
     run = await aflow.start(ship, BOOTS)
     await aflow.until_idle()
@@ -217,7 +208,7 @@ async def test_the_inbox_has_nothing_that_is_answered(
 
 
 @pytest.mark.full
-async def test_a_gate_outlives_the_worker(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_gate_outlives_the_worker(aflow, conn):
     aflow.include(ship)
     run = await aflow.start(ship, BOOTS)
     await aflow.until_idle()
@@ -233,9 +224,7 @@ BIG = "x" * 100_000
 
 @pytest.mark.full
 @pytest.mark.parametrize("answer", [Approve(), Approve(edit=BIG + "y"), TakeOver(BIG)])
-async def test_long_requests_and_answers_are_kept_whole(
-    answer: Any, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_long_requests_and_answers_are_kept_whole(answer, aflow, conn):
     @workflow
     async def long(text: str) -> bool:
         verdict = await pgflow.authority.gate("g", text)
@@ -261,9 +250,7 @@ async def ask_twice(order: Order) -> list[str]:
     return [told(verdict) for verdict in both]
 
 
-async def test_several_gates_of_a_run_have_keys_of_their_own(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_several_gates_of_a_run_have_keys_of_their_own(aflow, conn):
     aflow.include(ask_twice)
     run = await aflow.start(ask_twice, BOOTS)
     await aflow.until_idle()
@@ -284,9 +271,7 @@ async def test_several_gates_of_a_run_have_keys_of_their_own(
 
 
 @pytest.mark.full
-async def test_a_later_answer_is_told_who_when_and_what(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_later_answer_is_told_who_when_and_what(aflow, conn):
     aflow.include(ship)
     await aflow.start(ship, BOOTS)
     await aflow.until_idle()
@@ -304,9 +289,7 @@ async def test_a_later_answer_is_told_who_when_and_what(
         await aflow.app.answer("x", Approve(), by="bob")
 
 
-async def test_who_is_not_asked_may_not_answer_and_may_be_delegated_to(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_who_is_not_asked_may_not_answer_and_may_be_delegated_to(aflow, conn):
     aflow.include(ship_by)
     run = await aflow.start(ship_by, BOOTS, ["ann"])
     await aflow.until_idle()
@@ -326,9 +309,7 @@ async def test_who_is_not_asked_may_not_answer_and_may_be_delegated_to(
 
 
 @pytest.mark.full
-async def test_the_app_says_which_roles_somebody_has(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_app_says_which_roles_somebody_has(aflow, conn):
     asked: list[tuple[str, Any]] = []
 
     @aflow.app.approvers
@@ -363,9 +344,7 @@ async def test_the_app_says_which_roles_somebody_has(
 
 
 @pytest.mark.full
-async def test_a_quorum_counts_each_person_once_and_one_veto_is_enough(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_quorum_counts_each_person_once_and_one_veto_is_enough(aflow, conn):
     aflow.include(ship_by)
     run = await aflow.start(ship_by, BOOTS, ["ann", "bob", "carl"], 2)
     other = await aflow.start(ship_by, BOOTS, ["ann", "bob", "carl"], 2)
@@ -383,9 +362,7 @@ async def test_a_quorum_counts_each_person_once_and_one_veto_is_enough(
     assert await other.result(SOON) == told(Rejected("no", ("carl",)))
 
 
-async def test_nobody_counts_twice_by_delegating(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_nobody_counts_twice_by_delegating(aflow, conn):
     aflow.include(ship_by)
     run = await aflow.start(ship_by, BOOTS, ["ann", "bob"], 2)
     await aflow.until_idle()
@@ -402,9 +379,7 @@ async def test_nobody_counts_twice_by_delegating(
 
 
 @pytest.mark.full
-async def test_an_edit_voids_the_approvals_of_what_was_asked_before(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_edit_voids_the_approvals_of_what_was_asked_before(aflow, conn):
     aflow.include(ship_by)
     run = await aflow.start(ship_by, BOOTS, ["ann", "bob", "carl"], 2)
     await aflow.until_idle()
@@ -420,9 +395,7 @@ async def test_an_edit_voids_the_approvals_of_what_was_asked_before(
     assert await run.result(SOON) == told(Approved(Order("boots", 1), ("bob", "ann"), True))
 
 
-async def test_an_edit_that_does_not_fit_is_refused_where_it_is_made(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_edit_that_does_not_fit_is_refused_where_it_is_made(aflow, conn):
     aflow.include(ship)
     run = await aflow.start(ship, BOOTS)
     await aflow.until_idle()
@@ -449,9 +422,7 @@ async def even(value: int) -> str:
 
 
 @pytest.mark.full
-async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_says_why(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_says_why(aflow, conn):
     aflow.include(even)
     run = await aflow.start(even, 2)
     await aflow.until_idle()
@@ -468,9 +439,7 @@ async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_sa
     assert await run.result(SOON) == told(Approved(Even(4), ("ann",), True))
 
 
-async def test_a_gate_that_asks_for_a_value_is_not_approved_without_one(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_gate_that_asks_for_a_value_is_not_approved_without_one(aflow, conn):
     aflow.include(price)
     run = await aflow.start(price, BOOTS)
     await aflow.until_idle()
@@ -493,9 +462,7 @@ async def test_a_gate_that_asks_for_a_value_is_not_approved_without_one(
         ("approve", Approved(BOOTS, (), False)),
     ],
 )
-async def test_what_the_time_brings(
-    on_timeout: str, verdict: Any, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_the_time_brings(on_timeout, verdict, aflow, conn):
     aflow.include(ship_by)
     run = await aflow.start(ship_by, BOOTS, ["ann"], 1, None, on_timeout, 3600)
     await aflow.until_idle()
@@ -510,8 +477,8 @@ async def test_what_the_time_brings(
 
 @pytest.mark.full
 async def test_an_answer_after_the_time_is_refused_though_no_worker_has_looked(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+    aflow, conn, pgflow_dsn
+):
     aflow.include(ship_by)
     run = await aflow.start(ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     await aflow.until_idle()
@@ -526,9 +493,7 @@ async def test_an_answer_after_the_time_is_refused_though_no_worker_has_looked(
 
 
 @pytest.mark.full
-async def test_an_answer_in_time_counts_however_late_a_worker_looks(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+async def test_an_answer_in_time_counts_however_late_a_worker_looks(aflow, conn, pgflow_dsn):
     aflow.include(ship_by)
     run = await aflow.start(ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     await aflow.until_idle()
@@ -541,9 +506,7 @@ async def test_an_answer_in_time_counts_however_late_a_worker_looks(
 
 
 @pytest.mark.full
-async def test_a_chain_is_asked_one_after_the_other_each_alone(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_chain_is_asked_one_after_the_other_each_alone(aflow, conn):
     aflow.include(ship_by)
     run = await aflow.start(ship_by, BOOTS, ["ann", "bob"], 2, ["lead", "cto"], "expire", 3600)
     other = await aflow.start(ship_by, BOOTS, ["ann"], 1, ["lead"], "escalate", 3600)
@@ -563,9 +526,7 @@ async def test_a_chain_is_asked_one_after_the_other_each_alone(
         await aflow.app.answer(ends, Approve(), by="lead")
 
 
-async def test_whoever_is_answering_as_the_time_ends_was_in_time(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+async def test_whoever_is_answering_as_the_time_ends_was_in_time(aflow, conn, pgflow_dsn):
     aflow.include(ship_by)
     run = await aflow.start(ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     await aflow.until_idle()
@@ -593,9 +554,7 @@ async def impatient(order: Order) -> str:
         return told(await pgflow.authority.gate("h", order))
 
 
-async def test_a_gate_that_the_code_gives_up_is_closed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_gate_that_the_code_gives_up_is_closed(aflow, conn):
     aflow.include(impatient)
     run = await aflow.start(impatient, BOOTS)
     await aflow.until_idle()
@@ -628,9 +587,7 @@ async def goes_on(n: int) -> str:
 
 
 @pytest.mark.parametrize("code", [leaves_open, goes_on], ids=lambda w: w.name)
-async def test_a_gate_closes_with_its_run(
-    code: Any, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_gate_closes_with_its_run(code, aflow, conn):
     aflow.include(code)
     run = await aflow.start(code, BOOTS if code is leaves_open else 0)
     await aflow.until_idle()
@@ -644,9 +601,7 @@ async def test_a_gate_closes_with_its_run(
 
 @pytest.mark.full
 @pytest.mark.parametrize("force", [False, True])
-async def test_a_cancel_closes_it(
-    force: bool, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_cancel_closes_it(force, aflow, conn):
     aflow.include(ship)
     run = await aflow.start(ship, BOOTS)
     await aflow.until_idle()
@@ -674,9 +629,7 @@ async def look(sku: str) -> str:
 
 
 @pytest.mark.full
-async def test_a_rewind_asks_anew_what_is_open_at_the_cut(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewind_asks_anew_what_is_open_at_the_cut(aflow, conn):
     aflow.include(counted)
     run = await aflow.start(counted, BOOTS)
     await aflow.until_idle()
@@ -706,7 +659,7 @@ async def test_a_rewind_asks_anew_what_is_open_at_the_cut(
 
 
 @pytest.mark.full
-async def test_a_fork_asks_for_itself(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_fork_asks_for_itself(aflow, conn):
     aflow.include(ship)
     run = await aflow.start(ship, BOOTS)
     await aflow.until_idle()
@@ -728,9 +681,7 @@ async def parent(order: Order) -> str:
 
 
 @pytest.mark.full
-async def test_the_gate_of_a_child_shows_its_path(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_gate_of_a_child_shows_its_path(aflow, conn):
     aflow.include(parent, ship)
     run = await aflow.start(parent.options(key="the-root"), BOOTS)
     await aflow.until_idle()
@@ -755,7 +706,7 @@ async def decided(order: Order) -> str:
         return told(await pgflow.authority.gate("g", order))
 
 
-async def test_the_inbox_says_why(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_the_inbox_says_why(aflow, conn):
     aflow.include(decided)
     run = await aflow.start(decided, BOOTS)
     await aflow.until_idle()
@@ -779,7 +730,7 @@ async def told_of(order: Order) -> str:
 
 
 @pytest.mark.full
-async def test_who_is_asked_is_told_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_who_is_asked_is_told_once(aflow, conn):
     mails.clear()
     aflow.include(told_of)
     run = await aflow.start(told_of, BOOTS)
@@ -805,9 +756,7 @@ async def in_stock(order: Order) -> bool:
 
 
 @pytest.mark.full
-async def test_an_approval_that_no_longer_holds_is_stale(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_approval_that_no_longer_holds_is_stale(aflow, conn):
     aflow.include(checked)
     run = await aflow.start(checked, BOOTS)
     good = await aflow.start(checked, BOOTS)
@@ -836,9 +785,7 @@ async def test_an_approval_that_no_longer_holds_is_stale(
         ({"name": "policy/charge"}, "are the policy's"),
     ],
 )
-async def test_a_gate_that_can_never_be_asked_is_refused(
-    options: dict[str, Any], said: str, aflow: AsyncHarness
-) -> None:
+async def test_a_gate_that_can_never_be_asked_is_refused(options, said, aflow):
     @workflow
     async def wrong() -> str:
         try:

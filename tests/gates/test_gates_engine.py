@@ -50,7 +50,7 @@ EVENTS = (
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_run_at_gates_ends_in_any_order_of_answers_time_and_deaths(seed: int) -> None:
+def test_a_run_at_gates_ends_in_any_order_of_answers_time_and_deaths(seed):
     store = Store(asking)
     store.coming = list(EVENTS)
     run = store.start(asking, 3)
@@ -65,7 +65,7 @@ def test_a_run_at_gates_ends_in_any_order_of_answers_time_and_deaths(seed: int) 
     assert set(asked) - set(answered) <= set(given_up)
 
 
-def test_a_gate_is_asked_by_the_commit_with_which_the_run_parks() -> None:
+def test_a_gate_is_asked_by_the_commit_with_which_the_run_parks():
     @workflow
     async def alone(n: int) -> str:
         return repr(await pgflow.authority.gate("a", n))
@@ -81,7 +81,7 @@ def test_a_gate_is_asked_by_the_commit_with_which_the_run_parks() -> None:
     assert divergence(run) is None
 
 
-def test_other_code_at_the_gate_is_a_divergence() -> None:
+def test_other_code_at_the_gate_is_a_divergence():
     @workflow
     async def timed(n: int) -> str:
         return repr(await pgflow.authority.gate("a", n, timeout=60))

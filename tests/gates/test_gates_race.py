@@ -15,16 +15,13 @@ from servers import HANG_SECONDS, wait_until_blocked
 from test_gates import BOOTS, gate_of, ship, ship_by
 
 import pgflow
-from pgflow.testing import Harness
 
 ANSWERERS = 16
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
-def test_sixteen_answerers_of_one_gate_have_one_winner(
-    level: str, flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+def test_sixteen_answerers_of_one_gate_have_one_winner(level, flow, conn, pgflow_dsn):
     flow.include(ship)
     run = flow.start(ship, BOOTS)
     flow.until_idle()
@@ -57,9 +54,7 @@ def test_sixteen_answerers_of_one_gate_have_one_winner(
     )
 
 
-def test_a_quorum_is_met_once_however_many_approve_at_the_same_time(
-    flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+def test_a_quorum_is_met_once_however_many_approve_at_the_same_time(flow, conn, pgflow_dsn):
     flow.include(ship_by)
     names = [f"p{n}" for n in range(8)]
     run = flow.start(ship_by, BOOTS, names, 3)
@@ -87,9 +82,7 @@ def test_a_quorum_is_met_once_however_many_approve_at_the_same_time(
 
 
 @pytest.mark.full
-def test_who_comes_second_waits_for_the_first_and_wins_if_that_rolls_back(
-    flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+def test_who_comes_second_waits_for_the_first_and_wins_if_that_rolls_back(flow, conn, pgflow_dsn):
     flow.include(ship)
     run = flow.start(ship, BOOTS)
     flow.until_idle()
@@ -110,8 +103,8 @@ def test_who_comes_second_waits_for_the_first_and_wins_if_that_rolls_back(
 @pytest.mark.full
 @pytest.mark.parametrize("level", ["read committed", "repeatable read"])
 def test_expiry_sees_an_answer_that_was_committed_as_it_took_the_lock(
-    level: str, flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+    level, flow, conn, pgflow_dsn
+):
     flow.include(ship_by)
     run = flow.start(ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     flow.until_idle()
@@ -159,9 +152,7 @@ def test_expiry_sees_an_answer_that_was_committed_as_it_took_the_lock(
     )
 
 
-def test_an_answer_that_is_committed_while_another_is_judged_comes_first(
-    flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+def test_an_answer_that_is_committed_while_another_is_judged_comes_first(flow, conn, pgflow_dsn):
     flow.include(ship)
     run = flow.start(ship, BOOTS)
     flow.until_idle()
@@ -202,9 +193,7 @@ def test_an_answer_that_is_committed_while_another_is_judged_comes_first(
 
 
 @pytest.mark.full
-def test_expiry_waits_for_nobody_who_is_answering(
-    flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+def test_expiry_waits_for_nobody_who_is_answering(flow, conn, pgflow_dsn):
     flow.include(ship_by)
     run = flow.start(ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     flow.until_idle()
@@ -227,6 +216,6 @@ def test_expiry_waits_for_nobody_who_is_answering(
 
 
 @pytest.mark.full
-def test_a_small_race_for_many_gates(pgflow_dsn: str) -> None:
+def test_a_small_race_for_many_gates(pgflow_dsn):
     found = race(pgflow_dsn, gates=6, answerers=6)
     assert (found.wrong, found.winners) == ([], {1: 6})

@@ -18,7 +18,6 @@ from pgflow import InvalidArgument, workflow
 from pgflow.authority import Admit, Approve, Escalate, Pool, Reject, TakeOver
 from pgflow.effects import effect
 from pgflow.errors import GateRejected, NeedsGate
-from pgflow.testing import AsyncHarness, Harness
 
 done: list[tuple[int, str, str]] = []
 
@@ -56,9 +55,7 @@ def gates(conn: psycopg.Connection, columns: str = "gate") -> list[Any]:
 
 
 @pytest.mark.full
-async def test_an_approved_effect_acts_once_with_what_was_approved(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_approved_effect_acts_once_with_what_was_approved(aflow, conn):
     aflow.include(pay)
     run = await aflow.start(pay, 600)
     assert await (await aflow.start(pay, 5)).result(SOON) == "charge of 5"
@@ -86,7 +83,7 @@ async def test_an_approved_effect_acts_once_with_what_was_approved(
 
 
 @pytest.mark.full
-def test_so_does_one_of_a_sync_workflow(flow: Harness, conn: psycopg.Connection) -> None:
+def test_so_does_one_of_a_sync_workflow(flow, conn):
     flow.include(pay_sync)
     run = flow.start(pay_sync, 600)
     flow.until_idle()
@@ -96,7 +93,7 @@ def test_so_does_one_of_a_sync_workflow(flow: Harness, conn: psycopg.Connection)
 
 
 @pytest.mark.full
-async def test_an_edit_is_what_is_done(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_an_edit_is_what_is_done(aflow, conn):
     aflow.include(pay)
     run = await aflow.start(pay, 600)
     await aflow.until_idle()
@@ -124,9 +121,7 @@ async def book_it(cents: int, at: datetime) -> str:
 
 
 @pytest.mark.full
-async def test_an_edit_may_be_written_in_another_way_than_the_code_would(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_edit_may_be_written_in_another_way_than_the_code_would(aflow, conn):
     conn.execute("select pgflow.set_policy('[{\"name\": \"book\"}]', 'all')")
     aflow.include(book_it)
     run = await aflow.start(book_it, 600, datetime(2026, 1, 2, 10, tzinfo=UTC))
@@ -140,9 +135,7 @@ async def test_an_edit_may_be_written_in_another_way_than_the_code_would(
     [(Reject("too much"), "reject: too much"), (Escalate("cto"), "escalate: ")],
     ids=["rejected", "escalated"],
 )
-async def test_without_leave_nothing_is_done(
-    answer: Any, said: str, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_without_leave_nothing_is_done(answer, said, aflow, conn):
     aflow.include(pay)
     run = await aflow.start(pay, 600)
     await aflow.answer("policy/charge", answer)
@@ -152,9 +145,7 @@ async def test_without_leave_nothing_is_done(
     assert count(conn, "pgflow.owed") == 0
 
 
-async def test_what_a_person_took_over_is_recorded_and_never_run(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_person_took_over_is_recorded_and_never_run(aflow, conn):
     aflow.include(pay)
     run = await aflow.start(pay, 600)
     await aflow.answer("policy/charge", TakeOver("by hand"), by="ann")
@@ -172,9 +163,7 @@ async def pay_through_child(cents: int) -> str:
 
 
 @pytest.mark.full
-async def test_the_policy_holds_for_a_whole_tree(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_policy_holds_for_a_whole_tree(aflow, conn):
     aflow.include(pay_through_child, pay)
     run = await aflow.start(pay_through_child.options(key="root"), 600)
     await aflow.until_idle()
@@ -183,9 +172,7 @@ async def test_the_policy_holds_for_a_whole_tree(
     assert await run.result(SOON) == "charge of 600"
 
 
-async def test_a_leave_is_for_these_arguments_and_for_one_act(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_leave_is_for_these_arguments_and_for_one_act(aflow, conn):
     aflow.include(pay)
     run = await aflow.start(pay, 600)
     await aflow.until_idle()
@@ -221,9 +208,7 @@ async def impatient(cents: int) -> str:
 
 
 @pytest.mark.full
-async def test_who_gives_the_effect_up_closes_the_gate(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_who_gives_the_effect_up_closes_the_gate(aflow, conn):
     aflow.include(impatient)
     run = await aflow.start(impatient, 600)
     await aflow.until_idle()
@@ -240,8 +225,8 @@ async def test_who_gives_the_effect_up_closes_the_gate(
     [(Approve(), "charge of 600", 1), (TakeOver("paid by hand"), "paid by hand", 0)],
 )
 async def test_what_waits_for_leave_reserves_nothing_and_is_admitted_when_it_acts(
-    aflow: AsyncHarness, conn: psycopg.Connection, answer: Any, result: str, calls: int
-) -> None:
+    aflow, conn, answer, result, calls
+):
     @workflow
     async def spend() -> str:
         return await charge.options(admit=Admit(usd=Decimal("0.5")))(600)

@@ -20,7 +20,6 @@ from pgflow.decisions import Choice, decision
 from pgflow.effects import effect
 from pgflow.errors import GateRejected, NotAllowed
 from pgflow.inspect import ask, judge_act
-from pgflow.testing import AsyncHarness, Harness
 
 done: list[int] = []
 told: list[tuple[GateRequest, str]] = []
@@ -89,9 +88,7 @@ def enough_sync(cents: list[int]) -> list[str]:
 
 
 @pytest.mark.full
-async def test_a_rule_says_who_may_answer_and_how_many_must(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rule_says_who_may_answer_and_how_many_must(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann", "bob", "cfo"], "quorum": 2})
     aflow.include(pay)
     run = await aflow.start(pay, 600)
@@ -117,9 +114,7 @@ async def test_a_rule_says_who_may_answer_and_how_many_must(
         ("approve", "charge of 600", [600]),
     ],
 )
-async def test_a_rule_says_until_when_whom_next_and_what_then(
-    at_last: str, result: str, acts: list[int], aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rule_says_until_when_whom_next_and_what_then(at_last, result, acts, aflow, conn):
     rule(
         conn,
         {
@@ -142,7 +137,7 @@ async def test_a_rule_says_until_when_whom_next_and_what_then(
 
 
 @pytest.mark.full
-def test_so_it_does_for_a_sync_workflow(flow: Harness, conn: psycopg.Connection) -> None:
+def test_so_it_does_for_a_sync_workflow(flow, conn):
     rule(conn, {"name": "charge", "timeout": 3600})
     flow.include(pay_sync)
     run = flow.start(pay_sync, 600)
@@ -153,9 +148,7 @@ def test_so_it_does_for_a_sync_workflow(flow: Harness, conn: psycopg.Connection)
 
 
 @pytest.mark.full
-async def test_a_gate_that_is_asked_keeps_the_terms_of_the_rule_that_asked_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_gate_that_is_asked_keeps_the_terms_of_the_rule_that_asked_it(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann"]})
     aflow.include(pay)
     run = await aflow.start(pay, 600)
@@ -169,9 +162,7 @@ async def test_a_gate_that_is_asked_keeps_the_terms_of_the_rule_that_asked_it(
 
 
 @pytest.mark.full
-async def test_whoever_the_policy_asks_is_told_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_whoever_the_policy_asks_is_told_once(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann"]})
     aflow.include(pay)
     run = await aflow.start(pay, 600)
@@ -191,9 +182,7 @@ async def test_whoever_the_policy_asks_is_told_once(
 @pytest.mark.parametrize(
     ("flow_of", "approved"), [(pay_all, 2), (pay_all_sync, 2)], ids=["async", "sync"]
 )
-async def test_each_item_of_a_map_asks(
-    flow_of: Any, approved: int, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_each_item_of_a_map_asks(flow_of, approved, aflow, conn):
     rule(conn, {"name": "charge", "amount": "$.cents", "above": 500, "approvers": ["ann"]})
     aflow.include(flow_of)
     run = await aflow.start(flow_of, [600, 5, 700])
@@ -208,9 +197,7 @@ async def test_each_item_of_a_map_asks(
 
 
 @pytest.mark.parametrize("flow_of", [enough, enough_sync], ids=["async", "sync"])
-async def test_an_item_that_is_not_wanted_any_more_closes_its_gate(
-    flow_of: Any, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_item_that_is_not_wanted_any_more_closes_its_gate(flow_of, aflow, conn):
     rule(conn, {"name": "charge", "amount": "$.cents", "above": 500})
     aflow.include(flow_of)
     run = await aflow.start(flow_of, [600, 5])
@@ -237,9 +224,7 @@ async def choose_and_pay(who: str) -> str:
 
 
 @pytest.mark.full
-async def test_a_rule_may_be_for_what_a_model_has_chosen(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rule_may_be_for_what_a_model_has_chosen(aflow, conn):
     rule(conn, {"author": "model", "approvers": ["ann"]})
     aflow.include(choose_and_pay, pay)
     for run in (await aflow.start(choose_and_pay, "code"), await aflow.start(pay, 600)):
@@ -251,7 +236,7 @@ async def test_a_rule_may_be_for_what_a_model_has_chosen(
     assert await run.result(SOON) == "charge of 600"
 
 
-def test_a_decision_that_cannot_be_looked_at_counts_as_a_models(conn: psycopg.Connection) -> None:
+def test_a_decision_that_cannot_be_looked_at_counts_as_a_models(conn):
     rule(conn, {"author": "model"})
     needs = "select needs from pgflow.needs_('a', 'reversible', '{}', 1, %s, %s)"
     assert conn.execute(needs, ("of/another/run", False)).fetchone() == ("gate",)
@@ -275,9 +260,7 @@ async def root(cents: int) -> str:
 
 
 @pytest.mark.full
-async def test_terms_hold_for_a_whole_tree_and_the_gate_shows_the_path(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_terms_hold_for_a_whole_tree_and_the_gate_shows_the_path(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann"], "quorum": 1, "timeout": "1 day"})
     aflow.include(root, branch, leaf)
     run = await aflow.start(root.options(key="root"), 600)
@@ -310,9 +293,7 @@ async def test_terms_hold_for_a_whole_tree_and_the_gate_shows_the_path(
     ],
     ids=str,
 )
-def test_terms_that_cannot_be_are_refused(
-    conn: psycopg.Connection, said: dict[str, Any], says: str
-) -> None:
+def test_terms_that_cannot_be_are_refused(conn, said, says):
     with pytest.raises(psycopg.Error, match=says) as refused:
         rule(conn, said)
     assert refused.value.sqlstate == "PF003"
@@ -343,7 +324,7 @@ def tried(conn: psycopg.Connection, *args: Any) -> list[Any]:
     return rows.fetchall()
 
 
-def test_a_rule_looks_at_the_role_that_acts(conn: psycopg.Connection, roles: str) -> None:
+def test_a_rule_looks_at_the_role_that_acts(conn, roles):
     rule(conn, {"role": f"{roles}_group", "approvers": ["ann"]}, {"needs": "nothing"})
     asks, acts = [(1, "gate", True, True), (2, "nothing", True, False)], [(1, "gate", False, False)]
     for name, expected in (("bot", asks), ("group", asks), ("other", acts)):
@@ -364,9 +345,7 @@ def test_a_rule_looks_at_the_role_that_acts(conn: psycopg.Connection, roles: str
 
 
 @pytest.mark.full
-async def test_a_worker_of_a_role_asks_where_another_acts(
-    aflow: AsyncHarness, conn: psycopg.Connection, roles: str
-) -> None:
+async def test_a_worker_of_a_role_asks_where_another_acts(aflow, conn, roles):
     rule(conn, {"name": "charge", "role": f"{roles}_group"})
     aflow.include(pay)
     run = await aflow.start(pay, 100)
@@ -382,7 +361,7 @@ async def test_a_worker_of_a_role_asks_where_another_acts(
         assert await run.result(SOON) == "reject: no"
 
 
-def test_a_rule_for_a_role_that_there_is_not_is_refused(conn: psycopg.Connection) -> None:
+def test_a_rule_for_a_role_that_there_is_not_is_refused(conn):
     with pytest.raises(psycopg.Error, match="looks for a role that there is not: 'nobody_here'"):
         rule(conn, {"role": "nobody_here"})
     with pytest.raises(psycopg.Error, match="role 'nobody_here' does not exist"):
@@ -390,9 +369,7 @@ def test_a_rule_for_a_role_that_there_is_not_is_refused(conn: psycopg.Connection
     assert tried(conn, "charge", "irreversible") == []
 
 
-def test_a_try_says_of_each_rule_whether_it_fits_and_which_one_counts(
-    conn: psycopg.Connection,
-) -> None:
+def test_a_try_says_of_each_rule_whether_it_fits_and_which_one_counts(conn):
     rule(
         conn,
         {"name": "refund", "needs": "nothing", "predicate": "$.test == true"},
@@ -434,9 +411,7 @@ def test_a_try_says_of_each_rule_whether_it_fits_and_which_one_counts(
         assert raised.value.sqlstate == "PF003"
 
 
-def test_a_person_tries_rules_that_are_not_in_force_yet(
-    conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+def test_a_person_tries_rules_that_are_not_in_force_yet(conn, pgflow_dsn):
     said = pgflow_cli(pgflow_dsn, "policy", "check", "refund", "--risk", "irreversible", "--table")
     assert (said.code, said.out) == (0, "")
     assert "No policy is in force." in said.err
@@ -471,9 +446,7 @@ def test_a_person_tries_rules_that_are_not_in_force_yet(
         (["refund", "--risk", "reversible", "--rules", '[{"a": 1}]'], "a rule of a policy has"),
     ],
 )
-def test_a_try_that_cannot_be_made_says_so_in_one_line(
-    pgflow_dsn: str, args: list[str], says: str
-) -> None:
+def test_a_try_that_cannot_be_made_says_so_in_one_line(pgflow_dsn, args, says):
     said = pgflow_cli(pgflow_dsn, "policy", "check", *args)
     assert (said.code, said.out) == (2, "")
     assert says in said.err

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
 
-import psycopg
 import pytest
 from records import SOON
 
@@ -14,7 +12,6 @@ from pgflow import InvalidArgument, inspect, step, workflow
 from pgflow.authority import Approve
 from pgflow.decisions import Choice, Usage, decision
 from pgflow.effects import effect
-from pgflow.testing import AsyncHarness
 
 
 class Full(Exception):
@@ -64,15 +61,13 @@ async def trip() -> None:
         raise Full
 
 
-def test_nothing_is_read_of_no_runs(conn: psycopg.Connection[Any]) -> None:
+def test_nothing_is_read_of_no_runs(conn):
     assert inspect.ask(conn, inspect.list_decided([])).items == []
     with pytest.raises(InvalidArgument, match="not a place in this list"):
         inspect.list_decided([1], after=7)
 
 
-async def test_a_decision_has_what_rests_on_it_and_what_became_of_that(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_a_decision_has_what_rests_on_it_and_what_became_of_that(aflow, conn):
     aflow.include(trip)
     run = await aflow.start(trip.options(key="trip-1", labels={"set": "a"}))
     await aflow.until_idle()

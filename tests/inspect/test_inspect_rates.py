@@ -14,7 +14,6 @@ from sqlkit import one
 import pgflow
 from pgflow import Retries, inspect, step, workflow
 from pgflow._worker.rates import Rates, bucket_of
-from pgflow.testing import Harness
 
 
 @step(retries=Retries(max_attempts=1))
@@ -37,7 +36,7 @@ def add(conn: psycopg.Connection, *rows: tuple[int, int, int, int], took: dict[i
     one(conn, "select pgflow.add_rates(%s, %s)", json.dumps(rows), counts)
 
 
-def test_what_workers_end_is_counted_by_the_minute(dsn: str, conn: psycopg.Connection) -> None:
+def test_what_workers_end_is_counted_by_the_minute(dsn, conn):
     nothing = inspect.ask(conn, inspect.read_rates())
     assert (len(nothing.bins), nothing.p50_seconds) == (60, None)
     one(conn, "select pgflow.add_rates()")  # the first look: what was before is not counted
@@ -66,7 +65,7 @@ def test_what_workers_end_is_counted_by_the_minute(dsn: str, conn: psycopg.Conne
     assert asyncio.run(ask()).p50_seconds == rates.p50_seconds
 
 
-def test_counts_are_kept_for_a_day_and_looked_at_once_a_minute(conn: psycopg.Connection) -> None:
+def test_counts_are_kept_for_a_day_and_looked_at_once_a_minute(conn):
     one(conn, "select pgflow.add_rates()")
     conn.execute("update pgflow.rate set minute = minute - interval '26 hours'")
     one(conn, "select run_id from pgflow.start_run('w', '{}')")
@@ -78,9 +77,7 @@ def test_counts_are_kept_for_a_day_and_looked_at_once_a_minute(conn: psycopg.Con
     assert found[None][1] <= 2  # another minute may have begun
 
 
-def test_a_worker_tells_its_counts_in_one_statement_for_any_number_of_runs(
-    flow: Harness, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_tells_its_counts_in_one_statement_for_any_number_of_runs(flow, dsn, monkeypatch):
     calls: list[int] = []
     tell = Rates._tell
 
@@ -102,7 +99,7 @@ def test_a_worker_tells_its_counts_in_one_statement_for_any_number_of_runs(
 
 
 @pytest.mark.full
-def test_the_pulse_changes_with_what_is_written(conn: psycopg.Connection) -> None:
+def test_the_pulse_changes_with_what_is_written(conn):
     before = inspect.ask(conn, inspect.read_pulse())
     one(conn, "select run_id from pgflow.start_run('w', '{}', key => 'k')")
 
@@ -113,7 +110,7 @@ def test_the_pulse_changes_with_what_is_written(conn: psycopg.Connection) -> Non
     wait_until(is_new, "the server has added it up")
 
 
-def test_workflows_and_their_steps_are_told_by_their_newest_runs(flow: Harness, dsn: str) -> None:
+def test_workflows_and_their_steps_are_told_by_their_newest_runs(flow, dsn):
     flow.include(counting)
     flow.start(counting.options(key="a"), 3)
     flow.start(counting.options(key="b"), 0)

@@ -21,7 +21,6 @@ from examples.agents import browser, coding, research, sales, sre, world
 from examples.agents.counterparty import LOSSES, Loss
 from pgflow import App, RunFailed
 from pgflow.authority import Approve, Pool, Reject
-from pgflow.testing import AsyncHarness
 from pgflow.workspace import Workspace
 
 Conn = psycopg.Connection[Any]
@@ -47,9 +46,7 @@ def lose(name: str, loss: Loss | None, *places: int) -> None:
 
 
 @ALL
-async def test_no_button_is_clicked_twice_though_the_site_knows_no_keys(
-    aflow: AsyncHarness, loss: Loss | None
-) -> None:
+async def test_no_button_is_clicked_twice_though_the_site_knows_no_keys(aflow, loss):
     lose("shop", loss, 1, 3)
     aflow.include(browser.buy)
     run = await aflow.start(browser.buy, "shop", ["bread", "milk"])
@@ -57,9 +54,7 @@ async def test_no_button_is_clicked_twice_though_the_site_knows_no_keys(
     assert [line["button"] for line in lines("shop")] == ["add bread", "add milk", "buy"]
 
 
-async def test_a_page_that_has_changed_is_not_clicked_on(
-    aflow: AsyncHarness, conn: Conn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_that_has_changed_is_not_clicked_on(aflow, conn, monkeypatch):
     seen = browser.page_of
     looks = iter([True])
 
@@ -84,9 +79,7 @@ async def test_a_page_that_has_changed_is_not_clicked_on(
 
 @pytest.mark.full
 @ALL
-async def test_one_agent_restarts_each_sick_host_once(
-    aflow: AsyncHarness, loss: Loss | None
-) -> None:
+async def test_one_agent_restarts_each_sick_host_once(aflow, loss):
     lose("fleet", loss, 1)
     aflow.include(sre.respond)
     first = await aflow.start(sre.respond, "inc-7", "ann's", ["web-1", "web-2"])
@@ -101,7 +94,7 @@ async def test_one_agent_restarts_each_sick_host_once(
     assert [line["host"] for line in lines("fleet")] == ["web-1", "web-2"]
 
 
-async def test_a_host_that_is_well_by_then_is_left_alone(aflow: AsyncHarness) -> None:
+async def test_a_host_that_is_well_by_then_is_left_alone(aflow):
     aflow.include(sre.respond)
     run = await aflow.start(sre.respond, "inc-8", "ann's", ["web-1"])
     await aflow.until_idle()
@@ -111,7 +104,7 @@ async def test_a_host_that_is_well_by_then_is_left_alone(aflow: AsyncHarness) ->
     assert [line["act"] for line in lines("fleet")] == ["repaired"]
 
 
-async def test_without_leave_nothing_is_destroyed(aflow: AsyncHarness) -> None:
+async def test_without_leave_nothing_is_destroyed(aflow):
     aflow.include(sre.respond)
     run = await aflow.start(sre.respond, "inc-9", "ann's", ["web-1"])
     await aflow.until_idle()
@@ -125,8 +118,8 @@ async def test_without_leave_nothing_is_destroyed(aflow: AsyncHarness) -> None:
 
 @pytest.mark.parametrize(("usd", "readings"), [(1, 6), (Decimal("0.06"), 3)])
 async def test_a_report_has_a_source_for_each_claim_and_ends_with_the_money(
-    aflow: AsyncHarness, conn: Conn, usd: Any, readings: int
-) -> None:
+    aflow, conn, usd, readings
+):
     aflow(pools=[Pool("reading", usd=usd)]).include(research.research)
     run = await aflow.start(research.research.options(pool="reading"), "why")
     report = await run.result(SOON)
@@ -143,9 +136,7 @@ async def test_a_report_has_a_source_for_each_claim_and_ends_with_the_money(
 
 @pytest.mark.full
 @ALL
-async def test_each_mail_is_sent_once_and_an_answer_ends_them(
-    aflow: AsyncHarness, loss: Loss | None
-) -> None:
+async def test_each_mail_is_sent_once_and_an_answer_ends_them(aflow, loss):
     lose("mail", loss, 1, 2)
     aflow.include(sales.reach_out)
     run = await aflow.start(sales.reach_out, "ada")
@@ -160,7 +151,7 @@ async def test_each_mail_is_sent_once_and_an_answer_ends_them(
 
 
 @pytest.mark.full
-async def test_whoever_wants_no_mail_gets_none_from_any_run(aflow: AsyncHarness) -> None:
+async def test_whoever_wants_no_mail_gets_none_from_any_run(aflow):
     aflow.include(sales.reach_out)
     runs = [await aflow.start(sales.reach_out, "ada") for _ in range(2)]
     await aflow.until_idle()
@@ -187,9 +178,7 @@ def repository(tmp_path: Path) -> Workspace:
 
 
 @pytest.mark.full
-async def test_edits_are_pushed_once_a_person_has_seen_them(
-    aflow: AsyncHarness, conn: Conn, repository: Workspace, tmp_path: Path
-) -> None:
+async def test_edits_are_pushed_once_a_person_has_seen_them(aflow, conn, repository, tmp_path):
     remote = tmp_path / "remote"
     aflow(pools=[Pool("tickets", usd=1)]).include(coding.code)
     options = coding.code.options(pool="tickets")
@@ -208,8 +197,8 @@ async def test_edits_are_pushed_once_a_person_has_seen_them(
 
 @pytest.mark.full
 async def test_edits_that_stay_red_are_dropped_and_those_of_people_are_not(
-    aflow: AsyncHarness, conn: Conn, repository: Workspace, tmp_path: Path
-) -> None:
+    aflow, conn, repository, tmp_path
+):
     folder = Path(repository.path)
     (folder / "test_shop.py").write_text(TEST.format(20))
     (folder / "mine").write_text("mine")
@@ -230,13 +219,8 @@ async def test_edits_that_stay_red_are_dropped_and_those_of_people_are_not(
 @pytest.mark.full
 @pytest.mark.parametrize("place", ["browser", "sre", "research", "sales", "coding"])
 def test_an_agent_that_is_killed_in_an_act_goes_on_and_does_it_once(
-    dsn: str,
-    conn: Conn,
-    repository: Workspace,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    place: str,
-) -> None:
+    dsn, conn, repository, tmp_path, monkeypatch, place
+):
     """The worker dies by SIGKILL when the act is done and nobody has recorded it."""
     monkeypatch.setenv("AGENT_RECORD", str(tmp_path / "record"))
     conn.execute("select pgflow.set_pool('all', '{\"usd\": 5}')")

@@ -17,7 +17,6 @@ from examples.agents import shopping, travel, treasury, world
 from examples.agents.counterparty import LOSSES, Counterparty, Loss, Refused
 from examples.agents.shopping import Wish
 from pgflow import RunFailed
-from pgflow.testing import AsyncHarness
 
 
 @pytest.fixture(autouse=True)
@@ -61,9 +60,7 @@ def confirmed(conn: psycopg.Connection, key: str) -> list[str]:
 
 
 @pytest.mark.full
-async def test_one_hold_and_one_order_whatever_reply_is_lost(
-    aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
-) -> None:
+async def test_one_hold_and_one_order_whatever_reply_is_lost(aflow, conn, each_loss):
     for at in ("card", "retailer", "both"):
         for loss in each_loss():
             for name in ("card", "retailer") if at == "both" else (at,):
@@ -87,9 +84,7 @@ async def test_one_hold_and_one_order_whatever_reply_is_lost(
 
 
 @pytest.mark.full
-async def test_an_order_that_is_refused_lets_the_money_go(
-    aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
-) -> None:
+async def test_an_order_that_is_refused_lets_the_money_go(aflow, conn, each_loss):
     for loss in each_loss(None):
         world.counterparty("retailer").refuse = {"order runner-11"}
         world.counterparty("card").lose = {2: loss} if loss else {}
@@ -103,9 +98,7 @@ async def test_an_order_that_is_refused_lets_the_money_go(
         assert confirmed(conn, run.key) == ["authorize", "release"]
 
 
-async def test_a_quote_that_grew_old_during_the_wait_is_asked_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_quote_that_grew_old_during_the_wait_is_asked_again(aflow, conn):
     aflow.include(travel.travel)
     run = await aflow.start(travel.travel, ["LHR-SIN", "SIN-LHR"])
     await aflow.until_idle()
@@ -120,9 +113,7 @@ async def test_a_quote_that_grew_old_during_the_wait_is_asked_again(
 
 
 @pytest.mark.full
-async def test_a_leg_that_is_refused_is_had_at_another_fare(
-    aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
-) -> None:
+async def test_a_leg_that_is_refused_is_had_at_another_fare(aflow, conn, each_loss):
     for loss in each_loss(None):
         airline = world.counterparty("airline")
         airline.refuse, airline.lose = {"book SIN-LHR"}, {2: loss} if loss else {}
@@ -138,9 +129,7 @@ async def test_a_leg_that_is_refused_is_had_at_another_fare(
 
 
 @pytest.mark.full
-async def test_half_a_trip_is_given_back(
-    aflow: AsyncHarness, each_loss: Callable[..., Iterator[Loss | None]]
-) -> None:
+async def test_half_a_trip_is_given_back(aflow, each_loss):
     for loss in each_loss(None):
         airline = world.counterparty("airline")
         airline.refuse, airline.lose = (
@@ -159,9 +148,7 @@ async def test_half_a_trip_is_given_back(
 
 @pytest.mark.full
 @pytest.mark.parametrize("lost", [(), (1, 2)])
-async def test_a_wish_that_nobody_foresaw_is_taken_back_by_a_plan(
-    aflow: AsyncHarness, conn: psycopg.Connection, lost: tuple[int, ...]
-) -> None:
+async def test_a_wish_that_nobody_foresaw_is_taken_back_by_a_plan(aflow, conn, lost):
     world.counterparty("airline").refuse = {"book SIN-LHR", "book SIN-LHR flex"}
     concierge = world.counterparty("concierge")
     concierge.lose = dict.fromkeys(lost, LOSSES[0])
@@ -181,9 +168,7 @@ async def test_a_wish_that_nobody_foresaw_is_taken_back_by_a_plan(
 
 
 @pytest.mark.full
-async def test_the_day_is_closed_when_the_bank_has_confirmed(
-    aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
-) -> None:
+async def test_the_day_is_closed_when_the_bank_has_confirmed(aflow, conn, each_loss):
     for loss in each_loss(None):
         world.counterparty("bank").lose = {1: loss} if loss else {}
         aflow.include(treasury.close_day)
@@ -202,9 +187,7 @@ async def test_the_day_is_closed_when_the_bank_has_confirmed(
 
 
 @pytest.mark.full
-async def test_a_hedge_stands_on_both_legs_or_on_none(
-    aflow: AsyncHarness, each_loss: Callable[..., Iterator[Loss | None]]
-) -> None:
+async def test_a_hedge_stands_on_both_legs_or_on_none(aflow, each_loss):
     for loss in each_loss(None):
         broker = world.counterparty("broker")
         broker.refuse, broker.lose = {"trade AUD forward"}, {2: loss} if loss else {}
@@ -217,9 +200,7 @@ async def test_a_hedge_stands_on_both_legs_or_on_none(
         assert broker.standing("trade", "reverse") == []
 
 
-def test_a_counterparty_whose_memory_of_keys_ends_does_twice_what_is_sent_twice(
-    tmp_path: Path,
-) -> None:
+def test_a_counterparty_whose_memory_of_keys_ends_does_twice_what_is_sent_twice(tmp_path):
     forgetful = Counterparty(tmp_path / "f.book", key_memory=1)
 
     async def pay(*keys: str) -> int:

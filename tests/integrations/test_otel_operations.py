@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
 
 import pytest
 from records import SOON
@@ -19,7 +18,6 @@ from pgflow.authority import Approve
 from pgflow.decisions import Choice, Usage, decision
 from pgflow.effects import effect
 from pgflow.otel import Tracing
-from pgflow.testing import AsyncHarness
 
 SECRET = "hunter2"
 
@@ -92,8 +90,8 @@ def restock_sync(item: str, state: int = 0) -> int:
 @pytest.mark.full
 @pytest.mark.parametrize("made", [restock, restock_sync])
 async def test_the_loop_has_spans_of_its_models_and_acts_each_once_over_all_activations(
-    aflow: AsyncHarness, spans: Spans, made: Any
-) -> None:
+    aflow, spans, made
+):
     aflow(interceptors=[Tracing(spans.provider)]).include(made)
     run = await aflow.start(made.options(key="k"), SECRET)
     for _ in range(2):
@@ -154,7 +152,7 @@ async def asks() -> int:
     return await ask_twice.aio() + (await says_itself()).value
 
 
-async def test_a_body_tells_of_each_model_that_it_asks(aflow: AsyncHarness, spans: Spans) -> None:
+async def test_a_body_tells_of_each_model_that_it_asks(aflow, spans):
     aflow(interceptors=[Tracing(spans.provider)]).include(asks)
     run = await aflow.start(asks)
     await aflow.until_idle()
@@ -183,7 +181,7 @@ async def test_a_body_tells_of_each_model_that_it_asks(aflow: AsyncHarness, span
     assert completed.status.status_code.name == "UNSET"
 
 
-def test_outside_of_runs_an_operation_is_told_to_nobody() -> None:
+def test_outside_of_runs_an_operation_is_told_to_nobody():
     with pgflow.extensions.operation("chat", "big-1") as asked:
         asked.input_tokens = 1
     assert asked.kind == "chat"

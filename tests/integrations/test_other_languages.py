@@ -53,7 +53,7 @@ def lines(command: list[str], environment: dict[str, str], folder: Path) -> list
     return [line for line in done.stdout.splitlines() if line]
 
 
-def test_a_script_of_psql(shop: dict[str, str], dsn: str) -> None:
+def test_a_script_of_psql(shop, dsn):
     psql = shutil.which("psql")
     if psql is None:
         pytest.skip("psql is not installed")
@@ -66,7 +66,7 @@ def test_a_script_of_psql(shop: dict[str, str], dsn: str) -> None:
     assert lines(command, shop, EXAMPLES / "psql") == ["started order-1 before", ENDED]
 
 
-def test_a_program_in_typescript(shop: dict[str, str], tmp_path: Path) -> None:
+def test_a_program_in_typescript(shop, tmp_path):
     folder = EXAMPLES / "typescript"
     places = [str(folder / "node_modules"), os.environ.get("NODE_PATH", "")]
     shop["NODE_PATH"] = os.pathsep.join(places)
@@ -92,7 +92,7 @@ def test_a_program_in_typescript(shop: dict[str, str], tmp_path: Path) -> None:
     assert lines(program, shop, tmp_path) == ["started order-1 before", ENDED, "PF003"]
 
 
-def test_a_program_in_go(shop: dict[str, str]) -> None:
+def test_a_program_in_go(shop):
     go = shutil.which("go")
     shop["GOFLAGS"] = "-mod=mod"
     folder = EXAMPLES / "go"

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-import psycopg
 import pydantic
 import pytest
 from records import SOON, run_row
@@ -25,7 +24,7 @@ from pgflow.errors import NotStorable
 from pgflow.extensions import Interceptor
 from pgflow.replay.check import find_divergence
 from pgflow.replay.histories import export_chain, read_history
-from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 go = Signal("go", str)
 QUICKLY = Retries(
@@ -114,9 +113,7 @@ UNDONE = [f"cancel {what} {n}" for n in (2, 1, 0) for what in ("bed", "stop")]
 
 @pytest.mark.full
 @pytest.mark.parametrize("made", [tour, drive])
-def test_all_generations_are_taken_back_the_last_first(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
+def test_all_generations_are_taken_back_the_last_first(flow, conn, made):
     flow.include(made)
     with pytest.raises(RunFailed) as failed:
         flow.start(made.options(key="k"), 0, 2, True).result(SOON)
@@ -131,18 +128,14 @@ def test_all_generations_are_taken_back_the_last_first(
 
 
 @pytest.mark.parametrize("made", [tour, drive])
-def test_what_went_well_in_the_end_stays(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
+def test_what_went_well_in_the_end_stays(flow, conn, made):
     flow.include(made)
     assert flow.start(made, 0, 2, False).result(SOON) == "done"
     assert len(World.calls) == 6
     assert conn.execute("select count(*) from pgflow.obligations").fetchone() == (0,)
 
 
-async def test_the_key_of_a_compensation_is_made_of_what_it_takes_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_key_of_a_compensation_is_made_of_what_it_takes_back(aflow, conn):
     aflow.include(tour)
     with pytest.raises(RunFailed):
         await (await aflow.start(tour.options(key="a"), 0, 0, True)).result(SOON)
@@ -158,7 +151,7 @@ async def test_the_key_of_a_compensation_is_made_of_what_it_takes_back(
 
 
 @pytest.mark.full
-async def test_a_crash_in_every_compensation_takes_each_back_once(aflow: AsyncHarness) -> None:
+async def test_a_crash_in_every_compensation_takes_each_back_once(aflow):
     """The worker is lost in each of the six, after it has reached the outside or before."""
     entered = asyncio.Event()
     tries: dict[str, int] = {}
@@ -197,7 +190,7 @@ async def test_a_crash_in_every_compensation_takes_each_back_once(aflow: AsyncHa
 # ---------------------------------------------------------------- what is carried
 
 
-async def test_outside_of_a_block_the_run_takes_back_what_it_can(aflow: AsyncHarness) -> None:
+async def test_outside_of_a_block_the_run_takes_back_what_it_can(aflow):
     @workflow
     async def loose(n: int) -> None:
         await book(f"stop {n}")
@@ -213,9 +206,7 @@ async def test_outside_of_a_block_the_run_takes_back_what_it_can(aflow: AsyncHar
 
 
 @pytest.mark.full
-async def test_what_nothing_takes_back_needs_a_person_in_the_next_generation_too(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_nothing_takes_back_needs_a_person_in_the_next_generation_too(aflow, conn):
     @workflow
     async def arson(n: int) -> None:
         if n == 0:
@@ -243,7 +234,7 @@ async def aside() -> None:
         await pgflow.sleep(1000)
 
 
-async def test_a_task_that_has_a_block_open_hands_it_on_too(aflow: AsyncHarness) -> None:
+async def test_a_task_that_has_a_block_open_hands_it_on_too(aflow):
     @workflow
     async def careless(n: int) -> None:
         if n == 0:
@@ -260,9 +251,7 @@ async def test_a_task_that_has_a_block_open_hands_it_on_too(aflow: AsyncHarness)
     assert sorted(World.calls[3:]) == ["cancel car", "cancel flight", "cancel hotel"]
 
 
-async def test_a_run_that_fails_takes_back_what_its_tasks_have_in_open_blocks(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_run_that_fails_takes_back_what_its_tasks_have_in_open_blocks(aflow):
     @workflow
     async def careless() -> None:
         task = asyncio.create_task(aside())
@@ -284,7 +273,7 @@ class Card(pydantic.BaseModel):
 
 
 @pytest.mark.full
-async def test_arguments_are_read_back_as_they_are_annotated(aflow: AsyncHarness) -> None:
+async def test_arguments_are_read_back_as_they_are_annotated(aflow):
     seen: list[Any] = []
 
     @effect(risk="compensable")
@@ -322,9 +311,7 @@ async def test_arguments_are_read_back_as_they_are_annotated(aflow: AsyncHarness
     ]
 
 
-async def test_arguments_that_could_not_be_read_back_are_refused_before_it_is_too_late(
-    aflow: AsyncHarness,
-) -> None:
+async def test_arguments_that_could_not_be_read_back_are_refused_before_it_is_too_late(aflow):
     @effect(risk="compensable")
     async def pay(cents: int) -> str:
         reach("pay")
@@ -348,9 +335,7 @@ async def test_arguments_that_could_not_be_read_back_are_refused_before_it_is_to
 
 
 @pytest.mark.full
-async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_has_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_has_it(aflow, conn):
     from pgflow._flow.ledgers import handover as carry
 
     aflow.include(tour)
@@ -375,7 +360,7 @@ async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_h
     assert World.calls[4:] == UNDONE[2:]
 
 
-def test_a_generation_that_cannot_even_begin_takes_back_what_it_was_handed(dsn: str) -> None:
+def test_a_generation_that_cannot_even_begin_takes_back_what_it_was_handed(dsn):
     @workflow
     async def strict(n: int) -> None:
         await book("flight")
@@ -393,9 +378,7 @@ def test_a_generation_that_cannot_even_begin_takes_back_what_it_was_handed(dsn: 
     assert World.calls == ["book flight", "cancel flight"]
 
 
-async def test_a_result_that_cannot_be_stored_is_a_failure_that_takes_back(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_result_that_cannot_be_stored_is_a_failure_that_takes_back(aflow):
     @workflow
     async def wrong() -> int:
         await book("flight")
@@ -409,9 +392,7 @@ async def test_a_result_that_cannot_be_stored_is_a_failure_that_takes_back(
 
 
 @pytest.mark.full
-async def test_cancelled_before_it_has_begun_the_next_generation_takes_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_cancelled_before_it_has_begun_the_next_generation_takes_back(aflow, conn):
     @workflow
     async def waiting(n: int) -> None:
         if n == 0:
@@ -480,8 +461,8 @@ def buying_sync(n: int) -> None:
 @pytest.mark.parametrize("verdict", ["confirmed", "failed"])
 @pytest.mark.parametrize("crashes", [False, True])
 def test_what_was_accepted_is_taken_back_once_it_is_confirmed_and_left_if_it_was_rejected(
-    flow: Harness, conn: psycopg.Connection, made: Any, verdict: Any, crashes: bool
-) -> None:
+    flow, conn, made, verdict, crashes
+):
     flow.include(made)
     run = flow.start(made.options(key="k"), 1)
     flow.until_idle()
@@ -506,9 +487,7 @@ def test_what_was_accepted_is_taken_back_once_it_is_confirmed_and_left_if_it_was
 
 
 @pytest.mark.full
-async def test_what_was_accepted_and_rejected_is_not_carried(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_was_accepted_and_rejected_is_not_carried(aflow, conn):
     @workflow
     async def buying_on(n: int) -> None:
         if n == 0:
@@ -544,9 +523,7 @@ async def carried_run(aflow: AsyncHarness) -> Any:
 
 
 @pytest.mark.full
-async def test_a_restart_does_not_take_back_again_what_was_taken_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_restart_does_not_take_back_again_what_was_taken_back(aflow, conn):
     run = await carried_run(aflow)
     await aflow.app.restart("k", effects="repeat")
     with pytest.raises(RunFailed):
@@ -557,9 +534,7 @@ async def test_a_restart_does_not_take_back_again_what_was_taken_back(
 
 
 @pytest.mark.full
-async def test_a_rewind_goes_on_with_what_was_not_taken_back_yet(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewind_goes_on_with_what_was_not_taken_back_yet(aflow, conn):
     run = await carried_run(aflow)
     undone = conn.execute(
         "select min(seq) from pgflow.effects where key = 'k' and name = 'cancel_booking' and "
@@ -576,9 +551,7 @@ async def test_a_rewind_goes_on_with_what_was_not_taken_back_yet(
 
 
 @pytest.mark.full
-async def test_a_rewound_generation_still_has_what_earlier_ones_handed_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewound_generation_still_has_what_earlier_ones_handed_on(aflow, conn):
     @workflow
     async def patient(n: int) -> None:
         await book(f"stop {n}")
@@ -605,9 +578,7 @@ async def test_a_rewound_generation_still_has_what_earlier_ones_handed_on(
 
 
 @pytest.mark.parametrize("step", ["book", "cancel_booking"])
-async def test_a_fork_takes_back_nothing_of_its_origins(
-    aflow: AsyncHarness, conn: psycopg.Connection, step: str
-) -> None:
+async def test_a_fork_takes_back_nothing_of_its_origins(aflow, conn, step):
     await carried_run(aflow)
     cuts = conn.execute(
         "select seq from pgflow.effects where key = 'k' and generation = 2 and name = %s order by "
@@ -620,7 +591,7 @@ async def test_a_fork_takes_back_nothing_of_its_origins(
     assert World.calls == ({"book": ["book bed 1", "cancel bed 1"], "cancel_booking": []}[step])
 
 
-async def test_the_last_unit_of_a_failed_run_can_be_forked(aflow: AsyncHarness) -> None:
+async def test_the_last_unit_of_a_failed_run_can_be_forked(aflow):
     await carried_run(aflow)
     await aflow.app.fork("k", "f")
     with pytest.raises(RunFailed):
@@ -628,9 +599,7 @@ async def test_the_last_unit_of_a_failed_run_can_be_forked(aflow: AsyncHarness) 
     assert World.calls == []
 
 
-async def test_every_generation_is_replayed_elsewhere_from_its_line(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_every_generation_is_replayed_elsewhere_from_its_line(aflow, conn):
     await carried_run(aflow)
     out = io.StringIO()
     (chain,) = conn.execute("select chain_id from pgflow.run_key where key = 'k'").fetchone() or (
@@ -643,9 +612,7 @@ async def test_every_generation_is_replayed_elsewhere_from_its_line(
 
 
 @pytest.mark.full
-async def test_from_decision_to_the_compensation_of_a_later_generation(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_from_decision_to_the_compensation_of_a_later_generation(aflow, conn):
     @decision()
     async def where() -> Choice[str]:
         return Choice("hotel", why="near the sea", evidence=["map-3"])
@@ -691,9 +658,7 @@ async def walk(leave_at: int, begin: int, most: int) -> None:
 
 
 @pytest.mark.full
-def test_wherever_it_continues_as_new_the_same_is_owed_and_taken_back(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_wherever_it_continues_as_new_the_same_is_owed_and_taken_back(flow, conn):
     """Every place of a history of fifty units, at each of which another run leaves off."""
     acts = 18
     flow.include(walk)

@@ -17,7 +17,7 @@ import pgflow
 from pgflow import RunNotFound, Signal, workflow
 from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
 from pgflow.errors import WrongState
-from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 Conn = psycopg.Connection[Any]
 
@@ -76,9 +76,7 @@ async def begun(aflow: AsyncHarness, what: Any, *args: Any) -> Any:
 
 
 @pytest.mark.full
-async def test_a_confirmation_that_is_delivered_again_and_again_is_taken_once(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_confirmation_that_is_delivered_again_and_again_is_taken_once(aflow, conn):
     aflow.include(payout)
     run = await aflow.start(payout, ["T-1", "T-2"])
     await aflow.until_idle()
@@ -106,9 +104,7 @@ async def test_a_confirmation_that_is_delivered_again_and_again_is_taken_once(
     assert count(conn, "pgflow.signal") + count(conn, "pgflow.undelivered") == 0
 
 
-async def test_a_confirmation_that_comes_before_the_acceptance_is_to_be_sent_again(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_confirmation_that_comes_before_the_acceptance_is_to_be_sent_again(aflow, conn):
     run = await begun(aflow, payout_once_told, "T-1")
     with pytest.raises(RunNotFound, match="no effect was accepted under the reference 'T-1'"):
         await aflow.app.confirm_effect("T-1")
@@ -118,9 +114,7 @@ async def test_a_confirmation_that_comes_before_the_acceptance_is_to_be_sent_aga
     assert await run.result(SOON) == "now"
 
 
-async def test_a_confirmation_after_a_persons_word_is_no_error_if_it_says_the_same(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_confirmation_after_a_persons_word_is_no_error_if_it_says_the_same(aflow, conn):
     run = await begun(aflow, payout, ["T-1"])
     ((key,),) = conn.execute("select effect from pgflow.obligations").fetchall()
     await aflow.app.settle_effect(key, "confirmed", by="ada")
@@ -134,8 +128,8 @@ async def test_a_confirmation_after_a_persons_word_is_no_error_if_it_says_the_sa
 @pytest.mark.full
 @pytest.mark.parametrize("answer", [Confirmed("film"), Absent()], ids=["confirmed", "absent"])
 async def test_a_confirmation_after_its_own_answer_is_no_error_if_it_says_the_same(
-    aflow: AsyncHarness, conn: Conn, answer: Any
-) -> None:
+    aflow, conn, answer
+):
     said[:] = [answer]
     run = await begun(aflow, film, "job")
     await aflow.skip(timedelta(seconds=61))
@@ -147,9 +141,7 @@ async def test_a_confirmation_after_its_own_answer_is_no_error_if_it_says_the_sa
 
 
 @pytest.mark.full
-async def test_a_reference_may_be_used_again_and_is_then_confirmed_again(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_reference_may_be_used_again_and_is_then_confirmed_again(aflow, conn):
     run = await begun(aflow, payout, ["T-1"])
     await aflow.app.confirm_effect("T-1", value=1)
     assert await run.result(SOON) == 1
@@ -166,8 +158,8 @@ async def test_a_reference_may_be_used_again_and_is_then_confirmed_again(
 
 @pytest.mark.full
 async def test_a_confirmation_in_a_transaction_of_the_caller_counts_once_that_is_committed(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+    aflow, conn
+):
     run = await begun(aflow, payout, ["T-1"])
     with psycopg.connect(aflow.app.dsn) as other:
         other.execute("set transaction isolation level serializable")
@@ -181,9 +173,7 @@ async def test_a_confirmation_in_a_transaction_of_the_caller_counts_once_that_is
 
 
 @pytest.mark.full
-def test_of_many_deliveries_at_the_same_moment_each_is_told_that_it_was_taken(
-    flow: Harness, conn: Conn
-) -> None:
+def test_of_many_deliveries_at_the_same_moment_each_is_told_that_it_was_taken(flow, conn):
     flow.include(payout)
     run = flow.start(payout, ["T-1"])
     flow.until_idle()
@@ -200,7 +190,7 @@ def test_of_many_deliveries_at_the_same_moment_each_is_told_that_it_was_taken(
     assert len(words(conn)) == 1
 
 
-def test_a_reference_is_forgotten_with_the_history_of_its_run(flow: Harness, conn: Conn) -> None:
+def test_a_reference_is_forgotten_with_the_history_of_its_run(flow, conn):
     flow.include(payout)
     run = flow.start(payout, ["T-1"])
     flow.until_idle()
@@ -238,8 +228,8 @@ def consume(dsn: str, *, dies: bool = False) -> bool:
 
 @pytest.mark.full
 async def test_a_queue_in_the_database_confirms_in_the_transaction_that_takes_the_message(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+    aflow, conn
+):
     conn.execute("create table message (id int primary key, ref text, tries int default 0)")
     conn.execute("insert into message values (1, 'T-1'), (2, 'T-2'), (3, 'T-1')")
     first = await begun(aflow, payout, ["T-1"])
@@ -261,8 +251,8 @@ async def test_a_queue_in_the_database_confirms_in_the_transaction_that_takes_th
 
 @pytest.mark.full
 async def test_a_run_may_confirm_the_effect_of_another_and_is_repeated_until_that_is_accepted(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+    aflow, conn
+):
     @pgflow.step
     async def confirm(ref: str) -> None:
         await aflow.app.confirm_effect(ref, by="queue")

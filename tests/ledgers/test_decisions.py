@@ -7,7 +7,6 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-import psycopg
 import pytest
 from records import SOON
 
@@ -15,7 +14,6 @@ import pgflow
 from pgflow import InvalidArgument, Retries, RunFailed, step, workflow
 from pgflow.decisions import Choice, Decision, Usage, decision
 from pgflow.effects import effect
-from pgflow.testing import AsyncHarness, Harness
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,7 @@ async def shop() -> tuple[str, str]:
 
 
 @pytest.mark.full
-async def test_a_choice_is_made_once_and_kept_with_its_reasons(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_choice_is_made_once_and_kept_with_its_reasons(aflow, conn):
     aflow.include(shop)
     run = await aflow.start(shop)
     bought, key = await run.result(SOON)
@@ -103,9 +99,7 @@ async def test_a_choice_is_made_once_and_kept_with_its_reasons(
 
 
 @pytest.mark.full
-async def test_what_rests_on_a_decision_names_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_rests_on_a_decision_names_it(aflow, conn):
     @workflow
     async def spree() -> str:
         chosen = await pick(OFFERS)
@@ -147,7 +141,7 @@ async def test_what_rests_on_a_decision_names_it(
 
 
 @pytest.mark.full
-async def test_a_decision_outlives_its_worker(aflow: AsyncHarness) -> None:
+async def test_a_decision_outlives_its_worker(aflow):
     go = pgflow.Signal("go", str)
 
     @workflow
@@ -166,7 +160,7 @@ async def test_a_decision_outlives_its_worker(aflow: AsyncHarness) -> None:
     assert Book.picked == 1
 
 
-def test_decisions_work_in_sync_workflows(flow: Harness, conn: psycopg.Connection) -> None:
+def test_decisions_work_in_sync_workflows(flow, conn):
     @decision(retries=1)
     def choose(n: int) -> Choice[int]:
         return Choice(n + 1, why="more")
@@ -188,7 +182,7 @@ def test_decisions_work_in_sync_workflows(flow: Harness, conn: psycopg.Connectio
     assert second == f"{first}/choose/7"
 
 
-async def test_what_no_decision_can_be_is_refused(aflow: AsyncHarness) -> None:
+async def test_what_no_decision_can_be_is_refused(aflow):
     @decision(retries=1)
     async def odd() -> Choice[int]:
         return 4  # type: ignore[return-value]
@@ -226,9 +220,7 @@ async def test_what_no_decision_can_be_is_refused(aflow: AsyncHarness) -> None:
     ]
 
 
-async def test_a_decision_that_fails_for_good_fails_its_caller(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_decision_that_fails_for_good_fails_its_caller(aflow, conn):
     @decision(retries=2)
     async def unable() -> Choice[Any]:
         Book.picked += 1

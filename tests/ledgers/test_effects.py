@@ -19,7 +19,7 @@ import pgflow
 from pgflow import InvalidArgument, Retries, RunNotFound, workflow
 from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
 from pgflow.errors import DefinitionError, EffectFailed, NeedsGate, Stale, WrongState
-from pgflow.testing import AsyncHarness, Harness, set_clock
+from pgflow.testing import AsyncHarness, set_clock
 
 SLOWLY = Retries(
     max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1)
@@ -159,9 +159,7 @@ def kinds(conn: psycopg.Connection[Any]) -> str:
 # ---------------------------------------------------------------- what is known at once
 
 
-async def test_an_effect_is_intended_before_it_acts_and_confirmed_after(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_an_effect_is_intended_before_it_acts_and_confirmed_after(aflow, conn, bank):
     seen: list[Any] = []
 
     async def fake(cents: int) -> str:
@@ -186,9 +184,7 @@ async def test_an_effect_is_intended_before_it_acts_and_confirmed_after(
     assert owed(conn) == []
 
 
-def test_sync_effects_keep_the_same_books(
-    flow: Harness, conn: psycopg.Connection, bank: Bank
-) -> None:
+def test_sync_effects_keep_the_same_books(flow, conn, bank):
     @effect(risk="reversible")
     def reserve(n: int) -> int:
         return len(the_bank().charge(n, pgflow.idempotency_key()))
@@ -203,9 +199,7 @@ def test_sync_effects_keep_the_same_books(
     assert len(bank.calls) == 2
 
 
-async def test_a_definite_refusal_is_failed_and_raised_as_itself(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_definite_refusal_is_failed_and_raised_as_itself(aflow, conn, bank):
     aflow.include(pay)
     run = await aflow.start(pay, 5000)
     with pytest.raises(pgflow.RunFailed) as failed:
@@ -218,9 +212,7 @@ async def test_a_definite_refusal_is_failed_and_raised_as_itself(
 # ---------------------------------------------------------------- what is not known
 
 
-async def test_a_lost_reply_is_asked_after_and_never_sent_again(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_lost_reply_is_asked_after_and_never_sent_again(aflow, conn, bank):
     bank.lose = lambda _: True
     aflow.include(pay)
     run = await aflow.start(pay, 100)
@@ -232,9 +224,7 @@ async def test_a_lost_reply_is_asked_after_and_never_sent_again(
 
 
 @pytest.mark.full
-async def test_absent_is_believed_only_when_no_attempt_can_be_under_way(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_absent_is_believed_only_when_no_attempt_can_be_under_way(aflow, conn, bank):
     bank.lose = lambda n: n == 1
     bank.book_before_losing = False
     aflow.include(pay)
@@ -293,8 +283,8 @@ async def hope_until_stuck(aflow: AsyncHarness, bank: Bank) -> Any:
 
 @pytest.mark.full
 async def test_a_counterparty_that_cannot_say_is_asked_again_and_at_last_a_person(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+    aflow, conn, bank
+):
     run = await hope_until_stuck(aflow, bank)
     ((key, detail),) = conn.execute(
         "select effect, detail->>'state' from pgflow.obligations"
@@ -304,9 +294,7 @@ async def test_a_counterparty_that_cannot_say_is_asked_again_and_at_last_a_perso
 
 
 @pytest.mark.full
-async def test_a_person_says_what_no_counterparty_could(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_person_says_what_no_counterparty_could(aflow, conn, bank):
     run = await hope_until_stuck(aflow, bank)
     ((key,),) = conn.execute("select effect from pgflow.obligations").fetchall()
     await aflow.app.settle_effect(
@@ -318,9 +306,7 @@ async def test_a_person_says_what_no_counterparty_could(
 
 
 @pytest.mark.full
-async def test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides(aflow, conn, bank):
     bank.lose = lambda _: True
     aflow.include(pay_by_wire)
     run = await aflow.start(pay_by_wire, 9)
@@ -339,9 +325,7 @@ async def test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides(
     assert len(bank.calls) == 1
 
 
-async def test_a_retry_by_a_person_asks_the_counterparty_again(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_retry_by_a_person_asks_the_counterparty_again(aflow, conn, bank):
     bank.lose = lambda _: True
 
     @effect(
@@ -373,9 +357,7 @@ async def test_a_retry_by_a_person_asks_the_counterparty_again(
 
 
 @pytest.mark.full
-async def test_a_person_may_say_that_nothing_was_done_and_it_is_tried_again(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_person_may_say_that_nothing_was_done_and_it_is_tried_again(aflow, conn, bank):
     bank.lose = lambda n: n == 1
     bank.book_before_losing = False
     aflow.include(pay_by_wire)
@@ -387,9 +369,7 @@ async def test_a_person_may_say_that_nothing_was_done_and_it_is_tried_again(
     assert kinds(conn) == "iUEjC"
 
 
-async def test_absent_does_not_repeat_what_has_no_key(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_absent_does_not_repeat_what_has_no_key(aflow, conn, bank):
     bank.lose = lambda _: True
     bank.book_before_losing = False
     aflow.include(pay_by_post)
@@ -403,8 +383,8 @@ async def test_absent_does_not_repeat_what_has_no_key(
 
 @pytest.mark.full
 async def test_within_the_window_the_same_key_is_sent_again_and_past_it_it_is_settled_first(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+    aflow, conn, bank
+):
     bank.lose = lambda n: n <= 2
     aflow.include(pay_insistently)
     run = await aflow.start(pay_insistently, 9)
@@ -422,8 +402,8 @@ async def test_within_the_window_the_same_key_is_sent_again_and_past_it_it_is_se
 @pytest.mark.full
 @pytest.mark.parametrize(("minutes", "sent", "asked"), [(54, 2, 0), (56, 1, 1)])
 async def test_what_could_arrive_only_after_the_window_is_not_sent_again(
-    aflow: AsyncHarness, bank: Bank, minutes: int, sent: int, asked: int
-) -> None:
+    aflow, bank, minutes, sent, asked
+):
     """The window is an hour; an attempt may be under way for five minutes and ten seconds."""
     bank.lose = lambda n: n == 1
     aflow.include(pay_insistently)
@@ -435,9 +415,7 @@ async def test_what_could_arrive_only_after_the_window_is_not_sent_again(
 
 
 @pytest.mark.full
-async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(aflow, conn, bank):
     entered = asyncio.Event()
 
     async def slow(cents: int) -> str:
@@ -461,9 +439,7 @@ async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(
 
 
 @pytest.mark.full
-async def test_a_time_out_is_not_a_failure(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_time_out_is_not_a_failure(aflow, conn, bank):
     @effect(risk="compensable", timeout=timedelta(milliseconds=50), settle_retries=SLOWLY)
     async def slow(cents: int) -> str:
         the_bank().charge(cents, pgflow.idempotency_key())
@@ -490,9 +466,7 @@ async def test_a_time_out_is_not_a_failure(
 
 
 @pytest.mark.full
-async def test_a_precondition_that_does_not_hold_leaves_the_world_alone(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_precondition_that_does_not_hold_leaves_the_world_alone(aflow, conn, bank):
     @effect(risk="compensable")
     async def buy(cents: int) -> str:
         return the_bank().charge(cents, pgflow.idempotency_key())
@@ -517,9 +491,7 @@ async def test_a_precondition_that_does_not_hold_leaves_the_world_alone(
     assert effects(conn) == [("buy", "confirmed", 1, 0), ("buy", "failed", 1, 0)]
 
 
-async def test_what_verification_does_not_find_is_unknown(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_what_verification_does_not_find_is_unknown(aflow, conn, bank):
     @effect(risk="compensable", settle_retries=SLOWLY)
     async def buy(cents: int) -> str:
         return the_bank().charge(cents, pgflow.idempotency_key())
@@ -542,14 +514,14 @@ async def test_what_verification_does_not_find_is_unknown(
     assert len(bank.calls) == 1
 
 
-def test_what_would_call_an_attempt_absent_that_may_be_under_way_is_refused() -> None:
+def test_what_would_call_an_attempt_absent_that_may_be_under_way_is_refused():
     with pytest.raises(DefinitionError, match="settled after"):
 
         @effect(risk="reversible", settle_after=timedelta(seconds=1), timeout=timedelta(seconds=2))
         async def hasty() -> None: ...
 
 
-def test_what_belongs_to_an_effect_has_its_colour() -> None:
+def test_what_belongs_to_an_effect_has_its_colour():
     @effect(risk="reversible")
     async def coloured() -> None: ...
 
@@ -558,9 +530,7 @@ def test_what_belongs_to_an_effect_has_its_colour() -> None:
 
 
 @pytest.mark.full
-async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(aflow, conn, bank):
     @pgflow.read(max_age=HOUR)
     async def price() -> int:
         return 7
@@ -607,9 +577,7 @@ async def payout(cents: int) -> str:
 
 
 @pytest.mark.full
-async def test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed(aflow, conn, bank):
     aflow.include(payout)
     run = await aflow.start(payout, 12)
     await aflow.until_idle()
@@ -627,9 +595,7 @@ async def test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed(
     assert len(bank.calls) == 1
 
 
-async def test_a_confirmation_may_come_while_the_code_still_goes_on(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_confirmation_may_come_while_the_code_still_goes_on(aflow, conn, bank):
     go = pgflow.Signal("go", str)
 
     @workflow
@@ -650,9 +616,7 @@ async def test_a_confirmation_may_come_while_the_code_still_goes_on(
 
 
 @pytest.mark.full
-async def test_a_next_generation_has_keys_of_its_own(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_next_generation_has_keys_of_its_own(aflow, conn, bank):
     @workflow
     async def monthly(months: int) -> int:
         await charge(months)
@@ -670,9 +634,7 @@ async def test_a_next_generation_has_keys_of_its_own(
 
 
 @pytest.mark.full
-async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(aflow, conn, bank):
     may_end = asyncio.Event()
 
     async def slow(cents: int) -> str:
@@ -701,9 +663,7 @@ async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(
 
 
 @pytest.mark.full
-async def test_an_effect_left_open_by_force_can_still_be_closed(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_an_effect_left_open_by_force_can_still_be_closed(aflow, conn, bank):
     bank.lose = lambda _: True
     aflow.include(pay_by_wire)
     run = await aflow.start(pay_by_wire, 9)
@@ -721,9 +681,7 @@ async def test_an_effect_left_open_by_force_can_still_be_closed(
 
 
 @pytest.mark.full
-async def test_an_effect_under_way_cannot_be_settled(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_an_effect_under_way_cannot_be_settled(aflow, conn, bank):
     may_end = asyncio.Event()
 
     async def slow(cents: int) -> str:
@@ -745,9 +703,7 @@ async def test_an_effect_under_way_cannot_be_settled(
 
 
 @pytest.mark.full
-async def test_the_policy_says_what_needs_a_gate(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_the_policy_says_what_needs_a_gate(aflow, conn, bank):
     rules = '[{"name": "charge", "amount": "$.cents", "above": 500}, {"risk": "irreversible", "predicate": "$.cents == 9"}]'
     ((version,),) = conn.execute("select pgflow.set_policy(%s, 'first')", (rules,)).fetchall()
     assert version == 1
@@ -786,9 +742,7 @@ async def test_the_policy_says_what_needs_a_gate(
         ("[1]", "not ''"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused(
-    conn: psycopg.Connection, rules: str, says: str
-) -> None:
+def test_a_policy_that_cannot_be_is_refused(conn, rules, says):
     with pytest.raises(psycopg.Error, match=says) as refused:
         conn.execute("select pgflow.set_policy(%s, 'bad')", (rules,))
     assert refused.value.sqlstate == "PF003"

@@ -15,7 +15,6 @@ from records import HOUR, SOON, eventually, run_row
 from servers import HANG_SECONDS
 from test_effects import (
     SLOWLY,
-    Bank,
     bank,
     charge,
     effects,
@@ -62,9 +61,7 @@ async def settled(
 
 
 @pytest.mark.full
-async def test_a_word_counts_before_another_attempt(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_word_counts_before_another_attempt(aflow, conn, bank):
     """Both are due at once: the retry of an unknown effect, and the word of a person that it was
     taken back.
     """
@@ -94,9 +91,7 @@ async def test_a_word_counts_before_another_attempt(
 
 
 @pytest.mark.full
-async def test_a_word_reaches_a_run_that_waits_for_something_else_too(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_word_reaches_a_run_that_waits_for_something_else_too(aflow, conn, bank):
     bank.lose = lambda _: True
 
     @workflow
@@ -117,9 +112,7 @@ async def test_a_word_reaches_a_run_that_waits_for_something_else_too(
 
 
 @pytest.mark.full
-async def test_what_only_a_person_can_say_does_not_stop_the_clock(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_what_only_a_person_can_say_does_not_stop_the_clock(aflow, conn, bank):
     bank.lose = lambda _: True
 
     @workflow
@@ -144,9 +137,7 @@ async def test_what_only_a_person_can_say_does_not_stop_the_clock(
 
 
 @pytest.mark.full
-async def test_words_on_several_effects_at_once_are_replayed_as_they_came(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_words_on_several_effects_at_once_are_replayed_as_they_came(aflow, conn, bank):
     bank.lose = lambda n: n >= 2
 
     @workflow
@@ -183,8 +174,8 @@ async def test_words_on_several_effects_at_once_are_replayed_as_they_came(
 
 
 async def test_an_effect_whose_result_cannot_be_stored_was_done_and_its_key_is_not_sent_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     done = []
 
     @effect(risk="compensable", dedup_window=HOUR, settle_retries=SLOWLY)
@@ -207,9 +198,7 @@ async def test_an_effect_whose_result_cannot_be_stored_was_done_and_its_key_is_n
 
 
 @pytest.mark.full
-async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(aflow, conn, bank):
     bank.lose = lambda _: True
 
     @workflow
@@ -228,9 +217,7 @@ async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(
 
 
 @pytest.mark.full
-async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(aflow, conn, bank):
     may_end = asyncio.Event()
 
     async def slow(cents: int) -> str:
@@ -259,9 +246,7 @@ async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(
 
 
 @pytest.mark.full
-async def test_a_word_that_came_before_a_forced_end_is_kept(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_word_that_came_before_a_forced_end_is_kept(aflow, conn, bank):
     bank.lose = lambda _: True
     aflow.include(pay_by_wire)
     run = await aflow.start(pay_by_wire, 9)
@@ -309,8 +294,8 @@ def absent_in_time(
 @pytest.mark.full
 @pytest.mark.parametrize("is_keyed", [True, False])
 async def test_absent_counts_by_when_it_was_asked_not_by_when_it_is_recorded(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, is_keyed: bool
-) -> None:
+    aflow, conn, bank, is_keyed
+):
     asking, may_answer = asyncio.Event(), asyncio.Event()
     asker = absent_in_time(conn, asking, may_answer, is_keyed=is_keyed)
     aflow.include(asker)
@@ -367,8 +352,8 @@ def travelling() -> Any:
     "has_codes", [True, False], ids=["a journal of now", "a journal from before the codes"]
 )
 async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, has_codes: bool
-) -> None:
+    aflow, conn, bank, has_codes
+):
     bank.lose = lambda n: n == 1
     traveller = travelling()
     aflow.include(traveller)
@@ -394,9 +379,7 @@ async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
     )
 
 
-async def test_infrastructure_in_a_precondition_is_no_outcome(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_infrastructure_in_a_precondition_is_no_outcome(aflow, conn):
     tries = []
 
     @effect(risk="compensable")
@@ -421,13 +404,8 @@ async def test_infrastructure_in_a_precondition_is_no_outcome(
 
 @pytest.mark.parametrize(("late_seconds", "units"), [(8.0, "iC"), (12.0, "iEjC"), (60.0, "iEjC")])
 async def test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed(
-    aflow: AsyncHarness,
-    conn: psycopg.Connection,
-    bank: Bank,
-    monkeypatch: pytest.MonkeyPatch,
-    late_seconds: float,
-    units: str,
-) -> None:
+    aflow, conn, bank, monkeypatch, late_seconds, units
+):
     begin = EffectAttempts.act
     delays = iter([late_seconds])
 
@@ -457,7 +435,7 @@ async def test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed
     assert len(bank.calls) == 1
 
 
-def test_options_may_not_call_absent_what_is_under_way() -> None:
+def test_options_may_not_call_absent_what_is_under_way():
     @effect(risk="reversible", settle_after=timedelta(seconds=30), timeout=timedelta(seconds=20))
     async def act() -> None: ...
 
@@ -469,9 +447,7 @@ def test_options_may_not_call_absent_what_is_under_way() -> None:
         act.options(retries=3)
 
 
-async def test_what_belongs_to_an_effect_belongs_to_its_variants(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_what_belongs_to_an_effect_belongs_to_its_variants(aflow, conn, bank):
     bank.lose = lambda _: True
 
     @effect(risk="reversible", settle_retries=SLOWLY)
@@ -495,9 +471,7 @@ async def test_what_belongs_to_an_effect_belongs_to_its_variants(
 # ---------------------------------------------------------------- the end
 
 
-async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(aflow, conn, bank):
     done: list[str] = []
 
     @effect(risk="reversible")
@@ -530,9 +504,7 @@ async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(
 
 
 @pytest.mark.full
-async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(aflow, conn, bank):
     @workflow
     async def payout() -> None:
         await transfer(12)
@@ -561,9 +533,7 @@ async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(
     ('{"name": "other"}', "{}", None),
     ('{"risk": "reversible", "needs": "nothing"}', "{}", "nothing"),
 ])  # fmt: skip
-def test_a_rule_that_cannot_be_judged_lets_nothing_through(
-    conn: psycopg.Connection, rule: str, request_: str, needs: str | None
-) -> None:
+def test_a_rule_that_cannot_be_judged_lets_nothing_through(conn, rule, request_, needs):
     conn.execute("select pgflow.set_policy(%s, 'x')", (f"[{rule}]",))
     assert conn.execute(
         "select needs from pgflow.needs_('a', 'reversible', %s)", (request_,)
@@ -571,7 +541,7 @@ def test_a_rule_that_cannot_be_judged_lets_nothing_through(
 
 
 @pytest.mark.parametrize("limit", ['"NaN"', '"Infinity"', '"-Infinity"', '"x"'])
-def test_a_limit_that_is_no_number_is_refused(conn: psycopg.Connection, limit: str) -> None:
+def test_a_limit_that_is_no_number_is_refused(conn, limit):
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(
             "select pgflow.set_policy(%s, 'x')", (f'[{{"amount": "$.a", "above": {limit}}}]',)

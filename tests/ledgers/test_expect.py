@@ -16,7 +16,6 @@ import pgflow
 from pgflow import InvalidArgument, Retries, read, workflow
 from pgflow.effects import Absent, Confirmed, StillUnknown, effect, fingerprint
 from pgflow.errors import DefinitionError, Diverged, NotStorable
-from pgflow.testing import AsyncHarness, Harness
 
 SLOWLY = Retries(
     max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1)
@@ -91,9 +90,7 @@ def rows(conn: psycopg.Connection[Any], columns: str) -> list[tuple[Any, ...]]:
     return conn.execute(f"select {columns} from pgflow.effects order by run_id, call").fetchall()  # type: ignore[call-overload,no-any-return]
 
 
-async def test_an_effect_acts_on_what_it_expects(
-    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
-) -> None:
+async def test_an_effect_acts_on_what_it_expects(aflow, conn, site):
     aflow.include(shop)
     assert await (await aflow.start(shop)).result(SOON) == "buy at 100"
     assert site.looks == 2
@@ -103,9 +100,7 @@ async def test_an_effect_acts_on_what_it_expects(
     assert expects == fingerprint({"cents": 100, "title": "cart"})
 
 
-async def test_an_effect_does_not_act_when_what_it_expects_has_changed(
-    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
-) -> None:
+async def test_an_effect_does_not_act_when_what_it_expects_has_changed(aflow, conn, site):
     site.changes_after = {1: Page("cart", 150)}
     aflow.include(shop)
     run = await aflow.start(shop)
@@ -120,9 +115,7 @@ async def test_an_effect_does_not_act_when_what_it_expects_has_changed(
     assert "cart" not in str(error)
 
 
-def test_sync_effects_expect_alike_and_a_run_may_end_by_it(
-    flow: Harness, conn: psycopg.Connection, site: Site
-) -> None:
+def test_sync_effects_expect_alike_and_a_run_may_end_by_it(flow, conn, site):
     @effect(risk="reversible")
     def click(button: str) -> str:
         return SITES[-1].press(button)
@@ -149,9 +142,7 @@ def test_sync_effects_expect_alike_and_a_run_may_end_by_it(
     assert site.presses == ["buy at 100"]
 
 
-async def test_what_is_observed_is_observed_again_when_observing_failed(
-    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
-) -> None:
+async def test_what_is_observed_is_observed_again_when_observing_failed(aflow, conn, site):
     @effect(risk="reversible")
     async def click() -> str:
         return site.press("buy")
@@ -176,9 +167,7 @@ async def test_what_is_observed_is_observed_again_when_observing_failed(
     assert (site.looks, site.presses) == (2, [])
 
 
-async def test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it(
-    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
-) -> None:
+async def test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it(aflow, conn, site):
     @effect(risk="compensable", dedup_window=HOUR, settle_retries=SLOWLY)
     async def click() -> str:
         site.press("buy")
@@ -209,9 +198,7 @@ async def test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it(
     assert len(site.presses) == 1
 
 
-async def test_what_is_absent_is_observed_anew_before_it_is_tried_again(
-    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
-) -> None:
+async def test_what_is_absent_is_observed_anew_before_it_is_tried_again(aflow, conn, site):
     @effect(risk="compensable", settle_retries=SLOWLY, timeout=timedelta(seconds=20))
     async def click() -> str:
         site.page = Page("sold out", 0)
@@ -241,9 +228,7 @@ async def test_what_is_absent_is_observed_anew_before_it_is_tried_again(
     assert rows(conn, "status, attempts") == [("failed", 2)]
 
 
-async def test_expecting_something_needs_a_fingerprint_and_an_observer(
-    aflow: AsyncHarness, site: Site
-) -> None:
+async def test_expecting_something_needs_a_fingerprint_and_an_observer(aflow, site):
     @effect(risk="reversible")
     async def blind() -> None: ...
 
@@ -288,11 +273,11 @@ class Model(pydantic.BaseModel):
     ],
     ids=str,
 )
-def test_equal_values_have_equal_fingerprints(alike: list[Any]) -> None:
+def test_equal_values_have_equal_fingerprints(alike):
     assert len({fingerprint(value) for value in alike}) == 1
 
 
-def test_a_fingerprint_is_the_same_in_every_version_and_different_for_different_values() -> None:
+def test_a_fingerprint_is_the_same_in_every_version_and_different_for_different_values():
     assert (
         fingerprint({"b": [1, True, None], "a": "ä"})
         == "sha256:108af0d49fd6b4becc0d64f2afb8f965cd236f201d6e3a7f7c951940c64aaec8"
@@ -322,6 +307,6 @@ def test_a_fingerprint_is_the_same_in_every_version_and_different_for_different_
 @pytest.mark.parametrize(
     "value", [float("nan"), object(), [float("inf")]], ids=["nan", "object", "inf"]
 )
-def test_what_has_no_form_as_json_has_no_fingerprint(value: Any) -> None:
+def test_what_has_no_form_as_json_has_no_fingerprint(value):
     with pytest.raises(NotStorable, match="what is to be fingerprinted"):
         fingerprint(value)

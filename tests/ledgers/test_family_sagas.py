@@ -14,7 +14,6 @@ from records import SOON, run_row
 import pgflow
 from pgflow import RunCancelled, RunFailed, Signal, workflow
 from pgflow.effects import Accepted, effect
-from pgflow.testing import AsyncHarness, Harness
 
 calls: list[str] = []
 
@@ -103,9 +102,7 @@ def unbalanced(conn: psycopg.Connection[Any]) -> list[Any]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("made", [journey, journey_sync])
-def test_what_a_completed_child_did_is_taken_back_among_what_its_parent_did(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
+def test_what_a_completed_child_did_is_taken_back_among_what_its_parent_did(flow, conn, made):
     flow.include(made, leg)
     with pytest.raises(RunFailed):
         flow.start(made, True).result(SOON)
@@ -119,16 +116,14 @@ def test_what_a_completed_child_did_is_taken_back_among_what_its_parent_did(
 
 
 @pytest.mark.parametrize("made", [journey, journey_sync])
-def test_what_went_well_stays(flow: Harness, made: Any) -> None:
+def test_what_went_well_stays(flow, made):
     flow.include(made, leg)
     assert flow.start(made, False).result(SOON) == "done"
     assert len(calls) == 4
 
 
 @pytest.mark.full
-async def test_a_child_that_failed_has_taken_back_its_own_and_nobody_does_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_failed_has_taken_back_its_own_and_nobody_does_again(aflow, conn):
     @workflow
     async def parent() -> None:
         async with pgflow.effects.saga():
@@ -153,9 +148,7 @@ async def test_a_child_that_failed_has_taken_back_its_own_and_nobody_does_again(
 
 
 @pytest.mark.full
-async def test_grandchildren_and_earlier_generations_of_children_are_taken_back_too(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_grandchildren_and_earlier_generations_of_children_are_taken_back_too(aflow, conn):
     @workflow
     async def parent() -> None:
         async with pgflow.effects.saga():
@@ -175,8 +168,8 @@ async def test_grandchildren_and_earlier_generations_of_children_are_taken_back_
 
 
 async def test_where_two_effects_have_one_name_a_childs_is_taken_back_as_the_one_that_it_was(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     @effect(name="reserve", risk="compensable")
     async def another(name: str) -> str:
         return name
@@ -210,9 +203,7 @@ async def test_where_two_effects_have_one_name_a_childs_is_taken_back_as_the_one
 
 
 @pytest.mark.full
-async def test_what_a_child_did_is_carried_into_the_next_generation_of_its_parent(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_child_did_is_carried_into_the_next_generation_of_its_parent(aflow, conn):
     @workflow
     async def parent(n: int) -> None:
         async with pgflow.effects.saga():
@@ -230,9 +221,7 @@ async def test_what_a_child_did_is_carried_into_the_next_generation_of_its_paren
     assert unbalanced(conn) == []
 
 
-async def test_without_a_block_the_parent_takes_back_what_something_takes_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_without_a_block_the_parent_takes_back_what_something_takes_back(aflow, conn):
     @workflow
     async def parent() -> None:
         await pgflow.map(leg, ["a", "b"])
@@ -251,9 +240,7 @@ async def test_without_a_block_the_parent_takes_back_what_something_takes_back(
 
 
 @pytest.mark.full
-async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(aflow):
     @workflow
     async def sending() -> None:
         await ship("tea")
@@ -276,7 +263,7 @@ async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(
 
 
 @pytest.mark.full
-async def test_a_child_that_may_outlive_its_parent_answers_for_itself(aflow: AsyncHarness) -> None:
+async def test_a_child_that_may_outlive_its_parent_answers_for_itself(aflow):
     @workflow
     async def parent() -> None:
         async with pgflow.effects.saga():
@@ -290,7 +277,7 @@ async def test_a_child_that_may_outlive_its_parent_answers_for_itself(aflow: Asy
 
 
 @pytest.mark.full
-async def test_a_fork_takes_back_nothing_of_its_origins_children(aflow: AsyncHarness) -> None:
+async def test_a_fork_takes_back_nothing_of_its_origins_children(aflow):
     aflow.include(journey, leg)
     run = await aflow.start(journey.options(key="k"), True)
     with pytest.raises(RunFailed):
@@ -303,9 +290,7 @@ async def test_a_fork_takes_back_nothing_of_its_origins_children(aflow: AsyncHar
 
 
 @pytest.mark.full
-async def test_a_crash_between_takes_each_back_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_crash_between_takes_each_back_once(aflow, conn):
     aflow.include(journey, leg)
     run = await aflow.start(journey, True)
     await aflow.crash()
@@ -359,9 +344,7 @@ async def waiting_leg_of(what: str) -> str:
 @pytest.mark.parametrize("crashes", [False, True])
 @pytest.mark.parametrize("stubborn", [False, True])
 @pytest.mark.parametrize("made", [impatient, impatient_sync])
-def test_a_child_that_runs_is_cancelled_and_waited_for(
-    flow: Harness, conn: psycopg.Connection, made: Any, stubborn: bool, crashes: bool
-) -> None:
+def test_a_child_that_runs_is_cancelled_and_waited_for(flow, conn, made, stubborn, crashes):
     flow.include(made, waiting_leg, waiting_leg_of)
     run = flow.start(made.options(key="k"), stubborn)
     flow.until_idle()
@@ -382,9 +365,7 @@ def test_a_child_that_runs_is_cancelled_and_waited_for(
 
 
 @pytest.mark.full
-async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(aflow, conn):
     from datetime import timedelta
 
     aflow.include(impatient, waiting_leg)
@@ -399,9 +380,7 @@ async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(
 
 
 @pytest.mark.full
-def test_a_child_whose_effects_were_taken_back_is_not_handed_over(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_child_whose_effects_were_taken_back_is_not_handed_over(flow, conn):
     flow.include(journey, leg)
     run = flow.start(journey.options(key="k"), True)
     with pytest.raises(RunFailed):
@@ -445,8 +424,8 @@ async def reports(count: int, size: int) -> str:
 @pytest.mark.full
 @pytest.mark.parametrize("fails", [False, True], ids=["and_is_caught", "and_fails_it"])
 async def test_a_child_that_did_more_than_its_parent_can_be_given_takes_it_back_itself(
-    aflow: AsyncHarness, fails: bool
-) -> None:
+    aflow, fails
+):
     @workflow
     async def filing() -> str:
         try:
@@ -467,9 +446,7 @@ async def test_a_child_that_did_more_than_its_parent_can_be_given_takes_it_back_
 
 
 @pytest.mark.full
-async def test_what_just_fits_is_given_to_the_parent_and_a_run_of_its_own_may_do_more(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_just_fits_is_given_to_the_parent_and_a_run_of_its_own_may_do_more(aflow):
     @workflow
     async def filing() -> None:
         async with pgflow.effects.saga():
@@ -484,9 +461,7 @@ async def test_what_just_fits_is_given_to_the_parent_and_a_run_of_its_own_may_do
 
 
 @pytest.mark.full
-async def test_a_child_that_is_abandoned_leaves_nothing_and_may_do_more(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_child_that_is_abandoned_leaves_nothing_and_may_do_more(aflow):
     @workflow
     async def filing() -> str:
         return await pgflow.run_child(reports.options(when_parent_ends="abandon"), 6, 100_000)
@@ -497,8 +472,8 @@ async def test_a_child_that_is_abandoned_leaves_nothing_and_may_do_more(
 
 @pytest.mark.full
 async def test_the_effects_of_blocks_that_a_run_leaves_open_are_taken_back_in_the_order_of_their_calls(
-    aflow: AsyncHarness,
-) -> None:
+    aflow,
+):
     @workflow
     async def parent() -> None:
         async def aside() -> None:

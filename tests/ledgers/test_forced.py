@@ -16,7 +16,7 @@ import pgflow
 from pgflow import RunNotFound, Signal, workflow
 from pgflow.effects import Accepted, effect
 from pgflow.errors import NotAllowed, WrongState
-from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 Conn = psycopg.Connection[Any]
 
@@ -148,7 +148,7 @@ async def begin(
 
 
 @pytest.mark.full
-async def test_what_was_done_and_not_taken_back_stays_owed(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_was_done_and_not_taken_back_stays_owed(aflow, conn):
     await begin(aflow, order, "ab")
     force(conn, "k")
     assert owed(conn) == [("k", "uncompensated", "forced"), ("k", "uncompensated", "forced")]
@@ -168,15 +168,13 @@ async def test_what_was_done_and_not_taken_back_stays_owed(aflow: AsyncHarness, 
     assert calls == ["charge a", "charge b"]
 
 
-async def test_what_cannot_be_taken_back_leaves_nothing_to_do(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_cannot_be_taken_back_leaves_nothing_to_do(aflow, conn):
     await begin(aflow, posted)
     force(conn, "k")
     assert owed(conn) == []
 
 
-async def test_an_ordinary_cancel_leaves_nothing_owed(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_an_ordinary_cancel_leaves_nothing_owed(aflow, conn):
     run = await begin(aflow, order, "a")
     await run.cancel()
     await aflow.until_idle()
@@ -184,9 +182,7 @@ async def test_an_ordinary_cancel_leaves_nothing_owed(aflow: AsyncHarness, conn:
 
 
 @pytest.mark.full
-async def test_what_is_being_taken_back_is_owed_as_that_alone(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_is_being_taken_back_is_owed_as_that_alone(aflow, conn):
     trouble.add("refund b")
     run = await begin(aflow, order, "ab")
     await run.cancel()
@@ -203,9 +199,7 @@ async def test_what_is_being_taken_back_is_owed_as_that_alone(
 
 
 @pytest.mark.full
-async def test_a_refund_that_was_not_done_leaves_the_charge_owed(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_refund_that_was_not_done_leaves_the_charge_owed(aflow, conn):
     trouble.add("refund a")
     run = await begin(aflow, order, "a")
     await run.cancel()
@@ -219,9 +213,7 @@ async def test_a_refund_that_was_not_done_leaves_the_charge_owed(
 
 
 @pytest.mark.full
-async def test_what_turns_out_to_have_been_done_is_owed_from_then_on(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_turns_out_to_have_been_done_is_owed_from_then_on(aflow, conn):
     trouble.add("a")
     await begin(aflow, order, "a")
     force(conn, "k")
@@ -234,9 +226,7 @@ async def test_what_turns_out_to_have_been_done_is_owed_from_then_on(
     assert owed(conn) == []
 
 
-async def test_what_was_accepted_is_confirmed_and_then_taken_back(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_was_accepted_is_confirmed_and_then_taken_back(aflow, conn):
     await begin(aflow, shipped)
     force(conn, "k")
     assert owed(conn) == [("k", "accepted", "forced")]
@@ -249,9 +239,7 @@ async def test_what_was_accepted_is_confirmed_and_then_taken_back(
 
 
 @pytest.mark.full
-async def test_effects_of_a_child_that_has_completed_are_owed_by_its_parent(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_effects_of_a_child_that_has_completed_are_owed_by_its_parent(aflow, conn):
     await begin(aflow, journey, "leg")
     force(conn, "k")
     assert owed(conn) == [("k", "uncompensated", "forced")]
@@ -266,7 +254,7 @@ async def test_effects_of_a_child_that_has_completed_are_owed_by_its_parent(
 
 
 @pytest.mark.full
-async def test_a_child_is_cancelled_with_its_code(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_child_is_cancelled_with_its_code(aflow, conn):
     @workflow
     async def waiting() -> str:
         return await pgflow.run_child(order.options(key="child"), "a")
@@ -280,9 +268,7 @@ async def test_a_child_is_cancelled_with_its_code(aflow: AsyncHarness, conn: Con
 
 
 @pytest.mark.full
-async def test_a_child_that_completes_after_its_parent_was_forced_owes_what_it_did(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_child_that_completes_after_its_parent_was_forced_owes_what_it_did(aflow, conn):
     await begin(aflow, journey, "slow_leg")
     force(conn, "k")
     await aflow.until_idle()
@@ -294,9 +280,7 @@ async def test_a_child_that_completes_after_its_parent_was_forced_owes_what_it_d
 
 
 @pytest.mark.full
-async def test_a_result_that_the_forced_parent_never_took_is_owed_by_the_child(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_result_that_the_forced_parent_never_took_is_owed_by_the_child(aflow, conn):
     await begin(aflow, journey, "slow_leg")
     await aflow.app.pause("k")
     await aflow.until_idle()
@@ -308,9 +292,7 @@ async def test_a_result_that_the_forced_parent_never_took_is_owed_by_the_child(
 
 
 @pytest.mark.full
-async def test_what_earlier_generations_did_is_owed_by_the_last(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_earlier_generations_did_is_owed_by_the_last(aflow, conn):
     await begin(aflow, lap, 1)
     force(conn, "k")
     assert rows(conn, "select state, call >= 1000000000 from pgflow.obligations order by call") == [
@@ -324,8 +306,8 @@ async def test_what_earlier_generations_did_is_owed_by_the_last(
 
 @pytest.mark.full
 async def test_a_cancel_before_the_code_goes_on_still_takes_back_what_a_restart_was_told_to(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+    aflow, conn
+):
     await begin(aflow, order, "a")
     await aflow.crash()
     conn.execute("select pgflow.restart_run('k', effects => 'compensate'), pgflow.cancel_run('k')")
@@ -335,9 +317,7 @@ async def test_a_cancel_before_the_code_goes_on_still_takes_back_what_a_restart_
 
 
 @pytest.mark.full
-async def test_force_before_a_restart_has_taken_back_leaves_that_owed(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_force_before_a_restart_has_taken_back_leaves_that_owed(aflow, conn):
     await begin(aflow, order, "a")
     await aflow.crash()
     conn.execute("select pgflow.restart_run('k', effects => 'compensate')")
@@ -351,9 +331,7 @@ async def test_force_before_a_restart_has_taken_back_leaves_that_owed(
 
 
 @pytest.mark.full
-async def test_a_rewind_behind_what_was_done_has_it_in_hand_again(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_rewind_behind_what_was_done_has_it_in_hand_again(aflow, conn):
     run = await begin(aflow, order, "ab")
     force(conn, "k")
     cut = one(conn, "select max(seq) from pgflow.timeline where event = 'effect_confirmed'")
@@ -368,9 +346,7 @@ async def test_a_rewind_behind_what_was_done_has_it_in_hand_again(
 @pytest.mark.parametrize(("effects", "left", "done"), [
     ("reuse", 0, ["charge a"]), ("repeat", 1, ["charge a", "charge a"]), ("compensate", 0, ["charge a", "refund a", "charge a"]),
 ])  # fmt: skip
-async def test_a_restart_says_what_becomes_of_what_was_left(
-    aflow: AsyncHarness, conn: Conn, effects: str, left: int, done: list[str]
-) -> None:
+async def test_a_restart_says_what_becomes_of_what_was_left(aflow, conn, effects, left, done):
     await begin(aflow, order, "a")
     force(conn, "k")
     conn.execute("select pgflow.restart_run('k', effects => %s)", (effects,))
@@ -382,9 +358,7 @@ async def test_a_restart_says_what_becomes_of_what_was_left(
 
 
 @pytest.mark.full
-async def test_what_a_person_has_taken_back_is_done_no_more(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_a_person_has_taken_back_is_done_no_more(aflow, conn):
     await begin(aflow, order, "a")
     force(conn, "k")
     await aflow.app.settle_effect(keys(conn)[0], "taken_back")
@@ -398,8 +372,8 @@ async def test_what_a_person_has_taken_back_is_done_no_more(
 
 @pytest.mark.full
 async def test_what_a_person_has_taken_back_of_an_earlier_generation_is_not_taken_back_again(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+    aflow, conn
+):
     run = await begin(aflow, lap, 1)
     force(conn, "k")
     for key in keys(conn):
@@ -413,7 +387,7 @@ async def test_what_a_person_has_taken_back_of_an_earlier_generation_is_not_take
 
 
 @pytest.mark.full
-async def test_a_fork_owes_nothing_of_its_origin(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_fork_owes_nothing_of_its_origin(aflow, conn):
     await begin(aflow, order, "a")
     force(conn, "k")
     cut = one(conn, "select max(seq) from pgflow.timeline where event = 'effect_confirmed'")
@@ -424,9 +398,7 @@ async def test_a_fork_owes_nothing_of_its_origin(aflow: AsyncHarness, conn: Conn
 
 
 @pytest.mark.full
-async def test_a_parent_that_is_restarted_has_its_childs_effects_again(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_parent_that_is_restarted_has_its_childs_effects_again(aflow, conn):
     await begin(aflow, journey, "slow_leg")
     force(conn, "k")
     await aflow.app.send("leg", go, "on")
@@ -443,7 +415,7 @@ async def test_a_parent_that_is_restarted_has_its_childs_effects_again(
 # ---------------------------------------------------------------- people
 
 
-async def test_only_a_verdict_that_fits_closes_it(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_only_a_verdict_that_fits_closes_it(aflow, conn):
     await begin(aflow, order, "a")
     force(conn, "k")
     (key,) = keys(conn)
@@ -463,9 +435,7 @@ async def test_only_a_verdict_that_fits_closes_it(aflow: AsyncHarness, conn: Con
         await aflow.app.settle_effect(key, "stands")
 
 
-async def test_an_effect_that_is_open_is_neither_taken_back_nor_let_stand(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_an_effect_that_is_open_is_neither_taken_back_nor_let_stand(aflow, conn):
     trouble.add("a")
     await begin(aflow, order, "a")
     for verdict in ("taken_back", "stands"):
@@ -473,7 +443,7 @@ async def test_an_effect_that_is_open_is_neither_taken_back_nor_let_stand(
             await aflow.app.settle_effect(keys(conn)[0], verdict)  # type: ignore[arg-type]
 
 
-async def test_a_person_is_told_of_it(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_person_is_told_of_it(aflow, conn):
     await begin(aflow, order, "a")
     force(conn, "k")
     assert rows(conn, "select kind, name, effect from pgflow.claim_pages()") == [
@@ -482,9 +452,7 @@ async def test_a_person_is_told_of_it(aflow: AsyncHarness, conn: Conn) -> None:
 
 
 @pytest.mark.full
-async def test_the_command_line_shows_and_closes_it(
-    aflow: AsyncHarness, conn: Conn, pgflow_dsn: str
-) -> None:
+async def test_the_command_line_shows_and_closes_it(aflow, conn, pgflow_dsn):
     await begin(aflow, order, "a")
     answer = cli(pgflow_dsn, "cancel", "k", "--force", tty=True)
     assert "1 effect of it stays owed: `pgflow owed` lists them." in answer.err + answer.out
@@ -502,7 +470,7 @@ async def test_the_command_line_shows_and_closes_it(
 FORCE = "select pgflow.cancel_run('k', force => true)"
 
 
-def test_force_is_an_operators_right(flow: Harness, conn: Conn) -> None:
+def test_force_is_an_operators_right(flow, conn):
     flow.include(*WORKFLOWS)
     flow.start(order.options(key="k"), "a")
     for role, may in (

@@ -18,7 +18,7 @@ from pgflow import Retries, RunCancelled, RunFailed, workflow
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 from pgflow.errors import DefinitionError
-from pgflow.testing import AsyncHarness, Harness, set_clock
+from pgflow.testing import set_clock
 
 QUICKLY = Retries(
     max_attempts=20, first_delay=timedelta(milliseconds=5), max_delay=timedelta(milliseconds=20)
@@ -96,9 +96,7 @@ async def trip(fails: bool) -> str:
     return "gone"
 
 
-async def test_what_was_done_is_taken_back_the_last_first(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_was_done_is_taken_back_the_last_first(aflow, conn):
     aflow.include(trip)
     with pytest.raises(RunFailed) as failed:
         await (await aflow.start(trip, True)).result(SOON)
@@ -118,13 +116,13 @@ async def test_what_was_done_is_taken_back_the_last_first(
     ]
 
 
-async def test_what_went_well_stays(aflow: AsyncHarness) -> None:
+async def test_what_went_well_stays(aflow):
     aflow.include(trip)
     assert await (await aflow.start(trip, False)).result(SOON) == "gone"
     assert World.there == {"flight", "hotel", "car"}
 
 
-async def test_an_exception_that_is_caught_takes_back_its_block_only(aflow: AsyncHarness) -> None:
+async def test_an_exception_that_is_caught_takes_back_its_block_only(aflow):
     @workflow
     async def nested() -> str:
         async with pgflow.effects.saga():
@@ -147,9 +145,7 @@ async def test_an_exception_that_is_caught_takes_back_its_block_only(aflow: Asyn
     assert World.there == {"flight", "tent", "boat"}
 
 
-async def test_a_block_that_went_well_is_taken_back_by_the_one_around_it(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_block_that_went_well_is_taken_back_by_the_one_around_it(aflow):
     @workflow
     async def nested() -> None:
         async with pgflow.effects.saga():
@@ -165,9 +161,7 @@ async def test_a_block_that_went_well_is_taken_back_by_the_one_around_it(
     assert World.calls[-2:] == ["cancel hotel", "cancel flight"]
 
 
-async def test_a_run_that_fails_takes_back_what_it_can(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_fails_takes_back_what_it_can(aflow, conn):
     @workflow
     async def unblocked() -> None:
         await book("flight")
@@ -185,7 +179,7 @@ async def test_a_run_that_fails_takes_back_what_it_can(
     ]
 
 
-async def test_a_cancelled_run_takes_back_too(aflow: AsyncHarness) -> None:
+async def test_a_cancelled_run_takes_back_too(aflow):
     go = pgflow.Signal("go", str)
 
     @workflow
@@ -204,7 +198,7 @@ async def test_a_cancelled_run_takes_back_too(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-def test_sync_sagas_are_the_same(flow: Harness) -> None:
+def test_sync_sagas_are_the_same(flow):
     @effect(risk="compensable")
     def rent(name: str) -> int:
         reach("book", name)
@@ -229,9 +223,7 @@ def test_sync_sagas_are_the_same(flow: Harness) -> None:
 
 
 @pytest.mark.full
-async def test_what_is_not_known_is_settled_before_it_is_taken_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_is_not_known_is_settled_before_it_is_taken_back(aflow, conn):
     World.trouble |= {"book hotel": 1, "find hotel": 12}
 
     @workflow
@@ -257,9 +249,7 @@ async def test_what_is_not_known_is_settled_before_it_is_taken_back(
     assert all(status == "confirmed" for _, status in ledger(conn))
 
 
-async def test_a_compensation_is_repeated_under_its_own_key_until_it_is_done(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_compensation_is_repeated_under_its_own_key_until_it_is_done(aflow, conn):
     World.trouble["cancel hotel"] = 3
     aflow.include(trip)
     with pytest.raises(RunFailed):
@@ -270,9 +260,7 @@ async def test_a_compensation_is_repeated_under_its_own_key_until_it_is_done(
     assert len({key for keys in World.keys.values() for key in keys}) == 6
 
 
-async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(aflow):
     entered = asyncio.Event()
     hang = True
 
@@ -301,9 +289,7 @@ async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(
 
 
 @pytest.mark.full
-async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(aflow, conn):
     @workflow
     async def arson() -> None:
         async with pgflow.effects.saga():
@@ -333,9 +319,7 @@ async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(
     assert conn.execute("select count(*) from pgflow.obligations").fetchone() == (0,)
 
 
-async def test_from_fact_to_decision_to_effect_to_compensation(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_from_fact_to_decision_to_effect_to_compensation(aflow, conn):
     @decision()
     async def where() -> Choice[str]:
         return Choice("hotel", why="near the sea", evidence=["map-3"])
@@ -366,9 +350,7 @@ async def test_from_fact_to_decision_to_effect_to_compensation(
 # ---------------------------------------------------------------- tasks, generators, keys
 
 
-async def test_what_a_task_does_while_its_block_is_taken_back_is_taken_back_too(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_a_task_does_while_its_block_is_taken_back_is_taken_back_too(aflow):
     @workflow
     async def careless() -> None:
         async def two() -> None:
@@ -386,7 +368,7 @@ async def test_what_a_task_does_while_its_block_is_taken_back_is_taken_back_too(
     assert World.there == set()
 
 
-async def test_what_a_task_does_after_its_block_belongs_to_the_run(aflow: AsyncHarness) -> None:
+async def test_what_a_task_does_after_its_block_belongs_to_the_run(aflow):
     @workflow
     async def careless() -> None:
         async def late() -> None:
@@ -404,9 +386,7 @@ async def test_what_a_task_does_after_its_block_belongs_to_the_run(aflow: AsyncH
     assert World.calls == ["book flight", "cancel flight"]
 
 
-async def test_a_block_may_be_left_in_another_task_than_it_was_entered_in(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_block_may_be_left_in_another_task_than_it_was_entered_in(aflow):
     @workflow
     async def odd() -> None:
         block = pgflow.effects.saga()
@@ -428,7 +408,7 @@ async def test_a_block_may_be_left_in_another_task_than_it_was_entered_in(
     assert World.calls == ["book flight", "cancel flight"]
 
 
-async def test_a_generator_that_is_closed_hands_its_effects_on(aflow: AsyncHarness) -> None:
+async def test_a_generator_that_is_closed_hands_its_effects_on(aflow):
     @workflow
     async def lazy() -> None:
         async def bookings() -> Any:
@@ -447,7 +427,7 @@ async def test_a_generator_that_is_closed_hands_its_effects_on(aflow: AsyncHarne
     assert World.there == set()
 
 
-async def test_compensations_have_keys_of_their_own_under_any_decision(aflow: AsyncHarness) -> None:
+async def test_compensations_have_keys_of_their_own_under_any_decision(aflow):
     @decision()
     async def chosen() -> Choice[str]:
         return Choice("x", why="y")
@@ -467,7 +447,7 @@ async def test_compensations_have_keys_of_their_own_under_any_decision(aflow: As
     assert World.there == set()
 
 
-def test_a_compensation_that_could_not_be_called_is_refused_where_it_is_declared() -> None:
+def test_a_compensation_that_could_not_be_called_is_refused_where_it_is_declared():
     @effect(risk="compensable")
     async def rent(name: str) -> str:
         return name
@@ -479,7 +459,7 @@ def test_a_compensation_that_could_not_be_called_is_refused_where_it_is_declared
 
 
 @pytest.mark.full
-async def test_cancelled_twice_it_is_taken_back_once(aflow: AsyncHarness) -> None:
+async def test_cancelled_twice_it_is_taken_back_once(aflow):
     entered, may_end = asyncio.Event(), asyncio.Event()
 
     async def slow(found: str, name: str) -> None:

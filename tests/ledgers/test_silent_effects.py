@@ -17,7 +17,7 @@ import pgflow
 from pgflow import InvalidArgument, Page, Retries, RunFailed, RunNotFound, Signal, workflow
 from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
 from pgflow.errors import WrongState
-from pgflow.testing import AsyncHarness, Harness, set_clock
+from pgflow.testing import AsyncHarness, set_clock
 
 Conn = psycopg.Connection[Any]
 
@@ -171,8 +171,8 @@ async def begun(aflow: AsyncHarness, what: Any, name: str = "a") -> Any:
 
 @pytest.mark.full
 async def test_beats_keep_an_effect_accepted_and_neither_wake_the_run_nor_grow_its_journal(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+    aflow, conn, farm
+):
     run = await begun(aflow, rendering)
     before = events(conn, run.key)
     for percent in (10, 20, None):
@@ -191,7 +191,7 @@ async def test_beats_keep_an_effect_accepted_and_neither_wake_the_run_nor_grow_i
 
 
 @pytest.mark.full
-def test_a_sync_client_beats_too(flow: Harness, conn: Conn, farm: Farm) -> None:
+def test_a_sync_client_beats_too(flow, conn, farm):
     flow.include(rendering_sync)
     run = flow.start(rendering_sync, "a")
     flow.until_idle()
@@ -208,8 +208,8 @@ def test_a_sync_client_beats_too(flow: Harness, conn: Conn, farm: Farm) -> None:
 
 
 async def test_a_beat_in_a_transaction_of_the_callers_counts_once_that_is_committed(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+    aflow, conn, farm
+):
     await begun(aflow, rendering)
     async with (
         await psycopg.AsyncConnection.connect(aflow.app.dsn) as other,
@@ -221,9 +221,7 @@ async def test_a_beat_in_a_transaction_of_the_callers_counts_once_that_is_commit
 
 
 @pytest.mark.full
-async def test_a_beat_that_nobody_waits_for_is_refused(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_a_beat_that_nobody_waits_for_is_refused(aflow, conn, farm):
     run = await begun(aflow, rendering)
     quiet = await begun(aflow, rendering_quietly, "b")
     with pytest.raises(
@@ -242,12 +240,12 @@ async def test_a_beat_that_nobody_waits_for_is_refused(
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), "soon"])
-def test_a_promise_that_is_no_duration_is_refused_where_it_is_made(timeout: Any) -> None:
+def test_a_promise_that_is_no_duration_is_refused_where_it_is_made(timeout):
     with pytest.raises(InvalidArgument, match="heartbeat_timeout of Accepted"):
         Accepted("job", heartbeat_timeout=timeout)
 
 
-def test_a_promise_is_none_of_the_value_that_code_sees() -> None:
+def test_a_promise_is_none_of_the_value_that_code_sees():
     assert Accepted("job", heartbeat_timeout=5) == Accepted("job")
     assert repr(Accepted("job", heartbeat_timeout=5)) == "Accepted(ref='job')"
 
@@ -256,9 +254,7 @@ def test_a_promise_is_none_of_the_value_that_code_sees() -> None:
 
 
 @pytest.mark.full
-async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(aflow, conn, farm):
     farm.answers = [StillUnknown(), ConnectionResetError("no reply"), Confirmed("model 7")]
     run = await begun(aflow, training)
     await aflow.app.beat_effect("job a", {"epoch": 3})
@@ -280,8 +276,8 @@ async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(
 
 @pytest.mark.full
 async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_still_counts(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+    aflow, conn, farm
+):
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     run = await begun(aflow, rendering)
@@ -299,9 +295,7 @@ async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_
 
 
 @pytest.mark.full
-async def test_a_person_may_say_what_became_of_it_and_not_have_it_done_again(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_a_person_may_say_what_became_of_it_and_not_have_it_done_again(aflow, conn, farm):
     run = await begun(aflow, rendering)
     await aflow.skip(LONGER)
     ((key,),) = obligations(conn, "effect")
@@ -314,8 +308,8 @@ async def test_a_person_may_say_what_became_of_it_and_not_have_it_done_again(
 
 @pytest.mark.full
 async def test_what_the_counterparty_still_has_is_accepted_again_and_beats_count_again(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+    aflow, conn, farm
+):
     farm.answers = [
         Confirmed(Accepted("job a")),
         Confirmed(Accepted("job a", heartbeat_timeout=600)),
@@ -337,9 +331,7 @@ async def test_what_the_counterparty_still_has_is_accepted_again_and_beats_count
     assert reasons(conn) == ["silent", "accepted", "silent", "accepted", "silent"]
 
 
-async def test_what_the_counterparty_has_lost_is_failed_and_not_sent_again(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_what_the_counterparty_has_lost_is_failed_and_not_sent_again(aflow, conn, farm):
     farm.answers = [Absent()]
     run = await begun(aflow, training)
     await aflow.skip(LONGER)
@@ -350,8 +342,8 @@ async def test_what_the_counterparty_has_lost_is_failed_and_not_sent_again(
 
 @pytest.mark.full
 async def test_a_counterparty_that_never_says_leaves_the_run_stuck_and_a_retry_asks_anew(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+    aflow, conn, farm
+):
     farm.answers = [
         Confirmed(Accepted("another job")),
         StillUnknown(),
@@ -369,9 +361,7 @@ async def test_a_counterparty_that_never_says_leaves_the_run_stuck_and_a_retry_a
 
 
 @pytest.mark.full
-async def test_it_is_noticed_while_the_code_goes_on_and_without_a_worker_too(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_it_is_noticed_while_the_code_goes_on_and_without_a_worker_too(aflow, conn, farm):
     farm.answers = [Confirmed("model 7")]
     run = await begun(aflow, training_and_waiting)
     await run.send(go, "!")
@@ -388,9 +378,7 @@ async def test_it_is_noticed_while_the_code_goes_on_and_without_a_worker_too(
 
 
 @pytest.mark.full
-async def test_what_is_silent_is_known_before_it_is_taken_back(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_what_is_silent_is_known_before_it_is_taken_back(aflow, conn, farm):
     farm.answers = [StillUnknown(), Confirmed("model 7")]
     run = await begun(aflow, failing)
     await aflow.skip(LONGER)
@@ -402,9 +390,7 @@ async def test_what_is_silent_is_known_before_it_is_taken_back(
     assert farm.removed == ["a"]
 
 
-async def test_what_turns_out_to_be_lost_need_not_be_taken_back(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_what_turns_out_to_be_lost_need_not_be_taken_back(aflow, conn, farm):
     farm.answers = [Absent()]
     run = await begun(aflow, failing)
     await aflow.skip(LONGER)
@@ -415,9 +401,7 @@ async def test_what_turns_out_to_be_lost_need_not_be_taken_back(
 
 
 @pytest.mark.full
-async def test_a_confirmation_stops_the_question_that_is_under_way(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_a_confirmation_stops_the_question_that_is_under_way(aflow, conn, farm):
     farm.answers = [StillUnknown()]
     run = await begun(aflow, training)
     await aflow.skip(LONGER)
@@ -450,9 +434,7 @@ async def left_alone(aflow: AsyncHarness) -> Any:
 
 @pytest.mark.full
 @pytest.mark.parametrize("first", ["confirmed", "silent"])
-async def test_a_confirmation_counts_before_and_after_the_silence(
-    aflow: AsyncHarness, conn: Conn, farm: Farm, first: str
-) -> None:
+async def test_a_confirmation_counts_before_and_after_the_silence(aflow, conn, farm, first):
     run = await left_alone(aflow)
     set_clock(aflow.app.dsn, LONGER)
     steps = [
@@ -470,9 +452,7 @@ async def test_a_confirmation_counts_before_and_after_the_silence(
 
 
 @pytest.mark.full
-async def test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later(aflow, conn, farm):
     run = await left_alone(aflow)
     set_clock(aflow.app.dsn, PART)
     with psycopg.connect(aflow.app.dsn) as beating:
@@ -490,9 +470,7 @@ async def test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later(
 
 
 @pytest.mark.full
-async def test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late(aflow, conn, farm):
     run = await left_alone(aflow)
     set_clock(aflow.app.dsn, LONGER)
     with psycopg.connect(aflow.app.dsn) as sweeping:
@@ -509,9 +487,7 @@ async def test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late(
 
 
 @pytest.mark.full
-async def test_two_sweeps_tell_the_run_once_and_a_dead_one_not_at_all(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_two_sweeps_tell_the_run_once_and_a_dead_one_not_at_all(aflow, conn, farm):
     run = await left_alone(aflow)
     set_clock(aflow.app.dsn, LONGER)
     with psycopg.connect(aflow.app.dsn) as dying:
@@ -529,9 +505,7 @@ async def test_two_sweeps_tell_the_run_once_and_a_dead_one_not_at_all(
 
 
 @pytest.mark.full
-async def test_silence_that_a_dying_worker_has_taken_is_found_by_the_next(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_silence_that_a_dying_worker_has_taken_is_found_by_the_next(aflow, conn, farm):
     farm.answers = [asyncio.Event(), Confirmed("model 7")]
     run = await begun(aflow, training)
     set_clock(aflow.app.dsn, LONGER)
@@ -547,7 +521,7 @@ async def test_silence_that_a_dying_worker_has_taken_is_found_by_the_next(
 
 
 @pytest.mark.full
-async def test_a_rewind_hands_the_promise_on(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_a_rewind_hands_the_promise_on(aflow, conn, farm):
     farm.answers = [Confirmed("model 7")]
     run = await begun(aflow, training_and_waiting)
     await run.send(go, "!")
@@ -563,9 +537,7 @@ async def test_a_rewind_hands_the_promise_on(aflow: AsyncHarness, conn: Conn, fa
 
 
 @pytest.mark.full
-async def test_silence_behind_a_cut_is_found_again(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_silence_behind_a_cut_is_found_again(aflow, conn, farm):
     farm.answers = [StillUnknown(), Confirmed("model 7")]
     run = await begun(aflow, training_and_waiting)
     await aflow.skip(LONGER)
@@ -585,8 +557,8 @@ async def test_silence_behind_a_cut_is_found_again(
 @pytest.mark.full
 @pytest.mark.parametrize("known_at", ["before", "after"])
 async def test_what_is_silent_in_a_dropped_part_is_settled_and_taken_back(
-    aflow: AsyncHarness, conn: Conn, farm: Farm, known_at: str
-) -> None:
+    aflow, conn, farm, known_at
+):
     farm.answers = [StillUnknown(), Confirmed("model 7"), Confirmed("model 8")]
     run = await begun(aflow, training)
     if known_at == "before":
@@ -606,9 +578,7 @@ async def test_what_is_silent_in_a_dropped_part_is_settled_and_taken_back(
 
 
 @pytest.mark.full
-async def test_what_a_restart_leaves_to_the_old_generation_is_watched_there(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_what_a_restart_leaves_to_the_old_generation_is_watched_there(aflow, conn, farm):
     run = await begun(aflow, rendering)
     conn.execute("select pgflow.restart_run(%s, effects => 'repeat')", (run.key,))
     await aflow.until_idle()
@@ -624,9 +594,7 @@ async def test_what_a_restart_leaves_to_the_old_generation_is_watched_there(
 
 
 @pytest.mark.full
-async def test_what_a_forced_cancel_leaves_open_is_watched_until_a_person_says(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_what_a_forced_cancel_leaves_open_is_watched_until_a_person_says(aflow, conn, farm):
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     run = await begun(aflow, training)

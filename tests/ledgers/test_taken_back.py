@@ -15,7 +15,6 @@ import pgflow
 from pgflow import InvalidArgument, RunCancelled, RunFailed, Signal, read, step, workflow
 from pgflow.effects import Accepted, effect
 from pgflow.errors import HasActed, WrongState
-from pgflow.testing import Harness
 
 Conn = psycopg.Connection[Any]
 
@@ -119,9 +118,7 @@ def sound(conn: Conn) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
-def test_no_cut_keeps_an_effect_and_drops_its_compensation(
-    flow: Harness, conn: Conn, effects: Any
-) -> None:
+def test_no_cut_keeps_an_effect_and_drops_its_compensation(flow, conn, effects):
     flow.include(trip)
     run = flow.start(trip.options(key="k"), "hotel", "flight")
     with pytest.raises(RunFailed):
@@ -146,9 +143,7 @@ def test_no_cut_keeps_an_effect_and_drops_its_compensation(
 
 @pytest.mark.full
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
-def test_a_retry_goes_back_to_before_what_was_taken_back(
-    flow: Harness, conn: Conn, effects: Any
-) -> None:
+def test_a_retry_goes_back_to_before_what_was_taken_back(flow, conn, effects):
     flow.include(trip)
     run = flow.start(trip.options(key="k"), "hotel", "flight")
     with pytest.raises(RunFailed):
@@ -166,7 +161,7 @@ def test_a_retry_goes_back_to_before_what_was_taken_back(
 
 
 @pytest.mark.full
-def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow: Harness, conn: Conn) -> None:
+def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow, conn):
     flow.include(journey, leg)
     run = flow.start(journey.options(key="k"))
     with pytest.raises(RunFailed):
@@ -197,8 +192,8 @@ def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow: Harness, conn:
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
 @pytest.mark.parametrize("has_money", [True, False])
 def test_what_a_child_left_to_its_parent_is_not_the_childs_to_do_again(
-    flow: Harness, conn: Conn, effects: Any, has_money: bool
-) -> None:
+    flow, conn, effects, has_money
+):
     flow.include(two_stages, leg)
     if has_money:
         prices["fare"] = 1
@@ -221,7 +216,7 @@ def test_what_a_child_left_to_its_parent_is_not_the_childs_to_do_again(
 # ----------------------------------------------------------- what was handed over and not asked for
 
 
-def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow: Harness, conn: Conn) -> None:
+def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow, conn):
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["milk", "tea", "gin"])
     run.result(SOON)
@@ -241,9 +236,7 @@ def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow: Harness, con
 # ---------------------------------------------------------------- older generations
 
 
-def test_a_fork_of_an_older_generation_is_not_handed_what_a_later_one_took_back(
-    flow: Harness, conn: Conn
-) -> None:
+def test_a_fork_of_an_older_generation_is_not_handed_what_a_later_one_took_back(flow, conn):
     flow.include(fickle)
     run = flow.start(fickle.options(key="k"))
     assert run.result(SOON) == "paper of tea"
@@ -258,9 +251,7 @@ def test_a_fork_of_an_older_generation_is_not_handed_what_a_later_one_took_back(
 
 
 @pytest.mark.full
-def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took_back(
-    flow: Harness, conn: Conn
-) -> None:
+def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took_back(flow, conn):
     @workflow
     async def patient() -> str:
         async with pgflow.effects.saga():
@@ -291,8 +282,8 @@ def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took
 @pytest.mark.full
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_generation(
-    flow: Harness, conn: Conn, crashes: bool
-) -> None:
+    flow, conn, crashes
+):
     flow.include(ordering)
     run = flow.start(ordering.options(key="k"), 0)
     flow.until_idle()
@@ -316,9 +307,7 @@ def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_genera
 
 @pytest.mark.full
 @pytest.mark.parametrize("by", ["reference", "key"])
-def test_a_word_that_crosses_a_rewind_is_recorded_where_the_debt_is_now(
-    flow: Harness, conn: Conn, dsn: str, by: str
-) -> None:
+def test_a_word_that_crosses_a_rewind_is_recorded_where_the_debt_is_now(flow, conn, dsn, by):
     flow.include(ordering)
     flow.start(ordering.options(key="k"), 0)
     flow.until_idle()

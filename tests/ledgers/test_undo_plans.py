@@ -19,7 +19,7 @@ from pgflow._flow.ledgers.undo_plan import propose as plan
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Accepted, PlannedCall, UndoRequest, effect
 from pgflow.errors import DefinitionError
-from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 GIVE_BACK = PlannedCall("give_back")
 
@@ -181,9 +181,7 @@ async def undo_by_plan(aflow: AsyncHarness) -> Any:
 
 
 @pytest.mark.full
-async def test_the_planner_knows_what_was_done_and_why(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_the_planner_knows_what_was_done_and_why(aflow, shop):
     told = await undo_by_plan(aflow)
     assert (told.effect, told.request, told.reply, told.risk) == (
         "take_seat",
@@ -203,9 +201,7 @@ async def test_the_planner_knows_what_was_done_and_why(
 
 
 @pytest.mark.full
-async def test_a_plan_is_run_step_by_step(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_plan_is_run_step_by_step(aflow, shop):
     await undo_by_plan(aflow)
     assert [name for name, _ in World.acts] == ["take", "return", "tell sorry"]
     (plan_key,) = shop.execute(
@@ -218,9 +214,7 @@ async def test_a_plan_is_run_step_by_step(
     ) == (10, (105,))
 
 
-async def test_the_ledgers_tell_of_a_plan_that_was_run(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_the_ledgers_tell_of_a_plan_that_was_run(aflow, shop):
     told = await undo_by_plan(aflow)
     assert shop.execute(
         "select name, status, compensates from pgflow.effects order by call"
@@ -239,7 +233,7 @@ async def test_the_ledgers_tell_of_a_plan_that_was_run(
 
 
 @pytest.mark.full
-def test_sync_sagas_have_planners_too(flow: Harness, shop: psycopg.Connection[Any]) -> None:
+def test_sync_sagas_have_planners_too(flow, shop):
     @workflow(raises=[Trouble])
     def sync_outing() -> None:
         with pgflow.sync.saga(goal="an evening", planner=propose, steps=STEPS):
@@ -255,9 +249,7 @@ def test_sync_sagas_have_planners_too(flow: Harness, shop: psycopg.Connection[An
 
 
 @pytest.mark.full
-def test_in_a_sync_saga_what_is_refused_stays_owed(
-    flow: Harness, shop: psycopg.Connection[Any]
-) -> None:
+def test_in_a_sync_saga_what_is_refused_stays_owed(flow, shop):
     @workflow
     def sync_outing() -> None:
         with pgflow.sync.saga(planner=propose):
@@ -275,8 +267,8 @@ def test_in_a_sync_saga_what_is_refused_stays_owed(
 
 @pytest.mark.full
 async def test_an_inverse_that_is_declared_is_preferred_and_a_block_inside_has_the_planner_of_the_one_around(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+    aflow, shop
+):
     @effect(risk="compensable")
     async def rent() -> str:
         return "car"
@@ -310,9 +302,7 @@ async def test_an_inverse_that_is_declared_is_preferred_and_a_block_inside_has_t
 
 @pytest.mark.full
 @pytest.mark.parametrize("where", ["review", "return_seat", "after the transaction"])
-async def test_a_crash_goes_on_where_it_was_and_asks_the_planner_no_second_time(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any], where: str
-) -> None:
+async def test_a_crash_goes_on_where_it_was_and_asks_the_planner_no_second_time(aflow, shop, where):
     World.plan = [
         PlannedCall("return_seat", {"seat": 1}),
         GIVE_BACK,
@@ -380,9 +370,7 @@ REFUSED = [
 
 
 @pytest.mark.full
-async def test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole(aflow, shop):
     for proposed, why in REFUSED:
         World.plan, World.acts = proposed, []
         said, detail = await stays_owed(aflow, shop)
@@ -431,8 +419,8 @@ async def at_gate_of_plan(aflow: AsyncHarness, shop: psycopg.Connection[Any], ru
 @pytest.mark.full
 @pytest.mark.parametrize(("rule", "gates"), RULES)
 async def test_what_the_policy_wants_a_gate_for_is_asked_before_anything_is_taken_back(
-    rule: str, gates: list[str], aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+    rule, gates, aflow, shop
+):
     if "model" in rule:  # the effect itself rests on no model
         assert len(gates) == 3
     run = await at_gate_of_plan(aflow, shop, rule)
@@ -457,7 +445,7 @@ def outing_sync() -> None:
 
 
 @pytest.mark.full
-def test_so_it_is_in_a_sync_workflow(flow: Harness, shop: psycopg.Connection[Any]) -> None:
+def test_so_it_is_in_a_sync_workflow(flow, shop):
     shop.execute("""select pgflow.set_policy('[{"name": "return_seat"}]', 'careful')""")
     World.plan = [GIVE_BACK, PlannedCall("return_seat", {"seat": 7})]
     flow.include(outing_sync)
@@ -471,9 +459,7 @@ def test_so_it_is_in_a_sync_workflow(flow: Harness, shop: psycopg.Connection[Any
 
 
 @pytest.mark.full
-async def test_a_plan_without_leave_is_not_run_and_a_person_takes_the_effect_back(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_plan_without_leave_is_not_run_and_a_person_takes_the_effect_back(aflow, shop):
     run = await at_gate_of_plan(aflow, shop, '{"name": "return_seat", "timeout": 60}')
     await aflow.answer("policy/return_seat", pgflow.authority.Reject("not yet"), by="ann")
     await aflow.until_idle()
@@ -488,9 +474,7 @@ async def test_a_plan_without_leave_is_not_run_and_a_person_takes_the_effect_bac
 
 
 @pytest.mark.full
-async def test_an_edit_of_a_step_is_what_is_run(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_an_edit_of_a_step_is_what_is_run(aflow, shop):
     run = await at_gate_of_plan(aflow, shop, '{"author": "model"}')
     await aflow.answer("policy/give_back", pgflow.authority.Approve(), by="ann")
     await aflow.until_idle()
@@ -506,9 +490,7 @@ async def test_an_edit_of_a_step_is_what_is_run(
 
 
 @pytest.mark.full
-async def test_a_step_that_a_person_took_over_is_not_run(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_step_that_a_person_took_over_is_not_run(aflow, shop):
     run = await at_gate_of_plan(aflow, shop, '{"author": "model"}')
     for name in ("policy/give_back", "policy/return_seat", "policy/tell"):
         await aflow.answer(name, pgflow.authority.TakeOver("by hand"), by="ann")
@@ -529,15 +511,13 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize(("proposed", "why"), NONSENSE)
-def test_nonsense_is_no_plan(proposed: Any, why: str) -> None:
+def test_nonsense_is_no_plan(proposed, why):
     with pytest.raises(plan.PlanRefused, match=why):
         plan.read_plan(proposed)
 
 
 @pytest.mark.full
-async def test_a_planner_that_fails_leaves_the_debt_open(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_planner_that_fails_leaves_the_debt_open(aflow, shop):
     for proposed, trouble, why in (
         ([], None, "the planner returned an empty plan"),
         ("cancel the seat", None, "the planner returned an invalid plan"),
@@ -558,9 +538,7 @@ async def no_choice(_request: UndoRequest) -> Any:
 
 
 @pytest.mark.full
-async def test_a_step_that_is_not_done_leaves_the_debt_open_and_says_what_was(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_step_that_is_not_done_leaves_the_debt_open_and_says_what_was(aflow, shop):
     for n, second, why in (
         (
             1,
@@ -580,7 +558,7 @@ async def test_a_step_that_is_not_done_leaves_the_debt_open_and_says_what_was(
     assert "tell sorry" not in [name for name, _ in World.acts]
 
 
-def test_what_cannot_be_a_planner_or_a_step_of_a_plan_is_refused_where_it_is_said() -> None:
+def test_what_cannot_be_a_planner_or_a_step_of_a_plan_is_refused_where_it_is_said():
     @step
     async def rest(*texts: str) -> None: ...
 
@@ -599,9 +577,7 @@ def test_what_cannot_be_a_planner_or_a_step_of_a_plan_is_refused_where_it_is_sai
 
 
 @pytest.mark.full
-async def test_a_planner_is_not_told_the_defaults_of_steps(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_planner_is_not_told_the_defaults_of_steps(aflow, shop):
     @step
     async def send(text: str, token: str = "s3cret", *, n: int = 7) -> None: ...
 
@@ -620,7 +596,7 @@ async def test_a_planner_is_not_told_the_defaults_of_steps(
     )
 
 
-def test_the_policy_judges_acts_in_their_order(shop: psycopg.Connection[Any]) -> None:
+def test_the_policy_judges_acts_in_their_order(shop):
     shop.execute(
         """select pgflow.set_policy('[{"name": "b", "amount": "$.cents", "above": 5}]', 'careful')"""
     )
@@ -633,8 +609,8 @@ def test_the_policy_judges_acts_in_their_order(shop: psycopg.Connection[Any]) ->
 @pytest.mark.full
 @pytest.mark.parametrize("effects", ["compensate", "reuse"])
 async def test_a_plan_takes_back_again_what_is_done_again_and_is_not_taken_back_itself(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any], effects: Any
-) -> None:
+    aflow, shop, effects
+):
     World.plan = [PlannedCall("return_seat", {"seat": 1}), GIVE_BACK]
     aflow.include(outing)
     run = await aflow.start(outing.options(key="k"))

@@ -25,7 +25,7 @@ from pgflow import (
 )
 from pgflow.authority import Admit, Approve, Approved, Obligation, Pool
 from pgflow.errors import NotAllowed, NotInRunError, NotStorable, WrongState
-from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 Conn = psycopg.Connection[Any]
 
@@ -112,9 +112,7 @@ async def waits(aflow: AsyncHarness, conn: Conn, key: str) -> None:
 # ---------------------------------------------------------------- owing
 
 
-async def test_a_run_that_owes_does_not_complete_until_it_is_discharged(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_run_that_owes_does_not_complete_until_it_is_discharged(aflow, conn):
     run = await begin(aflow, promises.options(key="k"))
     await waits(aflow, conn, "k")
     root = one(conn, "select root::text from pgflow.run")
@@ -147,9 +145,7 @@ async def test_a_run_that_owes_does_not_complete_until_it_is_discharged(
 @pytest.mark.parametrize(
     ("said", "verdict"), [("r-1", "discharged"), ("waive", "waived"), ("transfer", "transferred")]
 )
-async def test_the_code_closes_what_it_owes(
-    aflow: AsyncHarness, conn: Conn, said: str, verdict: str
-) -> None:
+async def test_the_code_closes_what_it_owes(aflow, conn, said, verdict):
     run = await begin(aflow, keeps)
     await run.send(go, said)
     assert await run.result(SOON) == said
@@ -158,7 +154,7 @@ async def test_the_code_closes_what_it_owes(
     assert owed(conn, "name, state, holder, outlives") == held
 
 
-def test_a_sync_workflow_owes_as_an_async_one_does(flow: Harness, conn: Conn) -> None:
+def test_a_sync_workflow_owes_as_an_async_one_does(flow, conn):
     flow.include(promises_in_sync)
     run = flow.start(promises_in_sync.options(key="k"))
     flow.until_idle()
@@ -167,9 +163,7 @@ def test_a_sync_workflow_owes_as_an_async_one_does(flow: Harness, conn: Conn) ->
     assert run.result(SOON).endswith("/owe/refund/1")
 
 
-async def test_each_use_of_a_name_is_an_obligation_of_its_own(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_each_use_of_a_name_is_an_obligation_of_its_own(aflow, conn):
     @workflow
     async def twice() -> list[str]:
         return [pgflow.authority.owe(what, outlives=True).key for what in ("a", "b", "a")]
@@ -180,9 +174,7 @@ async def test_each_use_of_a_name_is_an_obligation_of_its_own(
     assert sorted(owed(conn, "effect")) == sorted(await run.result(SOON))
 
 
-async def test_what_is_closed_twice_counts_once_and_the_code_goes_on(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_is_closed_twice_counts_once_and_the_code_goes_on(aflow, conn):
     run = await begin(aflow, keeps)
     await aflow.until_idle()
     await aflow.app.waive(key_of(conn), by="eve", why="a mistake")
@@ -194,9 +186,7 @@ async def test_what_is_closed_twice_counts_once_and_the_code_goes_on(
 
 
 @pytest.mark.full
-async def test_what_outlives_its_run_is_closed_after_the_outcome(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_outlives_its_run_is_closed_after_the_outcome(aflow, conn):
     run = await begin(aflow, promises, None, True)
     key = await run.result(SOON)
     assert owed(conn, "effect, state, outlives") == [(key, "open", True)]
@@ -214,7 +204,7 @@ async def test_what_outlives_its_run_is_closed_after_the_outcome(
     ]
 
 
-async def test_what_a_failed_run_owes_stays_for_a_person(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_a_failed_run_owes_stays_for_a_person(aflow, conn):
     run = await begin(aflow, keeps)
     await run.send(go, "fail")
     with pytest.raises(RunFailed):
@@ -229,9 +219,7 @@ async def test_what_a_failed_run_owes_stays_for_a_person(aflow: AsyncHarness, co
 
 @pytest.mark.full
 @pytest.mark.parametrize("has_ended", [False, True])
-async def test_what_a_cancelled_run_owes_stays_for_a_person(
-    aflow: AsyncHarness, conn: Conn, has_ended: bool
-) -> None:
+async def test_what_a_cancelled_run_owes_stays_for_a_person(aflow, conn, has_ended):
     run = await begin(aflow, promises if has_ended else keeps)
     await aflow.until_idle()
     await run.cancel()
@@ -240,7 +228,7 @@ async def test_what_a_cancelled_run_owes_stays_for_a_person(
     assert owed(conn, "name, state, reason") == [("refund", "open", "cancelled")]
 
 
-async def test_a_run_ended_by_force_drops_nothing(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_run_ended_by_force_drops_nothing(aflow, conn):
     run = await begin(aflow, keeps.options(key="k"))
     await aflow.until_idle()
     conn.execute("select pgflow.force_cancel_run('k')")
@@ -251,9 +239,7 @@ async def test_a_run_ended_by_force_drops_nothing(aflow: AsyncHarness, conn: Con
 
 
 @pytest.mark.full
-async def test_a_word_that_crosses_the_end_of_its_run_counts(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_word_that_crosses_the_end_of_its_run_counts(aflow, conn):
     """The sender has seen the run open; by the time it commits, the run has failed."""
     run = await begin(aflow, keeps)
     await aflow.until_idle()
@@ -277,9 +263,7 @@ async def hands_on(key: str | None = None) -> str:
     return key
 
 
-async def test_a_word_that_crosses_the_next_generation_counts_and_holds_nobody_up(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_word_that_crosses_the_next_generation_counts_and_holds_nobody_up(aflow, conn):
     """The run hands its debt on while the sender's transaction is open."""
     run = await begin(aflow, hands_on.options(key="k"))
     await aflow.until_idle()
@@ -296,9 +280,7 @@ async def test_a_word_that_crosses_the_next_generation_counts_and_holds_nobody_u
 
 @pytest.mark.full
 @pytest.mark.parametrize("has_failed", [False, True])
-async def test_a_word_that_crosses_a_restart_counts(
-    aflow: AsyncHarness, conn: Conn, has_failed: bool
-) -> None:
+async def test_a_word_that_crosses_a_restart_counts(aflow, conn, has_failed):
     """Only into the journal of a run that has ended is it written at once: a restart waits then."""
     run = await begin(aflow, keeps.options(key="k"))
     if has_failed:
@@ -327,8 +309,8 @@ async def test_a_word_that_crosses_a_restart_counts(
 
 @pytest.mark.full
 async def test_a_word_that_retention_keeps_from_being_recorded_is_looked_for_again(
-    aflow: AsyncHarness, conn: Conn, dsn: str
-) -> None:
+    aflow, conn, dsn
+):
     run = await begin(aflow, keeps)
     await run.send(go, "fail")
     with pytest.raises(RunFailed):
@@ -352,9 +334,7 @@ async def test_a_word_that_retention_keeps_from_being_recorded_is_looked_for_aga
     assert owed(conn) == []
 
 
-async def test_an_open_transaction_closes_an_obligation_or_rolls_that_back(
-    aflow: AsyncHarness, conn: Conn, dsn: str
-) -> None:
+async def test_an_open_transaction_closes_an_obligation_or_rolls_that_back(aflow, conn, dsn):
     run = await begin(aflow, promises)
     await aflow.until_idle()
     async with await psycopg.AsyncConnection.connect(dsn) as mine:
@@ -368,7 +348,7 @@ async def test_an_open_transaction_closes_an_obligation_or_rolls_that_back(
 
 @pytest.mark.full
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
-def test_verbs_work_at_every_isolation_level(flow: Harness, conn: Conn, level: str) -> None:
+def test_verbs_work_at_every_isolation_level(flow, conn, level):
     flow.include(promises)
     runs = [flow.start(promises), flow.start(promises, None, True)]
     flow.until_idle()
@@ -383,7 +363,7 @@ def test_verbs_work_at_every_isolation_level(flow: Harness, conn: Conn, level: s
     assert owed(conn) == []
 
 
-async def test_discharge_closes_the_debt_of_an_effect_too(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_discharge_closes_the_debt_of_an_effect_too(aflow, conn):
     @pgflow.effects.effect(risk="compensable")
     async def charge() -> str:
         return "paper"
@@ -408,9 +388,7 @@ async def test_discharge_closes_the_debt_of_an_effect_too(aflow: AsyncHarness, c
 
 
 @pytest.mark.full
-async def test_only_who_may_settle_effects_discharges_the_debt_of_one(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_only_who_may_settle_effects_discharges_the_debt_of_one(aflow, conn):
     @pgflow.effects.effect(risk="compensable")
     async def charge() -> str:
         return "paper"
@@ -444,9 +422,7 @@ async def test_only_who_may_settle_effects_discharges_the_debt_of_one(
             assert refused.value.sqlstate == NotAllowed.sqlstate
 
 
-async def test_an_effect_that_is_not_settled_is_not_discharged(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_an_effect_that_is_not_settled_is_not_discharged(aflow, conn):
     @pgflow.effects.effect(risk="irreversible")
     async def wire() -> pgflow.effects.Accepted:
         return pgflow.effects.Accepted("r-1")
@@ -463,9 +439,7 @@ async def test_an_effect_that_is_not_settled_is_not_discharged(
     await run.result(SOON)
 
 
-async def test_a_run_with_an_effect_and_an_obligation_waits_for_both(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_run_with_an_effect_and_an_obligation_waits_for_both(aflow, conn):
     @pgflow.effects.effect(risk="irreversible")
     async def wire() -> pgflow.effects.Accepted:
         return pgflow.effects.Accepted("r-2")
@@ -489,9 +463,7 @@ async def test_a_run_with_an_effect_and_an_obligation_waits_for_both(
 
 
 @pytest.mark.full
-async def test_a_breach_is_recorded_by_the_database_clock_and_it_stays_owed(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_breach_is_recorded_by_the_database_clock_and_it_stays_owed(aflow, conn):
     before = one(conn, "select pgflow.now_()")
     run = await begin(aflow, promises.options(key="k"), 3600)
     due = await aflow.until_idle()
@@ -510,7 +482,7 @@ async def test_a_breach_is_recorded_by_the_database_clock_and_it_stays_owed(
     assert await run.result(SOON)
 
 
-async def test_a_breach_sends_the_run_a_signal(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_breach_sends_the_run_a_signal(aflow, conn):
     @workflow
     async def attentive() -> tuple[str, Any]:
         made = pgflow.authority.owe("refund", to="ada", due=HOUR, on_breach=overdue, detail=[1, 2])
@@ -527,9 +499,7 @@ async def test_a_breach_sends_the_run_a_signal(aflow: AsyncHarness, conn: Conn) 
     assert sorted(events(conn, "kind")) == ["B", "D", "O"]
 
 
-async def test_a_breach_starts_a_workflow_once_under_a_key_of_its_own(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_breach_starts_a_workflow_once_under_a_key_of_its_own(aflow, conn):
     @workflow
     async def careless() -> str:
         return pgflow.authority.owe(
@@ -551,9 +521,7 @@ async def test_a_breach_starts_a_workflow_once_under_a_key_of_its_own(
 
 
 @pytest.mark.full
-async def test_two_sweeps_at_once_breach_an_obligation_once(
-    aflow: AsyncHarness, conn: Conn, dsn: str
-) -> None:
+async def test_two_sweeps_at_once_breach_an_obligation_once(aflow, conn, dsn):
     @workflow
     async def careless() -> str:
         return pgflow.authority.owe("refund", due=HOUR, on_breach=escalate, outlives=True).key
@@ -573,9 +541,7 @@ async def test_two_sweeps_at_once_breach_an_obligation_once(
     assert one(conn, "select count(*) from pgflow.run") == 2
 
 
-async def test_a_breach_that_cannot_start_its_workflow_pages_a_person(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_breach_that_cannot_start_its_workflow_pages_a_person(aflow, conn):
     @workflow
     async def careless() -> str:
         return pgflow.authority.owe("refund", due=HOUR, on_breach=escalate, outlives=True).key
@@ -595,8 +561,8 @@ async def test_a_breach_that_cannot_start_its_workflow_pages_a_person(
 
 @pytest.mark.parametrize("named", [None, "others", "its own"])
 async def test_what_a_breach_starts_draws_on_the_pool_of_its_run_unless_it_names_another(
-    aflow: AsyncHarness, conn: Conn, named: str | None
-) -> None:
+    aflow, conn, named
+):
     breached: Workflow[[Obligation], str] = escalate
     if named == "its own":
         breached = escalate.options(budget={"usd": Decimal("0.5")})
@@ -625,8 +591,8 @@ async def test_what_a_breach_starts_draws_on_the_pool_of_its_run_unless_it_names
 
 @pytest.mark.full
 async def test_what_the_end_of_the_code_leaves_behind_reserves_nothing_while_the_run_owes(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+    aflow, conn
+):
     begun = asyncio.Event()
 
     @pgflow.step
@@ -655,8 +621,8 @@ async def test_what_the_end_of_the_code_leaves_behind_reserves_nothing_while_the
 
 
 async def test_a_batch_that_draws_has_the_rows_of_obligations_before_those_of_pools(
-    aflow: AsyncHarness, conn: Conn, dsn: str
-) -> None:
+    aflow, conn, dsn
+):
     """Else a sweep that breaches one, and waits for the pool of a run that is ended by force, waits
     for a batch that waits for the sweep.
     """
@@ -693,7 +659,7 @@ async def test_a_batch_that_draws_has_the_rows_of_obligations_before_those_of_po
         await run.result(SOON)
 
 
-async def test_a_breach_pages_a_person_once(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_breach_pages_a_person_once(aflow, conn):
     pages: list[pgflow.Page] = []
 
     @workflow
@@ -719,7 +685,7 @@ async def test_a_breach_pages_a_person_once(aflow: AsyncHarness, conn: Conn) -> 
     assert "ada" in page.why
 
 
-async def test_a_discharged_obligation_is_not_breached(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_discharged_obligation_is_not_breached(aflow, conn):
     run = await begin(aflow, promises, 3600)
     await aflow.until_idle()
     await aflow.app.discharge(key_of(conn))
@@ -729,9 +695,7 @@ async def test_a_discharged_obligation_is_not_breached(aflow: AsyncHarness, conn
     assert events(conn, "kind") == ["O", "D"]
 
 
-async def test_what_a_caller_keeps_locked_makes_no_poll_hurry(
-    aflow: AsyncHarness, conn: Conn, dsn: str
-) -> None:
+async def test_what_a_caller_keeps_locked_makes_no_poll_hurry(aflow, conn, dsn):
     run = await begin(aflow, promises, 3600, True)
     key = await run.result(SOON)
     await aflow.crash()
@@ -745,9 +709,7 @@ async def test_what_a_caller_keeps_locked_makes_no_poll_hurry(
 
 
 @pytest.mark.full
-async def test_a_breach_does_what_was_agreed_on_when_it_was_promised(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_breach_does_what_was_agreed_on_when_it_was_promised(aflow, conn):
     terms: list[Any] = [escalate, overdue]
 
     @workflow
@@ -769,7 +731,7 @@ async def test_a_breach_does_what_was_agreed_on_when_it_was_promised(
     await eventually(lambda: run_row(conn, "k", "status") == ("completed",), "it ends")
 
 
-async def test_a_due_time_may_be_a_point_in_time(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_due_time_may_be_a_point_in_time(aflow, conn):
     at = datetime(2200, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
 
     @workflow
@@ -784,9 +746,7 @@ async def test_a_due_time_may_be_a_point_in_time(aflow: AsyncHarness, conn: Conn
 
 
 @pytest.mark.full
-async def test_a_crash_forgets_no_promise_and_makes_none_twice(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_crash_forgets_no_promise_and_makes_none_twice(aflow, conn):
     run = await begin(aflow, keeps)
     await aflow.until_idle()
     await aflow.crash()
@@ -805,9 +765,7 @@ async def test_a_crash_forgets_no_promise_and_makes_none_twice(
 
 
 @pytest.mark.full
-async def test_words_and_signals_of_one_look_are_replayed_as_they_came(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_words_and_signals_of_one_look_are_replayed_as_they_came(aflow, conn):
     @workflow
     async def busy() -> list[str]:
         made = [pgflow.authority.owe("a"), pgflow.authority.owe("b")]
@@ -831,9 +789,7 @@ async def test_words_and_signals_of_one_look_are_replayed_as_they_came(
 
 
 @pytest.mark.full
-async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(aflow, conn):
     @workflow
     async def asks() -> str:
         refund = pgflow.authority.owe("refund", to="ada")
@@ -858,8 +814,8 @@ async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["continue", "fail", "force", "restart"])
 async def test_a_gate_an_obligation_a_lock_and_a_reservation_end_each_in_its_own_way(
-    aflow: AsyncHarness, conn: Conn, how: str
-) -> None:
+    aflow, conn, how
+):
     begun = asyncio.Event()
 
     @pgflow.step
@@ -910,9 +866,7 @@ async def test_a_gate_an_obligation_a_lock_and_a_reservation_end_each_in_its_own
 
 
 @pytest.mark.full
-async def test_code_that_closes_another_way_on_a_replay_diverges(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_code_that_closes_another_way_on_a_replay_diverges(aflow, conn):
     verdicts = ["discharge", "waive", *["discharge"] * 9]
 
     @workflow
@@ -953,9 +907,7 @@ async def goes_on(keys: list[str]) -> list[str]:
     return keys
 
 
-async def test_a_run_that_continues_as_new_carries_what_it_owes(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_run_that_continues_as_new_carries_what_it_owes(aflow, conn):
     run = await begin(aflow, goes_on.options(key="k"), [])
     await aflow.until_idle()
     newest = one(conn, "select max(run_id) from pgflow.run")
@@ -972,9 +924,7 @@ async def test_a_run_that_continues_as_new_carries_what_it_owes(
 
 
 @pytest.mark.full
-async def test_a_word_to_an_earlier_generation_finds_the_one_that_owes(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_word_to_an_earlier_generation_finds_the_one_that_owes(aflow, conn):
     run = await begin(aflow, goes_on.options(key="k"), [])
     await aflow.until_idle()
     await run.send(go, "leave it")
@@ -990,7 +940,7 @@ async def rewound(aflow: AsyncHarness, conn: Conn, seq: int) -> None:
 
 
 @pytest.mark.full
-async def test_a_rewind_keeps_what_was_opened_before_it(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_rewind_keeps_what_was_opened_before_it(aflow, conn):
     run = await begin(aflow, keeps.options(key="k"))
     await aflow.until_idle()
     key = key_of(conn)
@@ -1006,9 +956,7 @@ async def test_a_rewind_keeps_what_was_opened_before_it(aflow: AsyncHarness, con
 
 
 @pytest.mark.full
-async def test_a_restart_hands_on_the_promise_and_does_not_make_it_twice(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_restart_hands_on_the_promise_and_does_not_make_it_twice(aflow, conn):
     await begin(aflow, keeps.options(key="k"))
     await aflow.until_idle()
     key = key_of(conn)
@@ -1027,9 +975,7 @@ async def test_a_restart_hands_on_the_promise_and_does_not_make_it_twice(
     assert owed(conn) == []
 
 
-async def test_a_promise_that_the_new_generation_does_not_make_stays_owed(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_promise_that_the_new_generation_does_not_make_stays_owed(aflow, conn):
     @workflow
     async def changing(what: str) -> str:
         return pgflow.authority.owe(what, to="ada").key
@@ -1045,7 +991,7 @@ async def test_a_promise_that_the_new_generation_does_not_make_stays_owed(
     assert run_row(conn, "k", "status") == ("completed",)
 
 
-async def test_what_a_dropped_part_has_discharged_stays_so(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_a_dropped_part_has_discharged_stays_so(aflow, conn):
     run = await begin(aflow, keeps.options(key="k"))
     await run.send(go, "r-1")
     await run.result(SOON)
@@ -1060,9 +1006,7 @@ async def test_what_a_dropped_part_has_discharged_stays_so(aflow: AsyncHarness, 
 
 
 @pytest.mark.full
-async def test_a_failed_run_that_is_retried_is_nobodys_to_see_to(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_failed_run_that_is_retried_is_nobodys_to_see_to(aflow, conn):
     run = await begin(aflow, keeps.options(key="k"))
     await run.send(go, "fail")
     with pytest.raises(RunFailed):
@@ -1075,7 +1019,7 @@ async def test_a_failed_run_that_is_retried_is_nobodys_to_see_to(
 
 
 @pytest.mark.full
-async def test_a_fork_owes_nothing_of_its_origin(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_fork_owes_nothing_of_its_origin(aflow, conn):
     run = await begin(aflow, keeps.options(key="k"))
     await aflow.until_idle()
     await aflow.app.fork("k", new_key="f")
@@ -1086,9 +1030,7 @@ async def test_a_fork_owes_nothing_of_its_origin(aflow: AsyncHarness, conn: Conn
     assert await run.result(SOON) == "r-1"
 
 
-async def test_a_fork_that_begins_again_owes_nothing_of_its_origin_either(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_fork_that_begins_again_owes_nothing_of_its_origin_either(aflow, conn):
     await begin(aflow, promises.options(key="k"))
     await aflow.until_idle()
     await aflow.app.fork("k", new_key="f")
@@ -1100,9 +1042,7 @@ async def test_a_fork_that_begins_again_owes_nothing_of_its_origin_either(
     assert owed(conn, "key, state") == [("k", "open")]
 
 
-async def test_a_history_with_a_word_after_its_end_is_imported(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_history_with_a_word_after_its_end_is_imported(aflow, conn):
     key = await (await begin(aflow, promises, None, True)).result(SOON)
     await aflow.app.discharge(key)
     conn.execute(
@@ -1112,9 +1052,7 @@ async def test_a_history_with_a_word_after_its_end_is_imported(
     )
 
 
-async def test_a_rewind_takes_along_what_was_said_and_not_heard(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_rewind_takes_along_what_was_said_and_not_heard(aflow, conn):
     await begin(aflow, keeps.options(key="k"))
     await aflow.until_idle()
     await aflow.app.pause("k")
@@ -1132,7 +1070,7 @@ async def test_a_rewind_takes_along_what_was_said_and_not_heard(
 # ---------------------------------------------------------------- what is refused
 
 
-def test_obligations_are_for_the_code_of_a_workflow() -> None:
+def test_obligations_are_for_the_code_of_a_workflow():
     for call in (
         lambda: pgflow.authority.owe("x"),
         lambda: pgflow.authority.discharge("x"),
@@ -1158,9 +1096,7 @@ def test_obligations_are_for_the_code_of_a_workflow() -> None:
     (lambda: pgflow.authority.transfer("x", ""), InvalidArgument, "to of transfer()"),
     (lambda: pgflow.authority.waive("x", by="", why="y"), InvalidArgument, "by= and why="),
 ])  # fmt: skip
-async def test_what_cannot_be_recorded_is_refused_in_the_code(
-    aflow: AsyncHarness, conn: Conn, wrong: Any, error: type[Exception], says: str
-) -> None:
+async def test_what_cannot_be_recorded_is_refused_in_the_code(aflow, conn, wrong, error, says):
     @workflow
     async def tries() -> str:
         try:
@@ -1173,9 +1109,7 @@ async def test_what_cannot_be_recorded_is_refused_in_the_code(
     assert owed(conn) == []
 
 
-async def test_what_cannot_be_stored_in_a_reason_is_replaced(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_cannot_be_stored_in_a_reason_is_replaced(aflow, conn):
     @workflow
     async def careless() -> None:
         pgflow.authority.transfer(pgflow.authority.owe("a"), "desk", why="be\0fore")
@@ -1194,7 +1128,7 @@ async def test_what_cannot_be_stored_in_a_reason_is_replaced(
     assert len(waived) == 4096
 
 
-async def test_long_facts_and_evidence_are_kept_whole(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_long_facts_and_evidence_are_kept_whole(aflow, conn):
     @workflow
     async def wordy() -> None:
         made = pgflow.authority.owe("refund", due=HOUR, on_breach=overdue, detail="x" * 60_000)
@@ -1219,15 +1153,13 @@ async def test_long_facts_and_evidence_are_kept_whole(aflow: AsyncHarness, conn:
         "transfer_obligation(null, 'x')",
     ],
 )
-def test_no_key_is_the_key_of_nothing(conn: Conn, call: str) -> None:
+def test_no_key_is_the_key_of_nothing(conn, call):
     with pytest.raises(psycopg.Error, match="no open obligation has the key") as refused:
         conn.execute(f"select pgflow.{call}")  # type: ignore[arg-type]
     assert refused.value.sqlstate == RunNotFound.sqlstate
 
 
-async def test_waiving_needs_a_reason_and_a_transfer_somebody(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_waiving_needs_a_reason_and_a_transfer_somebody(aflow, conn):
     run = await begin(aflow, promises)
     await aflow.until_idle()
     with pytest.raises(InvalidArgument):

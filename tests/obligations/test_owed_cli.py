@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import psycopg
 import pytest
@@ -13,9 +12,6 @@ from records import SOON
 import pgflow
 from pgflow import workflow
 from pgflow.inspect import ask, list_obligations
-from pgflow.testing import AsyncHarness, Harness
-
-Conn = psycopg.Connection[Any]
 
 
 @workflow
@@ -29,9 +25,7 @@ async def promises() -> list[str]:
 
 
 @pytest.mark.full
-async def test_the_command_line_shows_and_closes_what_is_owed(
-    aflow: AsyncHarness, dsn: str
-) -> None:
+async def test_the_command_line_shows_and_closes_what_is_owed(aflow, dsn):
     aflow.include(promises)
     run = await aflow.start(promises.options(key="k"))
     await aflow.until_idle()
@@ -88,15 +82,13 @@ async def test_the_command_line_shows_and_closes_what_is_owed(
         (("owed", "--state", "gone"), "what is owed is intended"),
     ],
 )
-def test_what_cannot_be_closed_is_one_clear_line(
-    conn: Conn, dsn: str, words: tuple[str, ...], says: str
-) -> None:
+def test_what_cannot_be_closed_is_one_clear_line(conn, dsn, words, says):
     answer = cli(dsn, *words)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert says in answer.err
 
 
-def test_a_reader_gives_what_the_view_has(flow: Harness, conn: Conn) -> None:
+def test_a_reader_gives_what_the_view_has(flow, conn):
     flow.include(promises)
     flow.start(promises)
     flow.until_idle()
@@ -117,7 +109,7 @@ def test_a_reader_gives_what_the_view_has(flow: Harness, conn: Conn) -> None:
         ("pgflow_auditor", False),
     ],
 )
-def test_closing_is_for_those_who_act(flow: Harness, conn: Conn, role: str, may: bool) -> None:
+def test_closing_is_for_those_who_act(flow, conn, role, may):
     flow.include(promises)
     flow.start(promises)
     flow.until_idle()

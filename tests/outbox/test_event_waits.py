@@ -17,7 +17,6 @@ import pgflow
 from pgflow import AsyncApp, InvalidArgument, Retries, step, transaction, workflow
 from pgflow.errors import NotInRunError
 from pgflow.events import Event
-from pgflow.testing import AsyncHarness, Harness
 
 QUICK: dict[str, Any] = {"poll_seconds": 0.02}
 
@@ -46,9 +45,7 @@ async def any_of(key: str | None = None, after: int | None = None) -> Event:
 
 
 @pytest.mark.full
-async def test_a_run_waits_for_the_first_event_that_contains_what_it_says(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_waits_for_the_first_event_that_contains_what_it_says(aflow, conn):
     aflow.include(paid)
     publish(conn, {"order": 7, "state": {"paid": True}})  # before the wait began
     run = await aflow.start(paid, 7)
@@ -66,7 +63,7 @@ async def test_a_run_waits_for_the_first_event_that_contains_what_it_says(
     assert waiting(conn) == 0
 
 
-async def test_an_event_is_whole(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_an_event_is_whole(aflow, conn):
     aflow.include(any_of)
     run = await aflow.start(any_of)
     await aflow.until_idle()
@@ -78,8 +75,8 @@ async def test_an_event_is_whole(aflow: AsyncHarness, conn: psycopg.Connection) 
 
 
 async def test_an_event_of_a_transaction_that_was_open_when_the_wait_began_is_seen(
-    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
-) -> None:
+    aflow, conn, dsn
+):
     aflow.include(any_of)
     with psycopg.connect(dsn) as slow:
         early = publish(slow, "early")
@@ -98,9 +95,7 @@ async def test_an_event_of_a_transaction_that_was_open_when_the_wait_began_is_se
 
 
 @pytest.mark.full
-async def test_an_event_of_a_transaction_that_rolls_back_is_passed(
-    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
-) -> None:
+async def test_an_event_of_a_transaction_that_rolls_back_is_passed(aflow, conn, dsn):
     aflow.include(any_of)
     with psycopg.connect(dsn) as slow:
         publish(slow, "vain")
@@ -112,9 +107,7 @@ async def test_an_event_of_a_transaction_that_rolls_back_is_passed(
     assert (await run.result(SOON)).id == later
 
 
-def test_an_event_that_comes_between_the_question_and_its_commit_is_seen(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_an_event_that_comes_between_the_question_and_its_commit_is_seen(conn, dsn):
     run = begin(conn, "demo")
     wanted = {"events": [[1, "event", "orders", None, None, None]], "signals": [[1, "event"]]}
     with connect(dsn) as other:
@@ -131,9 +124,7 @@ def test_an_event_that_comes_between_the_question_and_its_commit_is_seen(
     assert rows(conn, "select status from pgflow.runs") == ["queued"]
 
 
-def test_an_event_whose_wait_is_locked_just_then_comes_later(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_an_event_whose_wait_is_locked_just_then_comes_later(conn, dsn):
     wanted = {"events": [[1, "event", "orders", None, None, None]], "signals": [[1, "event"]]}
     runs = [begin(conn, "demo") for _ in range(2)]
     publish(conn, "before")
@@ -156,9 +147,7 @@ def test_an_event_whose_wait_is_locked_just_then_comes_later(
     assert waiting(conn) == 0
 
 
-async def test_an_event_may_be_looked_for_by_its_key(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_event_may_be_looked_for_by_its_key(aflow, conn):
     aflow.include(any_of)
     run = await aflow.start(any_of, "b")
     await aflow.until_idle()
@@ -170,9 +159,7 @@ async def test_an_event_may_be_looked_for_by_its_key(
 
 
 @pytest.mark.full
-async def test_a_run_that_goes_on_behind_an_event_misses_none(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_goes_on_behind_an_event_misses_none(aflow, conn):
     @workflow
     async def three() -> list[int]:
         found: list[int] = []
@@ -189,9 +176,7 @@ async def test_a_run_that_goes_on_behind_an_event_misses_none(
     assert await run.result(SOON) == numbers[:3]
 
 
-async def test_a_run_that_has_published_finds_the_answer_however_early_it_came(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_has_published_finds_the_answer_however_early_it_came(aflow, conn):
     @step
     async def answer(number: int) -> None:
         publish(conn, {"to": number}, topic="answers")
@@ -210,9 +195,7 @@ async def test_a_run_that_has_published_finds_the_answer_however_early_it_came(
 
 
 @pytest.mark.full
-async def test_a_wait_may_be_given_up_and_its_event_is_nobodys(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_wait_may_be_given_up_and_its_event_is_nobodys(aflow, conn):
     @workflow
     async def patient() -> list[Any]:
         try:
@@ -236,9 +219,7 @@ async def test_a_wait_may_be_given_up_and_its_event_is_nobodys(
     assert one(conn, "select count(*) from pgflow.signal") == 0
 
 
-async def test_two_waits_of_a_run_each_get_their_event(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_two_waits_of_a_run_each_get_their_event(aflow, conn):
     @workflow
     async def both() -> list[int]:
         one_, other = await asyncio.gather(
@@ -256,9 +237,7 @@ async def test_two_waits_of_a_run_each_get_their_event(
 
 
 @pytest.mark.full
-async def test_a_cancelled_run_waits_for_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_cancelled_run_waits_for_nothing(aflow, conn):
     aflow.include(any_of)
     run, forced = await aflow.start(any_of), await aflow.start(any_of)
     await aflow.until_idle()
@@ -269,9 +248,7 @@ async def test_a_cancelled_run_waits_for_nothing(
 
 
 @pytest.mark.full
-async def test_a_rewound_run_gets_the_same_event_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewound_run_gets_the_same_event_again(aflow, conn):
     failing = [True]
 
     @step(retries=Retries(max_attempts=1))
@@ -299,7 +276,7 @@ async def test_a_rewound_run_gets_the_same_event_again(
 
 
 @pytest.mark.full
-def test_sync_workflows_wait_too(flow: Harness, conn: psycopg.Connection) -> None:
+def test_sync_workflows_wait_too(flow, conn):
     @workflow
     def taken() -> Any:
         return pgflow.sync.wait_for_event("orders", {"n": 1}, timeout=3600).payload
@@ -312,7 +289,7 @@ def test_sync_workflows_wait_too(flow: Harness, conn: psycopg.Connection) -> Non
     assert run.result(SOON) == {"n": 1}
 
 
-async def test_what_no_event_can_be_is_refused(aflow: AsyncHarness) -> None:
+async def test_what_no_event_can_be_is_refused(aflow):
     @workflow
     async def wrong() -> list[str]:
         found = []
@@ -340,9 +317,7 @@ async def test_what_no_event_can_be_is_refused(aflow: AsyncHarness) -> None:
         await pgflow.events.wait_for_event("orders")
 
 
-def test_ten_thousand_waits_are_found_by_a_constant_of_their_match(
-    conn: psycopg.Connection,
-) -> None:
+def test_ten_thousand_waits_are_found_by_a_constant_of_their_match(conn):
     for match, slot in (
         ({"a": {"b": 1}}, (["a", "b"], True)),
         ({"c": [1], "b": None}, (["b"], True)),
@@ -353,9 +328,7 @@ def test_ten_thousand_waits_are_found_by_a_constant_of_their_match(
         assert (path, value != 0) == slot
 
 
-async def test_an_event_is_kept_while_a_run_may_wait_for_it(
-    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
-) -> None:
+async def test_an_event_is_kept_while_a_run_may_wait_for_it(aflow, conn, dsn):
     aflow.include(any_of)
     with psycopg.connect(dsn) as slow:
         publish(slow, "slow")
@@ -371,7 +344,7 @@ async def test_an_event_is_kept_while_a_run_may_wait_for_it(
 
 
 @pytest.mark.full
-def test_runs_on_workers_are_woken(dsn: str, conn: psycopg.Connection) -> None:
+def test_runs_on_workers_are_woken(dsn, conn):
     @transaction
     async def note(connection: psycopg.AsyncConnection[Any], number: int) -> int:
         return await pgflow.events.publish("orders", {"n": number})
@@ -397,9 +370,7 @@ def test_runs_on_workers_are_woken(dsn: str, conn: psycopg.Connection) -> None:
 
 
 @pytest.mark.full
-def test_payloads_in_envelopes_are_opened_and_not_looked_through(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_payloads_in_envelopes_are_opened_and_not_looked_through(dsn, conn):
     class Upside:
         key_id: str | None = "upside"
         hash_key: bytes | None = None
@@ -443,9 +414,7 @@ def touched(conn: psycopg.Connection[Any], statement: str) -> int:
 
 
 @pytest.mark.full
-def test_a_look_is_bounded_however_many_events_and_waits_there_are(
-    conn: psycopg.Connection,
-) -> None:
+def test_a_look_is_bounded_however_many_events_and_waits_there_are(conn):
     started = one(conn, "select run_id from pgflow.start_run('w')")
     conn.execute("select pgflow.declare_relay('r', '{orders,rare}')")
     conn.execute(

@@ -19,7 +19,6 @@ import pgflow
 from pgflow import App, AsyncApp, InvalidArgument, Retries, step, transaction, workflow
 from pgflow.errors import DefinitionError, NotInRunError, NotStorable, WrongColourError
 from pgflow.events import Event, Relay, TryLater, Undeliverable
-from pgflow.testing import AsyncHarness, Harness
 
 
 def awaited(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -89,9 +88,7 @@ def publish(conn: psycopg.Connection[Any], keys: Sequence[str | None]) -> list[i
 
 
 @awaited
-async def test_an_event_commits_together_with_what_its_writer_writes(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_an_event_commits_together_with_what_its_writer_writes(dsn, conn):
     conn.execute("create table orders (id int)")
     async with AsyncApp(dsn) as app, await psycopg.AsyncConnection.connect(dsn) as mine:
         for number in (1, 2):
@@ -113,7 +110,7 @@ async def test_an_event_commits_together_with_what_its_writer_writes(
     ]
 
 
-def test_what_no_event_can_be_is_refused(dsn: str) -> None:
+def test_what_no_event_can_be_is_refused(dsn):
     with App(dsn) as app:
         for topic, key in (("", None), ("x" * 256, None), ("t", ""), ("t", "\0")):
             with pytest.raises(InvalidArgument, match="of an event must be a text"):
@@ -168,9 +165,7 @@ def buy_sync(order: int) -> list[Any]:
 
 
 @pytest.mark.full
-async def test_a_run_publishes_once_and_a_transactional_step_with_its_rows(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_publishes_once_and_a_transactional_step_with_its_rows(aflow, conn):
     aflow.include(buy, buy_sync)
     conn.execute("create table paid (x int)")
     run = await aflow.start(buy, 7)
@@ -184,7 +179,7 @@ async def test_a_run_publishes_once_and_a_transactional_step_with_its_rows(
 
 
 @pytest.mark.full
-def test_a_sync_run_publishes_too(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_sync_run_publishes_too(flow, conn):
     flow.include(buy_sync)
     conn.execute("create table paid (x int)")
     numbers = flow.start(buy_sync, 7).result()
@@ -209,9 +204,7 @@ async def audit(event: Event) -> list[Any]:
 
 @pytest.mark.full
 @awaited
-async def test_a_run_is_started_for_each_event_and_never_a_second_one(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_a_run_is_started_for_each_event_and_never_a_second_one(dsn, conn):
     relays = [
         Relay("fulfilment", ["orders"], to=fulfil),
         Relay("audit", ["orders", "bills"], to=audit),
@@ -232,9 +225,7 @@ async def test_a_run_is_started_for_each_event_and_never_a_second_one(
 
 
 @awaited
-async def test_an_event_that_no_run_can_take_is_dead_and_the_others_start_theirs(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_an_event_that_no_run_can_take_is_dead_and_the_others_start_theirs(dsn, conn):
     app = AsyncApp(
         dsn, include=[fulfil, Relay("fulfilment", ["orders"], to=fulfil, retries=AT_ONCE)]
     )
@@ -255,9 +246,7 @@ async def test_an_event_that_no_run_can_take_is_dead_and_the_others_start_theirs
 
 
 @awaited
-async def test_a_handlers_writes_commit_once_together_with_the_relays_progress(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_a_handlers_writes_commit_once_together_with_the_relays_progress(dsn, conn):
     conn.execute("create table seen (x int, tries int)")
     tries: dict[int, int] = defaultdict(int)
 
@@ -295,7 +284,7 @@ async def test_a_handlers_writes_commit_once_together_with_the_relays_progress(
 
 @pytest.mark.full
 @awaited
-async def test_a_handler_is_called_with_each_event(dsn: str, conn: psycopg.Connection) -> None:
+async def test_a_handler_is_called_with_each_event(dsn, conn):
     seen: list[Any] = []
 
     async def hear(event: Event) -> None:
@@ -372,9 +361,7 @@ def failing(way: Any, *, takes_connection: bool) -> Any:
 
 @pytest.mark.full
 @awaited
-async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(dsn, conn):
     relays = [
         Relay(
             f"{way.__name__} {takes}",
@@ -409,7 +396,7 @@ async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(
 
 @pytest.mark.full
 @awaited
-async def test_keys_go_side_by_side_each_in_its_order(dsn: str, conn: psycopg.Connection) -> None:
+async def test_keys_go_side_by_side_each_in_its_order(dsn, conn):
     box = Box()
     numbers = publish(conn, ["a", "b", "c", None] * 30)
     app = AsyncApp(dsn, include=[boxed(box, parallel=3)])
@@ -423,9 +410,7 @@ async def test_keys_go_side_by_side_each_in_its_order(dsn: str, conn: psycopg.Co
 
 
 @awaited
-async def test_an_event_that_fails_is_tried_again_before_the_next_of_its_key(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_an_event_that_fails_is_tried_again_before_the_next_of_its_key(dsn, conn):
     box = Box(ValueError("no"), TryLater("busy", 0.01))
     numbers = publish(conn, "aaa")
     app = AsyncApp(dsn, include=[boxed(box)])
@@ -437,8 +422,8 @@ async def test_an_event_that_fails_is_tried_again_before_the_next_of_its_key(
 
 @awaited
 async def test_what_cannot_be_delivered_is_dead_at_once_and_comes_again_when_somebody_says_so(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+    dsn, conn
+):
     box = Box(Undeliverable("gone\0"))
     first, second = publish(conn, "aa")
     app = AsyncApp(dsn, include=[boxed(box)])
@@ -452,7 +437,7 @@ async def test_what_cannot_be_delivered_is_dead_at_once_and_comes_again_when_som
 
 
 @awaited
-async def test_an_outage_uses_up_few_attempts(dsn: str, conn: psycopg.Connection) -> None:
+async def test_an_outage_uses_up_few_attempts(dsn, conn):
     box = Box(*[OSError("down")] * 1000)
     publish(conn, [None] * 50)
     app = AsyncApp(dsn, include=[boxed(box, circuit=5, parallel=1)])
@@ -467,7 +452,7 @@ async def test_an_outage_uses_up_few_attempts(dsn: str, conn: psycopg.Connection
 
 @pytest.mark.full
 @awaited
-async def test_a_try_that_takes_too_long_has_failed(dsn: str, conn: psycopg.Connection) -> None:
+async def test_a_try_that_takes_too_long_has_failed(dsn, conn):
     calls: list[int] = []
 
     async def hang(event: Event) -> None:
@@ -483,9 +468,7 @@ async def test_a_try_that_takes_too_long_has_failed(dsn: str, conn: psycopg.Conn
 
 @pytest.mark.full
 @awaited
-async def test_an_app_with_a_codec_publishes_and_reads_in_clear(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_an_app_with_a_codec_publishes_and_reads_in_clear(dsn, conn):
     class Reverse:
         key_id = "reverse"
         hash_key = None
@@ -528,20 +511,20 @@ async def takes_two(a: int, b: int) -> None: ...
         ("takes 3 parameters", {"to": lambda a, b, c: None}),
     ],
 )
-def test_what_no_relay_can_be_is_refused(said: str, options: dict[str, Any]) -> None:
+def test_what_no_relay_can_be_is_refused(said, options):
     with pytest.raises(DefinitionError, match=said):
         Relay(**{"name": "r", "topics": ["t"], "to": fulfil, **options})
 
 
 @pytest.mark.parametrize("never", [float("inf"), float("nan"), 1e300, "3"])
-def test_an_event_cannot_be_tried_later_than_ever(never: Any) -> None:
+def test_an_event_cannot_be_tried_later_than_ever(never):
     assert TryLater("busy", timedelta(minutes=1)).seconds == 60
     assert TryLater("busy", -1).seconds == 0
     with pytest.raises(InvalidArgument):
         TryLater("busy", never)
 
 
-def test_two_relays_cannot_have_one_place_in_the_outbox() -> None:
+def test_two_relays_cannot_have_one_place_in_the_outbox():
     relay = boxed(Box())
     app = AsyncApp("", include=[relay, relay])
     with pytest.raises(DefinitionError, match="two relays are named 'boxed'"):

@@ -53,13 +53,13 @@ def begun(root: Path) -> dict[str, int]:
     return {stage: seen(root)[f"{stage} begins"] for stage in STAGES}
 
 
-def test_the_example_is_the_articles_own_workflow() -> None:
+def test_the_example_is_the_articles_own_workflow():
     ours, theirs = EXAMPLE / "workflow.yaml", CORPUS / "meeting-summarizer.workflow.yaml"
     assert YAML(typ="safe").load(ours) == YAML(typ="safe").load(theirs)
 
 
 @pytest.mark.full
-async def test_deterministic_replay_does_no_stage_again(aflow: AsyncHarness, root: Path) -> None:
+async def test_deterministic_replay_does_no_stage_again(aflow, root):
     run = await begin(aflow, root)
     await aflow.crash()
     await deliver(aflow, run)
@@ -67,9 +67,7 @@ async def test_deterministic_replay_does_no_stage_again(aflow: AsyncHarness, roo
 
 
 @pytest.mark.full
-async def test_each_stage_is_a_checkpoint_from_which_a_retry_goes_on(
-    aflow: AsyncHarness, root: Path
-) -> None:
+async def test_each_stage_is_a_checkpoint_from_which_a_retry_goes_on(aflow, root):
     run = await begin(aflow, root, "moody_scribe")
     assert (await ended(run)).status == "failed"
     (root / "mended").touch()
@@ -81,9 +79,7 @@ async def test_each_stage_is_a_checkpoint_from_which_a_retry_goes_on(
 
 
 @pytest.mark.full
-async def test_the_idempotency_key_makes_a_second_delivery_the_same_folder(
-    aflow: AsyncHarness, root: Path
-) -> None:
+async def test_the_idempotency_key_makes_a_second_delivery_the_same_folder(aflow, root):
     await deliver(aflow, await begin(aflow, root))
     first = {path.name: path.read_bytes() for path in (root / "out/weekly").iterdir()}
     await aflow.app.restart("weekly", effects="repeat")
@@ -93,9 +89,7 @@ async def test_the_idempotency_key_makes_a_second_delivery_the_same_folder(
 
 
 @pytest.mark.full
-async def test_the_delivery_is_compensated_if_a_stage_after_it_fails(
-    aflow: AsyncHarness, root: Path
-) -> None:
+async def test_the_delivery_is_compensated_if_a_stage_after_it_fails(aflow, root):
     workflow = root / "workflow.yaml"
     text = workflow.read_text().replace(f"{LAST}, next: END", f"{LAST}, next: 06-tell")
     text = text.replace("state:\n", "state:\n  list: { type: file, location: nowhere.md }\n", 1)
@@ -111,9 +105,7 @@ async def test_the_delivery_is_compensated_if_a_stage_after_it_fails(
 
 
 @pytest.mark.full
-async def test_it_waits_for_its_signal_for_days_and_answers_queries_meanwhile(
-    aflow: AsyncHarness, root: Path
-) -> None:
+async def test_it_waits_for_its_signal_for_days_and_answers_queries_meanwhile(aflow, root):
     run = await begin(aflow, root)
     await aflow.skip(timedelta(days=7))
     await aflow.crash()

@@ -46,15 +46,13 @@ def plays() -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def test_most_files_of_the_corpus_are_played() -> None:
+def test_most_files_of_the_corpus_are_played():
     assert len({file for file, _ in plays()}) >= 20
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", range(PARTS))
-async def test_a_run_ends_as_its_dry_run_does(
-    aflow: AsyncHarness, tmp_path: Path, part: int
-) -> None:
+async def test_a_run_ends_as_its_dry_run_does(aflow, tmp_path, part):
     started = [
         (file, stubs, await begin(aflow, file, stubs, tmp_path))
         for file, stubs in plays()[part::PARTS]

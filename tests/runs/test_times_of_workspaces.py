@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from runkit import ended
 
@@ -53,8 +52,8 @@ async def begin(aflow: AsyncHarness, root: Path, **fields: str) -> Any:
     ("late", "status"), [("skip", "completed"), ("fail", "failed")], ids=["skip", "fail"]
 )
 async def test_a_stage_waits_for_its_time_and_then_for_its_message_until_the_deadline(
-    aflow: AsyncHarness, tmp_path: Path, late: str, status: str
-) -> None:
+    aflow, tmp_path, late, status
+):
     run = await begin(aflow, tmp_path / "timed", late=late)
     assert await run.query("stage") == ["01-notes"]
     assert await run.query("state") == {"notes": None, "target": None}
@@ -82,9 +81,7 @@ async def test_a_stage_waits_for_its_time_and_then_for_its_message_until_the_dea
         ("target.folder", "a"),
     ],
 )
-async def test_a_key_is_a_path_a_literal_or_a_template(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path, key: str, folder: str
-) -> None:
+async def test_a_key_is_a_path_a_literal_or_a_template(aflow, conn, tmp_path, key, folder):
     run = await begin(aflow, tmp_path / "timed", wait="1s", key=key)
     await aflow.skip(timedelta(seconds=2))
     if "target" in key:

@@ -142,9 +142,7 @@ def named(conn: Conn) -> list[str]:
     ]
 
 
-def test_every_edit_of_every_column_every_removal_and_every_insert_is_found_by_name(
-    flow: Harness, conn: Conn
-) -> None:
+def test_every_edit_of_every_column_every_removal_and_every_insert_is_found_by_name(flow, conn):
     fill(conn, flow)
     assert findings(conn) == []
     assert {kind for (kind,) in conn.execute("select kind from pgflow.evidence_kinds_()")} == set(
@@ -210,16 +208,14 @@ def test_every_edit_of_every_column_every_removal_and_every_insert_is_found_by_n
     (("insert into pgflow.gate_answer (gate, n, run_id, answered_at, closes, verdict, answered_by, sent_by)"
         " values ('made-up', 1, -5, now(), true, 'approve', 'ann', 'ann')"), "evidence_added"),
 ])  # fmt: skip
-def test_who_edits_what_was_noted_is_found_too(
-    flow: Harness, conn: Conn, change: str, code: str
-) -> None:
+def test_who_edits_what_was_noted_is_found_too(flow, conn, change, code):
     fill(conn, flow)
     with conn.transaction(force_rollback=True):
         conn.execute(change)  # type: ignore[arg-type]
         assert code in findings(conn)
 
 
-def test_an_edit_between_two_rounds_is_found_before_it_is_sealed(flow: Harness, conn: Conn) -> None:
+def test_an_edit_between_two_rounds_is_found_before_it_is_sealed(flow, conn):
     fill(conn, flow)
     conn.execute("select pgflow.pause_queue('other', 'night')")
     with conn.transaction(force_rollback=True):
@@ -228,7 +224,7 @@ def test_an_edit_between_two_rounds_is_found_before_it_is_sealed(flow: Harness, 
     assert findings(conn) == []
 
 
-def test_acts_of_operators_are_sealed_though_no_run_was_started(dsn: str, conn: Conn) -> None:
+def test_acts_of_operators_are_sealed_though_no_run_was_started(dsn, conn):
     switch_on(conn)
     conn.execute("select pgflow.pause_queue('q', 'night')")
     assert seal(conn) == 0
@@ -250,7 +246,7 @@ def test_acts_of_operators_are_sealed_though_no_run_was_started(dsn: str, conn: 
     tamper(conn, "update pgflow.queue_change set changed_by = session_user")
 
 
-def test_evidence_goes_with_the_history_of_its_run(flow: Harness, conn: Conn) -> None:
+def test_evidence_goes_with_the_history_of_its_run(flow, conn):
     flow.include(ask)
     run = flow.start(ask)
     flow.until_idle()

@@ -13,7 +13,6 @@ from sqlkit import T0, connect, one, rows, set_clock
 
 from pgflow import App, Signal, workflow
 from pgflow.errors import InvalidArgument, WrongState
-from pgflow.testing import Harness
 
 go = Signal("go", str)
 
@@ -23,9 +22,7 @@ def waiting() -> str:
     return go.sync.wait()
 
 
-def test_nothing_is_sealed_until_somebody_asks_for_it(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_nothing_is_sealed_until_somebody_asks_for_it(conn, flow):
     flow.include(adding)
     flow.start(adding, 1)
     flow.until_idle()
@@ -36,9 +33,7 @@ def test_nothing_is_sealed_until_somebody_asks_for_it(
 
 
 @pytest.mark.full
-def test_what_has_ended_is_sealed_as_a_whole_and_once(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_what_has_ended_is_sealed_as_a_whole_and_once(conn, flow):
     flow.include(adding, paying)
     for n in range(3):
         flow.start(adding, n)
@@ -57,9 +52,7 @@ def test_what_has_ended_is_sealed_as_a_whole_and_once(
 
 
 @pytest.mark.full
-def test_an_open_run_is_sealed_as_far_as_it_is_and_again_when_it_has_grown(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_an_open_run_is_sealed_as_far_as_it_is_and_again_when_it_has_grown(conn, flow):
     flow.include(waiting)
     run_ = flow.start(waiting)
     flow.until_idle()
@@ -77,7 +70,7 @@ def test_an_open_run_is_sealed_as_far_as_it_is_and_again_when_it_has_grown(
 
 
 @pytest.mark.full
-def test_a_long_journal_is_sealed_in_parts(conn: psycopg.Connection, flow: Harness) -> None:
+def test_a_long_journal_is_sealed_in_parts(conn, flow):
     flow.include(adding)
     flow.start(adding, 1)
     flow.until_idle()
@@ -101,9 +94,7 @@ def test_a_long_journal_is_sealed_in_parts(conn: psycopg.Connection, flow: Harne
 
 
 @pytest.mark.full
-def test_a_run_whose_start_is_not_committed_yet_is_not_passed(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_a_run_whose_start_is_not_committed_yet_is_not_passed(dsn, conn, flow):
     flow.include(adding)
     flow.start(adding, 0)  # so that nobody waits for the first to name the workflow
     flow.until_idle()
@@ -127,8 +118,8 @@ def test_a_run_whose_start_is_not_committed_yet_is_not_passed(
 
 
 def test_a_run_that_took_its_number_long_before_its_transaction_wrote_is_not_passed(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
+    dsn, conn, flow
+):
     """A number is drawn before the transaction has one of its own."""
     switch_on(conn)
     with connect(dsn) as slow:
@@ -141,7 +132,7 @@ def test_a_run_that_took_its_number_long_before_its_transaction_wrote_is_not_pas
         assert one(conn, "select passed_run_id from pgflow.seal_state") == 1
 
 
-def test_whoever_looks_at_the_sequence_holds_nobody_up(dsn: str, conn: psycopg.Connection) -> None:
+def test_whoever_looks_at_the_sequence_holds_nobody_up(dsn, conn):
     switch_on(conn)
     conn.execute("select nextval('pgflow.run_id_seq')")
     with connect(dsn) as reader, reader.transaction():
@@ -150,9 +141,7 @@ def test_whoever_looks_at_the_sequence_holds_nobody_up(dsn: str, conn: psycopg.C
     assert one(conn, "select passed_run_id from pgflow.seal_state") == 1
 
 
-def test_what_is_said_of_an_ended_run_that_owes_is_sealed_too(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_what_is_said_of_an_ended_run_that_owes_is_sealed_too(conn, flow):
     flow.include(paying)
     flow.start(paying, 1)
     flow.until_idle()
@@ -178,9 +167,7 @@ def test_what_is_said_of_an_ended_run_that_owes_is_sealed_too(
     assert findings(conn) == []
 
 
-def test_a_rewind_after_the_end_is_no_change_of_history(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_a_rewind_after_the_end_is_no_change_of_history(conn, flow):
     flow.include(adding)
     run_ = flow.start(adding, 1)
     flow.until_idle()
@@ -209,7 +196,7 @@ def test_a_rewind_after_the_end_is_no_change_of_history(
         assert findings(conn) == ["outcome_changed"]
 
 
-def test_a_day_gets_its_root_once_it_is_over(conn: psycopg.Connection, flow: Harness) -> None:
+def test_a_day_gets_its_root_once_it_is_over(conn, flow):
     flow.include(adding)
     set_clock(conn, T0)
     switch_on(conn)
@@ -231,9 +218,7 @@ def test_a_day_gets_its_root_once_it_is_over(conn: psycopg.Connection, flow: Har
 
 
 @pytest.mark.full
-def test_removed_history_leaves_the_roots_and_no_findings(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_removed_history_leaves_the_roots_and_no_findings(conn, flow):
     flow.include(adding)
     switch_on(conn)
     for n in range(4):
@@ -263,9 +248,7 @@ def test_removed_history_leaves_the_roots_and_no_findings(
         ]
 
 
-def test_one_seals_at_a_time_and_the_others_do_not_wait(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_one_seals_at_a_time_and_the_others_do_not_wait(dsn, conn, flow):
     flow.include(adding)
     flow.start(adding, 1)
     flow.until_idle()
@@ -277,7 +260,7 @@ def test_one_seals_at_a_time_and_the_others_do_not_wait(
     assert rows(conn, "select run_id from pgflow.seal") == [1]
 
 
-def test_a_round_reads_no_table_from_end_to_end(conn: psycopg.Connection, flow: Harness) -> None:
+def test_a_round_reads_no_table_from_end_to_end(conn, flow):
     flow.include(adding, waiting)
     flow.start(waiting)
     for n in range(5):
@@ -295,7 +278,7 @@ def test_a_round_reads_no_table_from_end_to_end(conn: psycopg.Connection, flow: 
     assert [name for name in whole if name != "seal_state"] == []
 
 
-def test_sealing_needs_a_fresh_look_with_each_statement(conn: psycopg.Connection) -> None:
+def test_sealing_needs_a_fresh_look_with_each_statement(conn):
     switch_on(conn)
     with pytest.raises(psycopg.Error, match="read committed"), conn.transaction():
         conn.execute("set transaction isolation level repeatable read")
@@ -303,7 +286,7 @@ def test_sealing_needs_a_fresh_look_with_each_statement(conn: psycopg.Connection
 
 
 @pytest.mark.full
-def test_a_worker_seals_what_it_has_done(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_worker_seals_what_it_has_done(dsn, conn):
     switch_on(conn)
     app = App(dsn, include=[adding])
     with app, app.worker(grace_seconds=1):
@@ -312,7 +295,7 @@ def test_a_worker_seals_what_it_has_done(dsn: str, conn: psycopg.Connection) -> 
     assert findings(conn) == []
 
 
-def test_the_journal_is_append_only_for_its_owner(dsn: str, conn: psycopg.Connection) -> None:
+def test_the_journal_is_append_only_for_its_owner(dsn, conn):
     partition = one(
         conn,
         "select inhrelid::regclass::text from pg_inherits where inhparent = 'pgflow.unit'::regclass",
@@ -336,14 +319,14 @@ def test_the_journal_is_append_only_for_its_owner(dsn: str, conn: psycopg.Connec
 
 
 @pytest.mark.unsound
-def test_the_audit_misses_a_guard_that_somebody_took_away(conn: psycopg.Connection) -> None:
+def test_the_audit_misses_a_guard_that_somebody_took_away(conn):
     conn.execute("alter table pgflow.unit disable trigger append_only")
     assert rows(conn, "select invariant from pgflow.check()") == [
         "the journal is append only by trigger"
     ]
 
 
-def test_a_trial_balance_adds_up(conn: psycopg.Connection, flow: Harness) -> None:
+def test_a_trial_balance_adds_up(conn, flow):
     flow.include(paying)
     flow.start(paying, 3)
     flow.until_idle()
@@ -360,9 +343,7 @@ def test_a_trial_balance_adds_up(conn: psycopg.Connection, flow: Harness) -> Non
         "insert into pgflow.owed (run_id, call, opened_at, kind, name, detail) values (99, 77, now(), 'effect', 'x', '{\"state\": \"unknown\"}')",
     ],
 )
-def test_the_trial_balance_misses_what_was_taken_out(
-    conn: psycopg.Connection, flow: Harness, change: str
-) -> None:
+def test_the_trial_balance_misses_what_was_taken_out(conn, flow, change):
     flow.include(paying)
     flow.start(paying, 3)
     flow.until_idle()
@@ -375,9 +356,7 @@ def test_the_trial_balance_misses_what_was_taken_out(
     conn.execute("delete from pgflow.outcome; delete from pgflow.run_key")
 
 
-def test_whoever_asks_while_the_sealer_looks_is_not_forgotten(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_whoever_asks_while_the_sealer_looks_is_not_forgotten(dsn, conn, flow):
     flow.include(adding)
     flow.start(adding, 1)
     flow.until_idle()
@@ -397,9 +376,7 @@ def test_whoever_asks_while_the_sealer_looks_is_not_forgotten(
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
-def test_whoever_asks_waits_for_nobody_at_any_level(
-    dsn: str, conn: psycopg.Connection, flow: Harness, level: str
-) -> None:
+def test_whoever_asks_waits_for_nobody_at_any_level(dsn, conn, flow, level):
     flow.include(adding, waiting)
     for n in range(2):
         flow.start(adding, n)
@@ -422,9 +399,7 @@ def test_whoever_asks_waits_for_nobody_at_any_level(
     assert findings(conn) == []
 
 
-def test_the_first_round_waits_for_whoever_saw_that_nothing_is_sealed(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_the_first_round_waits_for_whoever_saw_that_nothing_is_sealed(dsn, conn, flow):
     """Else what it adds to a run that has ended would look as if somebody had put it in later."""
     flow.include(adding)
     flow.start(adding, 1)
@@ -443,9 +418,7 @@ def test_the_first_round_waits_for_whoever_saw_that_nothing_is_sealed(
     assert findings(conn) == []
 
 
-def test_whoever_saw_it_long_ago_is_looked_at_again(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_whoever_saw_it_long_ago_is_looked_at_again(dsn, conn, flow):
     flow.include(adding)
     flow.start(adding, 1)
     flow.until_idle()
@@ -460,9 +433,7 @@ def test_whoever_saw_it_long_ago_is_looked_at_again(
     assert rows(conn, "select run_id from pgflow.seal_pending") == []
 
 
-def test_nothing_is_sealed_while_history_is_removed(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_nothing_is_sealed_while_history_is_removed(dsn, conn, flow):
     flow.include(adding)
     flow.start(adding, 1)
     flow.until_idle()
@@ -475,7 +446,7 @@ def test_nothing_is_sealed_while_history_is_removed(
 
 
 @pytest.mark.full
-def test_a_round_ends_when_its_time_is_over(conn: psycopg.Connection, flow: Harness) -> None:
+def test_a_round_ends_when_its_time_is_over(conn, flow):
     flow.include(adding)
     for n in range(45):
         flow.start(adding, n)
@@ -489,9 +460,7 @@ def test_a_round_ends_when_its_time_is_over(conn: psycopg.Connection, flow: Harn
 
 
 @pytest.mark.parametrize("most", ["null", "0", "-5", "1"])
-def test_a_round_of_no_size_seals_at_least_one(
-    conn: psycopg.Connection, flow: Harness, most: str
-) -> None:
+def test_a_round_of_no_size_seals_at_least_one(conn, flow, most):
     flow.include(adding)
     for n in range(2):
         flow.start(adding, n)
@@ -503,9 +472,7 @@ def test_a_round_of_no_size_seals_at_least_one(
     assert findings(conn) == []
 
 
-def test_a_value_that_pretends_to_be_redacted_holds_nobody_up(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_a_value_that_pretends_to_be_redacted_holds_nobody_up(conn, flow):
     flow.include(adding)
     flow.start(adding, 1)
     flow.until_idle()

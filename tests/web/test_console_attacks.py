@@ -9,7 +9,6 @@ from collections import deque
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 from clikit import as_role
 from records import count, run_row
@@ -101,9 +100,7 @@ async def every_page(browser: Browser, keys: list[str]) -> list[tuple[str, Reade
 
 
 @pytest.mark.full
-async def test_nothing_that_is_stored_is_ever_html(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_nothing_that_is_stored_is_ever_html(aflow, conn):
     aflow.include(carry, carry_rich, burst)
     keys = []
     for n, text in enumerate(EVIL):
@@ -139,7 +136,7 @@ async def test_nothing_that_is_stored_is_ever_html(
 
 
 @pytest.mark.full
-async def test_what_comes_in_an_address_is_no_html_either(aflow: AsyncHarness) -> None:
+async def test_what_comes_in_an_address_is_no_html_either(aflow):
     browser = Browser(aflow.app, ANN)
     for text in EVIL:
         for path in (
@@ -171,7 +168,7 @@ async def test_what_comes_in_an_address_is_no_html_either(aflow: AsyncHarness) -
 
 
 @pytest.mark.full
-async def test_an_address_may_say_more_than_a_page_asks(aflow: AsyncHarness) -> None:
+async def test_an_address_may_say_more_than_a_page_asks(aflow):
     browser = Browser(aflow.app, ANN)
     for name in ("path", "request", "self", "said", "link", "mark", "principal", "root_path"):
         page = await browser.get(f"/runs?{name}=x&{name}=y")
@@ -179,7 +176,7 @@ async def test_an_address_may_say_more_than_a_page_asks(aflow: AsyncHarness) -> 
 
 
 @pytest.mark.full
-async def test_a_key_cannot_look_like_another(aflow: AsyncHarness) -> None:
+async def test_a_key_cannot_look_like_another(aflow):
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key=HIDDEN), "o")
     await aflow.until_idle()
@@ -192,7 +189,7 @@ async def test_a_key_cannot_look_like_another(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_every_answer_forbids_scripts_frames_and_keeping(aflow: AsyncHarness) -> None:
+async def test_every_answer_forbids_scripts_frames_and_keeping(aflow):
     browser = Browser(aflow.app, ANN)
     for path in (*PAGES, "/nowhere", "/run?key=none", "/run", "/static/../console.py"):
         await browser.status(path)
@@ -221,9 +218,7 @@ CANCEL = address("/run/order", key="i", verb="cancel")
 
 
 @pytest.mark.full
-async def test_a_form_of_another_site_does_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_form_of_another_site_does_nothing(aflow, conn):
     await paused(aflow)
     browser = Browser(aflow.app, ANN)
     form = form_of(await browser.get(CANCEL), {})
@@ -252,7 +247,7 @@ async def test_a_form_of_another_site_does_nothing(
 
 
 @pytest.mark.full
-async def test_a_mark_is_of_one_person_in_one_browser(aflow: AsyncHarness) -> None:
+async def test_a_mark_is_of_one_person_in_one_browser(aflow):
     await paused(aflow)
     secret = b"s" * 32
     ann = Browser(aflow.app, ANN, secret=secret)
@@ -270,9 +265,7 @@ async def test_a_mark_is_of_one_person_in_one_browser(aflow: AsyncHarness) -> No
 
 
 @pytest.mark.full
-async def test_a_viewer_changes_nothing_whatever_they_send(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_viewer_changes_nothing_whatever_they_send(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="i"), "o")
     await aflow.start(ask_first.options(key="a"), Order("boots", 1, True))
@@ -308,9 +301,7 @@ async def _mark(browser: Browser, path: str) -> str:
     return str(guard._mark(nonce, Principal("ann", ["view"])))
 
 
-async def test_a_sender_who_leaves_in_the_middle_of_a_form_is_no_error(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_sender_who_leaves_in_the_middle_of_a_form_is_no_error(aflow):
     browser = Browser(aflow.app, ANN)
     news: deque[Any] = deque([{"type": "http.request", "body": b"sql=", "more_body": True}])
     answers: list[Any] = []
@@ -328,7 +319,7 @@ async def test_a_sender_who_leaves_in_the_middle_of_a_form_is_no_error(
     assert answers[0]["status"] == 400
 
 
-async def test_nobody_is_let_in_whom_the_host_does_not_know(aflow: AsyncHarness) -> None:
+async def test_nobody_is_let_in_whom_the_host_does_not_know(aflow):
     await paused(aflow)
 
     async def nobody(_request: Any) -> None:
@@ -352,9 +343,7 @@ async def test_nobody_is_let_in_whom_the_host_does_not_know(aflow: AsyncHarness)
         ("127.0.0.1", {"host": "127.0.0.1.evil.example"}),
     ],
 )
-async def test_only_this_machine_by_its_own_name_is_trusted(
-    aflow: AsyncHarness, client: str, headers: dict[str, str]
-) -> None:
+async def test_only_this_machine_by_its_own_name_is_trusted(aflow, client, headers):
     auth = Local("ann")
     served = asgi(aflow.app, auth=auth)
 
@@ -383,9 +372,7 @@ async def test_only_this_machine_by_its_own_name_is_trusted(
         {"x-forwarded-for": "127.0.0.1", "x-real-ip": "127.0.0.1"},
     ],
 )
-async def test_a_proxy_on_this_machine_lets_in_nobody(
-    aflow: AsyncHarness, headers: dict[str, str]
-) -> None:
+async def test_a_proxy_on_this_machine_lets_in_nobody(aflow, headers):
     auth = Local("ann")
     browser = Browser(aflow.app, auth=auth)
     stranger = {"host": "127.0.0.1", **headers}
@@ -397,7 +384,7 @@ async def test_a_proxy_on_this_machine_lets_in_nobody(
         asgi(aflow.app, auth=auth, behind_proxy=["127.0.0.1"])
 
 
-async def test_a_host_that_is_not_named_is_not_answered(aflow: AsyncHarness) -> None:
+async def test_a_host_that_is_not_named_is_not_answered(aflow):
     browser = Browser(aflow.app, ANN, hosts=["ops.example.org"])
     assert await browser.status("/") == 400
     for name in ("ops.example.org:443", "ops.example.org", "OPS.example.org:"):
@@ -408,9 +395,7 @@ async def test_a_host_that_is_not_named_is_not_answered(aflow: AsyncHarness) -> 
         assert answer.status_code == 400, name
 
 
-async def test_tokens_let_in_whom_they_name_and_wrong_ones_are_counted(
-    aflow: AsyncHarness,
-) -> None:
+async def test_tokens_let_in_whom_they_name_and_wrong_ones_are_counted(aflow):
     tokens = Tokens({"a" * 20: Principal("ann", ["operate"]), "e" * 20: Principal("eve")})
     browser = Browser(aflow.app, auth=tokens)
     assert await browser.status("/runs", key="x") == 303
@@ -452,7 +437,7 @@ async def refuse_guesses(browser: Browser) -> None:
     assert answer.status_code == 429
 
 
-async def test_who_guesses_locks_out_nobody_else(aflow: AsyncHarness) -> None:
+async def test_who_guesses_locks_out_nobody_else(aflow):
     tokens = Tokens({"a" * 20: Principal("ann"), "e" * 20: Principal("eve")})
     behind = Browser(aflow.app, auth=tokens, behind_proxy=["127.0.0.1", "10.0.0.0/8"])
     behind.client.headers["x-forwarded-proto"] = "http"
@@ -498,7 +483,7 @@ async def test_who_guesses_locks_out_nobody_else(aflow: AsyncHarness) -> None:
     assert await enters("a" * 20) == 303
 
 
-async def test_the_word_of_a_proxy_counts_where_it_was_declared(aflow: AsyncHarness) -> None:
+async def test_the_word_of_a_proxy_counts_where_it_was_declared(aflow):
     tokens = Tokens({"a" * 20: Principal("ann")})
     for options, said, is_secure in (
         ({}, {"x-forwarded-proto": "https"}, False),
@@ -527,7 +512,7 @@ async def test_the_word_of_a_proxy_counts_where_it_was_declared(aflow: AsyncHarn
         "/ü",
     ],
 )
-async def test_a_login_leads_nowhere_else(aflow: AsyncHarness, target: str) -> None:
+async def test_a_login_leads_nowhere_else(aflow, target):
     browser = Browser(aflow.app, auth=Tokens({"a" * 20: Principal("ann")}))
     answer = await browser.submit(address("/login", next=target), {}, token="a" * 20)
     assert answer.headers["location"] == "/"
@@ -535,7 +520,7 @@ async def test_a_login_leads_nowhere_else(aflow: AsyncHarness, target: str) -> N
 
 
 @pytest.mark.full
-async def test_nothing_of_an_address_becomes_a_header(aflow: AsyncHarness) -> None:
+async def test_nothing_of_an_address_becomes_a_header(aflow):
     await paused(aflow)
     browser = Browser(aflow.app, ANN)
     evil = "x\r\nset-cookie: a=b"
@@ -548,7 +533,7 @@ async def test_nothing_of_an_address_becomes_a_header(aflow: AsyncHarness) -> No
     assert (await browser.send(form)).status_code == 404
 
 
-async def test_paths_lead_to_no_file(aflow: AsyncHarness) -> None:
+async def test_paths_lead_to_no_file(aflow):
     browser = Browser(aflow.app, ANN)
     for path in (
         "/static/console.py",
@@ -563,7 +548,7 @@ async def test_paths_lead_to_no_file(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_a_form_that_is_too_long_is_refused(aflow: AsyncHarness) -> None:
+async def test_a_form_that_is_too_long_is_refused(aflow):
     await paused(aflow)
     browser = Browser(aflow.app, ANN)
     form = form_of(await browser.get(CANCEL), {})
@@ -584,9 +569,7 @@ class Zipped:
 
 
 @pytest.mark.full
-async def test_what_is_encrypted_is_shown_only_by_an_app_with_the_key(
-    aflow: AsyncHarness, dsn: str
-) -> None:
+async def test_what_is_encrypted_is_shown_only_by_an_app_with_the_key(aflow, dsn):
     aflow(codec=Zipped())
     aflow.include(hide, burst)
     for flow, key in ((hide, "secret-1"), (burst, "secret-2")):
@@ -609,9 +592,7 @@ async def test_what_is_encrypted_is_shown_only_by_an_app_with_the_key(
 
 
 @pytest.mark.full
-async def test_the_role_of_the_connection_is_the_last_word(
-    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
-) -> None:
+async def test_the_role_of_the_connection_is_the_last_word(aflow, conn, dsn):
     await paused(aflow)
     role = f"console_auditor_{secrets.token_hex(3)}"
     conn.execute(f"create role {role} login password 'secret'; grant pgflow_auditor to {role}")
@@ -627,7 +608,7 @@ async def test_the_role_of_the_connection_is_the_last_word(
     assert run_row(conn, "i", "status") == ("waiting",)
 
 
-async def test_a_database_that_is_gone_is_told_without_its_address(aflow: AsyncHarness) -> None:
+async def test_a_database_that_is_gone_is_told_without_its_address(aflow):
     app = pgflow.AsyncApp("postgresql://ann:hunter2@127.0.0.1:1/none")
     browser = Browser(app, ANN)
     assert await browser.status("/runs") == 503

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import psycopg
 import pytest
 from test_console_pages import ANN, seen_in
 from webkit import Browser, address, is_harmless
@@ -12,7 +11,6 @@ from pgflow import Signal, inspect, step, workflow
 from pgflow._console.traces import checked_logs
 from pgflow.effects import effect, saga
 from pgflow.errors import InvalidArgument
-from pgflow.testing import AsyncHarness
 
 go = Signal("go", str)
 
@@ -47,7 +45,7 @@ async def travel(seat: str) -> str:
 
 
 @pytest.mark.full
-async def test_a_fork_is_shown_beside_its_origin(aflow: AsyncHarness) -> None:
+async def test_a_fork_is_shown_beside_its_origin(aflow):
     aflow.include(quote)
     await aflow.start(quote.options(key="q"), "<b>lamp</b>", "here")
     await aflow.until_idle()
@@ -73,7 +71,7 @@ async def test_a_fork_is_shown_beside_its_origin(aflow: AsyncHarness) -> None:
     seen_in(await browser.get("/run/compare", key="q"), "A generation and the one before")
 
 
-async def test_a_run_tells_what_its_saga_would_take_back_and_has(aflow: AsyncHarness) -> None:
+async def test_a_run_tells_what_its_saga_would_take_back_and_has(aflow):
     aflow.include(travel)
     await aflow.start(travel.options(key="t"), "7a")
     await aflow.until_idle()
@@ -88,9 +86,7 @@ async def test_a_run_tells_what_its_saga_would_take_back_and_has(aflow: AsyncHar
 
 
 @pytest.mark.full
-async def test_a_run_leads_to_its_logs_by_its_trace(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_leads_to_its_logs_by_its_trace(aflow, conn):
     aflow.include(quote)
     trace = "0af7651916cd43dd8448eb211c80319c"
     parent = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
@@ -117,6 +113,6 @@ async def test_a_run_leads_to_its_logs_by_its_trace(
             checked_logs(wrong)
 
 
-def test_the_trace_of_a_run_without_one_is_that_of_its_spans() -> None:
+def test_the_trace_of_a_run_without_one_is_that_of_its_spans():
     assert inspect.derive_ids("x") == inspect.derive_ids("x")
     assert pgflow.inspect.derive_ids("x")[0] < 1 << 128

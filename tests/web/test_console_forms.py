@@ -10,7 +10,6 @@ from decimal import Decimal
 from enum import Enum, IntEnum
 from typing import Annotated, Any, Literal
 
-import psycopg
 import pydantic
 import pytest
 from pydantic import Field
@@ -20,7 +19,6 @@ from webkit import Browser, Reader
 import pgflow
 from pgflow import workflow
 from pgflow._model.codecs import codec_for
-from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
 from pgflow.web.forms import ABSENT, form_of, written
 
@@ -107,7 +105,7 @@ PLAIN = {
 }  # fmt: skip
 
 
-def test_each_type_has_a_field_of_its_kind() -> None:
+def test_each_type_has_a_field_of_its_kind():
     form = of(Refund, PLAIN)
     kinds = {one.pointer: one.kind for one in [*form.leaves, *form.parts]}
     assert kinds == {
@@ -139,7 +137,7 @@ def test_each_type_has_a_field_of_its_kind() -> None:
     assert form.result == PLAIN
 
 
-def test_what_nobody_has_touched_stays_as_it_is_to_the_letter() -> None:
+def test_what_nobody_has_touched_stays_as_it_is_to_the_letter():
     odd = {
         "a": 1e-7,
         "b": 12345678901234567890,
@@ -173,9 +171,7 @@ def test_what_nobody_has_touched_stays_as_it_is_to_the_letter() -> None:
         ("/either", '"five"', "five"), ("/either", "five", None), ("/either", "[" * 100_000, None),
     ],
 )  # fmt: skip
-def test_a_field_takes_what_its_type_takes_and_says_so_otherwise(
-    pointer: str, text: str, result: Any
-) -> None:
+def test_a_field_takes_what_its_type_takes_and_says_so_otherwise(pointer, text, result):
     form = of(Refund, PLAIN, {**shown(of(Refund, PLAIN)), f"value:{pointer}": text})
     (one,) = [field for field in form.leaves if field.pointer == pointer]
     assert (one.text, bool(one.error)) == (text, result is None)
@@ -189,7 +185,7 @@ def test_a_field_takes_what_its_type_takes_and_says_so_otherwise(
         assert found == result
 
 
-def test_what_is_cleared_is_null_empty_or_left_out() -> None:
+def test_what_is_cleared_is_null_empty_or_left_out():
     value = {**PLAIN, "due": "2026-01-01", "note": "x", "way": "card"}
     cleared = {"value:/due": "", "value:/note": "", "value:/way": "", "value:/level": ""}
     form = of(Refund, value, {**shown(of(Refund, value)), **cleared})
@@ -198,7 +194,7 @@ def test_what_is_cleared_is_null_empty_or_left_out() -> None:
     assert "level" not in form.result
 
 
-def test_parts_that_may_be_missing_are_ticked_and_rows_are_added_and_left_out() -> None:
+def test_parts_that_may_be_missing_are_ticked_and_rows_are_added_and_left_out():
     typed = {**shown(of(Refund, PLAIN)), "value:/send_to/street": "Main St"}
     assert of(Refund, PLAIN, typed).result["send_to"] is None
     there = of(Refund, PLAIN, {**typed, "has:/send_to": "1"})
@@ -215,16 +211,14 @@ def test_parts_that_may_be_missing_are_ticked_and_rows_are_added_and_left_out() 
     assert len(list(of(list[int], [], {"rows:": "9" * 9}).leaves)) == 0
 
 
-def test_a_value_with_too_many_parts_is_written_as_json() -> None:
+def test_a_value_with_too_many_parts_is_written_as_json():
     assert of(Any, {str(n): n for n in range(101)}) is None
     assert of(Any, [1, 2]) is None
     assert of(list[dict[str, int]]) is not None
 
 
 @pytest.mark.full
-async def test_a_gate_is_answered_in_fields_and_shows_again_what_was_written(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_gate_is_answered_in_fields_and_shows_again_what_was_written(aflow, conn):
     aflow.include(pay_back, choose)
     run = await aflow.start(pay_back.options(key="r"))
     chosen = await aflow.start(choose.options(key="c"))

@@ -4,7 +4,6 @@ side by side, and searches for everyone.
 
 from __future__ import annotations
 
-import psycopg
 from sqlkit import one
 from test_console_pages import ANN, FLOWS, await_payment, long, pay, seen_in
 from webkit import Browser, address, form_of, is_harmless
@@ -27,7 +26,7 @@ async def begin(aflow: AsyncHarness) -> Browser:
     return Browser(aflow.app, ANN)
 
 
-async def test_runs_have_a_duration_an_order_and_counts_that_filter(aflow: AsyncHarness) -> None:
+async def test_runs_have_a_duration_an_order_and_counts_that_filter(aflow):
     browser = await begin(aflow)
     page = await browser.get("/runs")
     assert is_harmless(page) == []
@@ -44,7 +43,7 @@ async def test_runs_have_a_duration_an_order_and_counts_that_filter(aflow: Async
     assert "waiting 1" not in (await browser.get("/runs", workflow="pay")).words
 
 
-async def test_ticked_runs_get_an_order_or_stand_side_by_side(aflow: AsyncHarness) -> None:
+async def test_ticked_runs_get_an_order_or_stand_side_by_side(aflow):
     browser = await begin(aflow)
     page = await browser.get("/runs/order?verb=cancel&chosen=slow&chosen=a")
     seen_in(page, "Cancel 1 run for good", "pgflow cancel slow a")  # the other has ended
@@ -59,9 +58,7 @@ async def test_ticked_runs_get_an_order_or_stand_side_by_side(aflow: AsyncHarnes
     assert await browser.status("/runs/order?verb=cancel") == 400
 
 
-async def test_runs_of_a_schedule_are_folded_unless_they_need_a_look(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_runs_of_a_schedule_are_folded_unless_they_need_a_look(aflow, conn):
     aflow.include(*FLOWS)
     for n in range(5):
         labels = {"schedule": "nightly"}
@@ -86,7 +83,7 @@ async def test_runs_of_a_schedule_are_folded_unless_they_need_a_look(
     seen_in(page, "bad/3", "5 runs of schedule nightly")
 
 
-async def test_a_search_may_be_saved_for_everyone(aflow: AsyncHarness) -> None:
+async def test_a_search_may_be_saved_for_everyone(aflow):
     browser = await begin(aflow)
     form = form_of(await browser.get(address("/filters", status="failed")), {"verb": "save"})
     form.fields.pop("everyone", None)

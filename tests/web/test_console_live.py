@@ -16,7 +16,6 @@ from webkit import Browser, Watched, is_harmless
 
 from pgflow.inspect import Question
 from pgflow.inspect.question import Steps
-from pgflow.testing import AsyncHarness, Harness
 from pgflow.web import Principal, live, news
 
 ANN = Principal("ann", ["admin"], acts_as=["ops"])
@@ -30,7 +29,7 @@ def swift(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.full
-async def test_what_is_new_comes_by_itself(aflow: AsyncHarness) -> None:
+async def test_what_is_new_comes_by_itself(aflow):
     aflow.include(*FLOWS)
     browser = Browser(aflow.app, ANN)
     async with Watched(browser, "/runs") as runs, Watched(browser, "/run?key=i") as run:
@@ -45,9 +44,7 @@ async def test_what_is_new_comes_by_itself(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_a_page_of_which_nothing_is_new_is_not_made_again(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_of_which_nothing_is_new_is_not_made_again(aflow, monkeypatch):
     aflow.include(*FLOWS)
     await aflow.start(long.options(key="l"), 1)
     await aflow.until_idle()
@@ -83,7 +80,7 @@ def nothing_new() -> Steps[int]:
     return 7
 
 
-async def test_a_stream_is_of_whoever_may_see_the_page(aflow: AsyncHarness) -> None:
+async def test_a_stream_is_of_whoever_may_see_the_page(aflow):
     stranger = Browser(aflow.app, auth=lambda _: None)
     async with Watched(stranger, "/runs") as watched:
         assert await watched.ended() == 401
@@ -93,9 +90,7 @@ async def test_a_stream_is_of_whoever_may_see_the_page(aflow: AsyncHarness) -> N
             assert await watched.ended() == 406
 
 
-async def test_streams_end_soon_with_the_server_and_by_themselves(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_streams_end_soon_with_the_server_and_by_themselves(aflow, monkeypatch):
     browser = Browser(aflow.app, ANN)
     async with Watched(browser, "/") as watched:
         await watched.until("Nothing needs you.")
@@ -111,7 +106,7 @@ async def test_streams_end_soon_with_the_server_and_by_themselves(
     browser.served.close()
 
 
-def test_all_live_pages_together_take_a_part_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_live_pages_together_take_a_part_of_a_core(monkeypatch):
     """The rest after each page is in proportion to what it took, whoever looks."""
     made = 0
 
@@ -142,7 +137,7 @@ def test_all_live_pages_together_take_a_part_of_a_core(monkeypatch: pytest.Monke
     asyncio.run(look())
 
 
-def test_a_page_that_has_to_rest_ends_with_the_console() -> None:
+def test_a_page_that_has_to_rest_ends_with_the_console():
     async def make(_: Any) -> tuple[str, float]:
         return "<p>page</p>", 3600
 
@@ -166,7 +161,7 @@ def test_a_page_that_has_to_rest_ends_with_the_console() -> None:
 
 
 @pytest.mark.full
-def test_a_browser_shows_what_is_new_and_keeps_what_is_unfolded(flow: Harness, dsn: str) -> None:
+def test_a_browser_shows_what_is_new_and_keeps_what_is_unfolded(flow, dsn):
     flow.include(*FLOWS)
     flow.start(await_payment.options(key="i"), "x" * 100)
     with console(dsn) as (url, served), chromium() as browser:

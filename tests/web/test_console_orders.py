@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import psycopg
 import pytest
 import servers
 from records import SOON, run_row
@@ -24,7 +23,6 @@ from webkit import Browser, Reader, address, form_of
 
 from pgflow import Retries, step, workflow
 from pgflow.authority import Pool
-from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
 from pgflow.web.console import WRITES
 
@@ -58,9 +56,7 @@ async def gate_page(browser: Browser, key: str) -> str:
 
 
 @pytest.mark.full
-async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="invoice 1"), "o")
     await aflow.until_idle()
@@ -99,9 +95,7 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
 
 
 @pytest.mark.full
-async def test_a_page_says_what_no_worker_has_taken_yet(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_page_says_what_no_worker_has_taken_yet(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="i"), "o")
     await aflow.until_idle()
@@ -113,9 +107,7 @@ async def test_a_page_says_what_no_worker_has_taken_yet(
 
 
 @pytest.mark.full
-async def test_a_failed_run_is_retried_from_the_step_that_failed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_failed_run_is_retried_from_the_step_that_failed(aflow, conn):
     aflow.include(tries)
     _answers.clear()
     await aflow.start(tries.options(key="t"))
@@ -132,9 +124,7 @@ async def test_a_failed_run_is_retried_from_the_step_that_failed(
 
 
 @pytest.mark.full
-async def test_a_run_is_taken_back_and_forked_with_another_input(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_is_taken_back_and_forked_with_another_input(aflow, conn):
     aflow.include(*FLOWS)
     run = await aflow.start(long.options(key="l"), 3)
     await aflow.until_idle()
@@ -170,9 +160,7 @@ async def test_a_run_is_taken_back_and_forked_with_another_input(
 
 
 @pytest.mark.full
-async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(aflow, conn):
     aflow.include(*FLOWS)
     for n in range(30):
         await aflow.start(await_payment.options(key=f"i-{n:02}", labels={"batch": str(n % 2)}), "o")
@@ -204,7 +192,7 @@ async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(
         assert (await browser.send(form, keys=keys)).status_code == 400
 
 
-async def test_a_signal_is_sent_with_a_name(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_signal_is_sent_with_a_name(aflow, conn):
     aflow.include(*FLOWS)
     run = await aflow.start(await_payment.options(key="i"), "o")
     await aflow.until_idle()
@@ -220,9 +208,7 @@ async def test_a_signal_is_sent_with_a_name(aflow: AsyncHarness, conn: psycopg.C
     assert await run.result(SOON) == "{'cents': 5}"
 
 
-async def test_a_gate_is_approved_as_it_was_shown(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_gate_is_approved_as_it_was_shown(aflow, conn):
     aflow.include(*FLOWS)
     run = await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
     await aflow.until_idle()
@@ -241,7 +227,7 @@ async def test_a_gate_is_approved_as_it_was_shown(
 
 
 @pytest.mark.full
-async def test_a_gate_is_approved_with_an_edit_in_fields_or_as_json(aflow: AsyncHarness) -> None:
+async def test_a_gate_is_approved_with_an_edit_in_fields_or_as_json(aflow):
     aflow.include(*FLOWS)
     browser = Browser(aflow.app, GATES)
     run = await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
@@ -276,9 +262,7 @@ async def test_a_gate_is_approved_with_an_edit_in_fields_or_as_json(aflow: Async
         ("escalate", {"to": "cto"}, "Escalated(to='cto')"),
     ],
 )
-async def test_a_gate_is_answered_in_other_ways(
-    aflow: AsyncHarness, verdict: str, values: dict[str, str], result: str
-) -> None:
+async def test_a_gate_is_answered_in_other_ways(aflow, verdict, values, result):
     aflow.include(*FLOWS)
     run = await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
     await aflow.until_idle()
@@ -292,9 +276,7 @@ async def test_a_gate_is_answered_in_other_ways(
 
 
 @pytest.mark.full
-async def test_a_gate_is_delegated_by_whom_it_asks_and_nobody_else(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_gate_is_delegated_by_whom_it_asks_and_nobody_else(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
     await aflow.until_idle()
@@ -317,9 +299,7 @@ async def test_a_gate_is_delegated_by_whom_it_asks_and_nobody_else(
 
 
 @pytest.mark.full
-async def test_whoever_answers_a_request_that_was_edited_meanwhile_is_told(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_whoever_answers_a_request_that_was_edited_meanwhile_is_told(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
     await aflow.until_idle()
@@ -332,9 +312,7 @@ async def test_whoever_answers_a_request_that_was_edited_meanwhile_is_told(
 
 
 @pytest.mark.full
-async def test_an_unknown_effect_is_settled_with_how_one_knows(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_unknown_effect_is_settled_with_how_one_knows(aflow, conn):
     aflow.include(*FLOWS)
     run = await aflow.start(ship.options(key="s"), "lost")
     await aflow.until_idle()
@@ -357,9 +335,7 @@ async def test_an_unknown_effect_is_settled_with_how_one_knows(
 
 
 @pytest.mark.full
-async def test_an_obligation_is_discharged_or_waived_with_a_reason(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_obligation_is_discharged_or_waived_with_a_reason(aflow, conn):
     aflow.include(*FLOWS)
     browser = Browser(aflow.app, BOB)
     for key, verb, values in (
@@ -383,9 +359,7 @@ async def test_an_obligation_is_discharged_or_waived_with_a_reason(
 
 
 @pytest.mark.full
-async def test_a_pool_is_granted_more_and_revoked_by_an_admin(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_pool_is_granted_more_and_revoked_by_an_admin(aflow, conn):
     aflow(pools=[Pool("models", usd=10)])
     aflow.include(*FLOWS)
     await aflow.start(agent.options(pool="models"))
@@ -405,9 +379,7 @@ async def test_a_pool_is_granted_more_and_revoked_by_an_admin(
 
 
 @pytest.mark.full
-async def test_a_queue_is_paused_and_given_rules_while_it_works(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_queue_is_paused_and_given_rules_while_it_works(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(long.options(key="l"), 1)
     await aflow.until_idle()
@@ -436,9 +408,7 @@ async def test_a_queue_is_paused_and_given_rules_while_it_works(
 
 
 @pytest.mark.full
-async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
-    aflow: AsyncHarness, dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(aflow, dsn, conn):
     aflow(pools=[Pool("models", usd=10)])
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="i"), "o")
@@ -479,7 +449,7 @@ async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
 
 
 @pytest.mark.full
-async def test_each_sees_only_the_buttons_of_their_roles(aflow: AsyncHarness) -> None:
+async def test_each_sees_only_the_buttons_of_their_roles(aflow):
     aflow.include(*FLOWS)
     await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
     await aflow.until_idle()
@@ -497,7 +467,7 @@ async def test_each_sees_only_the_buttons_of_their_roles(aflow: AsyncHarness) ->
     assert await seen(ANN) == (True, True)
 
 
-def test_a_principal_that_means_nothing_is_refused() -> None:
+def test_a_principal_that_means_nothing_is_refused():
     for wrong in (("", ["view"]), (" ", ["view"]), ("ann", ["root"]), ("ann", "view")):
         with pytest.raises(Exception, match="principal"):
             Principal(*wrong)  # type: ignore[arg-type]

@@ -4,18 +4,13 @@ they draw.
 
 from __future__ import annotations
 
-import psycopg
 from clikit import make_stuck
 from sqlkit import one
 from test_console_pages import ANN, FLOWS, Order, ask_first, long, pay, seen_in
 from webkit import Browser, address, is_harmless
 
-from pgflow.testing import AsyncHarness
 
-
-async def test_one_line_says_whether_the_system_is_healthy(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_one_line_says_whether_the_system_is_healthy(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(long.options(key="l"), 1)
     await aflow.until_idle()
@@ -33,9 +28,7 @@ async def test_one_line_says_whether_the_system_is_healthy(
     seen_in(await Browser(aflow.app, ANN).get("/overview"), "Needs repair: 1 stuck.")
 
 
-async def test_a_worker_that_is_silent_is_not_counted_among_those_that_work(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_worker_that_is_silent_is_not_counted_among_those_that_work(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(long.options(key="l"), 1)
     await aflow.until_idle()
@@ -47,9 +40,7 @@ async def test_a_worker_that_is_silent_is_not_counted_among_those_that_work(
     seen_in(page, "The next live worker takes over its 0 runs.", "pgflow top --once")
 
 
-async def test_plots_have_axes_a_range_and_words_for_each_bar(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_plots_have_axes_a_range_and_words_for_each_bar(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(long.options(key="l"), 1)
     await aflow.until_idle()

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 from clikit import make_stuck
 from records import SOON
@@ -23,7 +22,6 @@ from pgflow._console.alert import MOST_ROWS
 from pgflow.authority import Pool
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Accepted, StillUnknown, effect
-from pgflow.testing import AsyncHarness, Harness
 from pgflow.web import Principal
 from pgflow.web.console import NAVIGATION
 
@@ -133,7 +131,7 @@ def seen_in(page: Any, *words: str) -> None:
 
 
 @pytest.mark.full
-async def test_an_empty_database_says_what_to_do_next(aflow: AsyncHarness) -> None:
+async def test_an_empty_database_says_what_to_do_next(aflow):
     browser = Browser(aflow.app, ANN)
     for path in PAGES:
         page = await browser.get(path)
@@ -149,9 +147,7 @@ async def test_an_empty_database_says_what_to_do_next(aflow: AsyncHarness) -> No
 
 
 @pytest.mark.full
-async def test_home_names_each_need_with_its_one_next_action(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_home_names_each_need_with_its_one_next_action(aflow, conn):
     aflow(pools=[Pool("models", usd=1, per="1 day")])
     aflow.include(*FLOWS)
     await aflow.start(pay.options(key="pay-1"), 1999)
@@ -179,7 +175,7 @@ async def test_home_names_each_need_with_its_one_next_action(
 
 
 @pytest.mark.full
-async def test_home_counts_all_there_is_and_groups_what_is_alike(aflow: AsyncHarness) -> None:
+async def test_home_counts_all_there_is_and_groups_what_is_alike(aflow):
     aflow.include(*FLOWS)
     many = 3 * MOST_ROWS
     for number in range(many):
@@ -203,9 +199,7 @@ async def test_home_counts_all_there_is_and_groups_what_is_alike(aflow: AsyncHar
 
 
 @pytest.mark.full
-async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(aflow):
     aflow.include(*FLOWS)
     run = await aflow.start(
         checkout.options(key="order/1", labels={"customer": "acme"}), Order("boots", 2, False)
@@ -230,7 +224,7 @@ async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(
 
 
 @pytest.mark.full
-async def test_a_value_is_shown_in_full_as_text(aflow: AsyncHarness) -> None:
+async def test_a_value_is_shown_in_full_as_text(aflow):
     aflow.include(*FLOWS)
     await aflow.start(checkout.options(key="o"), Order("x" * 30_000, 1, False))
     await aflow.until_idle()
@@ -248,7 +242,7 @@ async def test_a_value_is_shown_in_full_as_text(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_runs_are_searched_and_come_in_pages(aflow: AsyncHarness) -> None:
+async def test_runs_are_searched_and_come_in_pages(aflow):
     aflow.include(*FLOWS)
     for n in range(60):
         await aflow.start(long.options(key=f"long-{n:02}", labels={"n": str(n % 2)}), 0)
@@ -270,9 +264,7 @@ async def test_runs_are_searched_and_come_in_pages(aflow: AsyncHarness) -> None:
     assert await browser.status("/runs", since="ever") == 400
 
 
-async def test_a_search_is_quick_and_leads_on_to_older_runs(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_search_is_quick_and_leads_on_to_older_runs(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(pay.options(key="old"), 7)
     conn.execute("select setval('pgflow.run_id_seq', 30000)")
@@ -290,7 +282,7 @@ async def test_a_search_is_quick_and_leads_on_to_older_runs(
 
 
 @pytest.mark.full
-async def test_a_long_journal_is_shown_in_windows(aflow: AsyncHarness) -> None:
+async def test_a_long_journal_is_shown_in_windows(aflow):
     aflow.include(*FLOWS)
     await aflow.start(long.options(key="long"), 700)
     await aflow.until_idle()
@@ -307,7 +299,7 @@ async def test_a_long_journal_is_shown_in_windows(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_gates_effects_obligations_and_budgets_have_pages(aflow: AsyncHarness) -> None:
+async def test_gates_effects_obligations_and_budgets_have_pages(aflow):
     aflow(pools=[Pool("models", usd=10, per="1 day"), Pool("all", calls=5)])
     aflow.include(*FLOWS)
     await aflow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
@@ -341,9 +333,7 @@ async def test_gates_effects_obligations_and_budgets_have_pages(aflow: AsyncHarn
     assert await browser.status("/nowhere") == 404
 
 
-async def test_the_policy_says_what_it_would_ask_of_an_act(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_policy_says_what_it_would_ask_of_an_act(aflow, conn):
     rules = [
         {"name": "refund", "amount": "$.cents", "above": 1000, "needs": "gate"},
         {"name": "refund", "needs": "nothing"},
@@ -363,7 +353,7 @@ async def test_the_policy_says_what_it_would_ask_of_an_act(
 
 
 @pytest.mark.full
-async def test_a_page_is_loaded_anew_only_where_nobody_writes(aflow: AsyncHarness) -> None:
+async def test_a_page_is_loaded_anew_only_where_nobody_writes(aflow):
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="i"), "o")
     await aflow.until_idle()
@@ -378,7 +368,7 @@ async def test_a_page_is_loaded_anew_only_where_nobody_writes(aflow: AsyncHarnes
 
 
 @pytest.mark.full
-def test_a_sync_app_has_the_same_pages(flow: Harness) -> None:
+def test_a_sync_app_has_the_same_pages(flow):
     flow.include(*FLOWS)
     flow.start(await_payment.options(key="i"), "o")
     flow.until_idle()
@@ -395,7 +385,7 @@ def test_a_sync_app_has_the_same_pages(flow: Harness) -> None:
 
 
 @pytest.mark.full
-async def test_mounted_below_a_path_every_address_stays_below_it(aflow: AsyncHarness) -> None:
+async def test_mounted_below_a_path_every_address_stays_below_it(aflow):
     import httpx
     from starlette.applications import Starlette
     from starlette.routing import Mount

@@ -9,7 +9,6 @@ from webkit import Browser, address, form_of, is_harmless
 
 from pgflow.errors import InvalidArgument
 from pgflow.inspect.sheet import VARIABLE, read_text
-from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
 
 ANN = Principal("ann", ["admin"])
@@ -22,7 +21,7 @@ def auditor(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, servers.as_auditor(dsn))
 
 
-async def test_a_statement_is_run_and_its_rows_are_text(aflow: AsyncHarness) -> None:
+async def test_a_statement_is_run_and_its_rows_are_text(aflow):
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key=EVIL), EVIL)
     browser = Browser(aflow.app, ANN)
@@ -45,9 +44,7 @@ async def test_a_statement_is_run_and_its_rows_are_text(aflow: AsyncHarness) -> 
         assert (answer.status_code, says in answer.text) == (status, True), answer.text[-900:]
 
 
-async def test_without_an_auditors_login_nothing_is_run(
-    aflow: AsyncHarness, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_an_auditors_login_nothing_is_run(aflow, dsn, monkeypatch):
     monkeypatch.delenv(VARIABLE)
     browser = Browser(aflow.app, ANN)
     answer = await browser.submit("/sql", {"sql": ""}, sql="select 1 as a")
@@ -58,7 +55,7 @@ async def test_without_an_auditors_login_nothing_is_run(
         assert answer.status_code == status
 
 
-async def test_only_an_admin_runs_a_statement(aflow: AsyncHarness) -> None:
+async def test_only_an_admin_runs_a_statement(aflow):
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="i"), "o")
     eve, ann = Browser(aflow.app, EVE), Browser(aflow.app, ANN)
@@ -74,7 +71,7 @@ async def test_only_an_admin_runs_a_statement(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_each_page_shows_what_it_asks(aflow: AsyncHarness) -> None:
+async def test_each_page_shows_what_it_asks(aflow):
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="i'1"), "o")
     await aflow.until_idle()

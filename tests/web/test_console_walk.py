@@ -5,9 +5,7 @@ somebody with a reader of screens, or without a mouse, could not use.
 from __future__ import annotations
 
 import json
-from typing import Any
 
-import psycopg
 import pytest
 from chromium import chromium, find_axe
 from clikit import process
@@ -30,7 +28,6 @@ from test_web_command import console
 from webkit import refuse
 
 from pgflow.authority import Pool
-from pgflow.testing import Harness
 
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
 
@@ -38,9 +35,7 @@ MANY = 10_000
 
 
 @pytest.mark.full
-def test_a_person_watches_work_live_and_does_it_again(
-    conn: psycopg.Connection[Any], dsn: str
-) -> None:
+def test_a_person_watches_work_live_and_does_it_again(conn, dsn):
     start_many(conn, [(f"batch-{n}", "{}") for n in range(MANY)], queue="slow")
     first = process(dsn, "workers", "cli_jobs", "--dead-after", "5s")
     second = None
@@ -90,7 +85,7 @@ def test_a_person_watches_work_live_and_does_it_again(
 
 
 @pytest.mark.full
-def test_no_page_has_a_barrier(flow: Harness, conn: psycopg.Connection[Any], dsn: str) -> None:
+def test_no_page_has_a_barrier(flow, conn, dsn):
     axe = find_axe()
     flow(pools=[Pool("models", usd=1)])
     flow.include(*FLOWS, pay_back)

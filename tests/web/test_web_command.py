@@ -13,11 +13,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import psycopg
 import pytest
 from chromium import Chromium, chromium
 from clikit import finish, pgflow, process
@@ -37,8 +35,6 @@ from test_console_pages import (
     ship,
 )
 from webkit import refuse
-
-from pgflow.testing import Harness
 
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
 
@@ -86,7 +82,7 @@ def fetch(url: str, **headers: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_it_serves_this_machine_until_it_is_asked_to_stop(dsn: str) -> None:
+def test_it_serves_this_machine_until_it_is_asked_to_stop(dsn):
     with console(dsn, "--read-only") as (url, served):
         assert url.startswith("http://127.0.0.1:")
         status, page = fetch(url)
@@ -109,7 +105,7 @@ class Forwarder(socketserver.BaseRequestHandler):
                 self.request.sendall(part)
 
 
-def test_whoever_comes_through_a_proxy_has_no_link(dsn: str) -> None:
+def test_whoever_comes_through_a_proxy_has_no_link(dsn):
     with console(dsn) as (url, _), socketserver.TCPServer(("127.0.0.1", 0), Forwarder) as proxy:
         Forwarder.port = int(url.rpartition(":")[2])
         Thread(target=proxy.serve_forever, daemon=True).start()
@@ -134,9 +130,7 @@ class StaysHere(urllib.request.HTTPErrorProcessor):
 
 
 @pytest.mark.full
-def test_a_page_that_the_database_does_not_answer_ends_with_the_console(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+def test_a_page_that_the_database_does_not_answer_ends_with_the_console(dsn, conn):
     with (
         console(dsn) as (url, served),
         conn.transaction(),
@@ -159,7 +153,7 @@ select exists (select from pg_locks where not granted and relation = 'pgflow.wor
 
 
 @pytest.mark.full
-def test_others_come_in_with_tokens_only(dsn: str, tmp_path: Path) -> None:
+def test_others_come_in_with_tokens_only(dsn, tmp_path):
     for options in (["--host", "0.0.0.0"], ["--behind-proxy", "127.0.0.1"]):
         answer = pgflow(dsn, "web", *options)
         assert (answer.code, "--tokens FILE" in answer.err) == (2, True)
@@ -188,7 +182,7 @@ def test_others_come_in_with_tokens_only(dsn: str, tmp_path: Path) -> None:
         assert (status, "Who are you?" in page) == (200, True)
 
 
-def test_a_port_that_is_taken_is_told(dsn: str) -> None:
+def test_a_port_that_is_taken_is_told(dsn):
     with console(dsn) as (url, _):
         answer = finish(process(dsn, "web", "--port", url.rpartition(":")[2]))
         assert (answer.code, "nothing can listen at 127.0.0.1" in answer.err) == (2, True)
@@ -196,7 +190,7 @@ def test_a_port_that_is_taken_is_told(dsn: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("missing", ["starlette", "jinja2", "uvicorn"])
-def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
+def test_without_the_extra_it_says_what_to_install(missing):
     code = (
         f"import sys; sys.modules[{missing!r}] = None; from pgflow_cli.commands import run; "
         "sys.exit(run(['web']))"
@@ -225,9 +219,7 @@ def too_wide(browser: Chromium, width: int) -> str | None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("has_scripts", [True, False], ids=["scripts", "no scripts"])
-def test_a_person_mends_what_home_shows(
-    flow: Harness, conn: psycopg.Connection[Any], dsn: str, has_scripts: bool
-) -> None:
+def test_a_person_mends_what_home_shows(flow, conn, dsn, has_scripts):
     flow.include(*FLOWS, tries)
     _answers.clear()
     asked = flow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
@@ -267,9 +259,7 @@ def test_a_person_mends_what_home_shows(
 
 
 @pytest.mark.full
-def test_pages_fit_a_desk_and_a_phone_light_and_dark(
-    flow: Harness, conn: psycopg.Connection[Any], dsn: str
-) -> None:
+def test_pages_fit_a_desk_and_a_phone_light_and_dark(flow, conn, dsn):
     flow.include(*FLOWS)
     flow.start(checkout.options(key="order/" + "x" * 120), Order("y" * 500, 1, True))
     flow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))

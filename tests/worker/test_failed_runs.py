@@ -6,14 +6,12 @@ import asyncio
 import logging
 import threading
 
-import psycopg
 import pytest
 from records import SOON, eventually, wait_until
 
 import pgflow
 from pgflow import FailedRun, Retries, RunCancelled, RunFailed, step, workflow
 from pgflow.errors import DefinitionError
-from pgflow.testing import AsyncHarness, Harness
 
 
 @step(retries=Retries(max_attempts=2, first_delay=0.001))
@@ -31,9 +29,7 @@ async def ships_all() -> None:
     await pgflow.run_child(ships)
 
 
-async def test_each_function_is_told_once_of_a_run_that_has_failed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_each_function_is_told_once_of_a_run_that_has_failed(aflow, conn):
     told: list[FailedRun] = []
     threads: list[str] = []
     outcomes: list[int] = []
@@ -67,9 +63,7 @@ async def test_each_function_is_told_once_of_a_run_that_has_failed(
     assert threads[0].startswith("pgflow-failures")
 
 
-async def test_a_child_and_its_parent_are_two_failures_and_a_cancel_is_none(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_child_and_its_parent_are_two_failures_and_a_cancel_is_none(aflow):
     @workflow
     async def waits() -> None:
         await pgflow.sleep(3600)
@@ -88,7 +82,7 @@ async def test_a_child_and_its_parent_are_two_failures_and_a_cancel_is_none(
     assert sorted(told) == sorted([ships.name, ships_all.name])
 
 
-def test_a_worker_that_stops_lets_a_function_end(flow: Harness) -> None:
+def test_a_worker_that_stops_lets_a_function_end(flow):
     told: list[str] = []
     begun = threading.Event()
 
@@ -105,9 +99,7 @@ def test_a_worker_that_stops_lets_a_function_end(flow: Harness) -> None:
     assert told == ["k"]
 
 
-def test_a_function_that_raises_is_logged_and_changes_nothing(
-    flow: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_function_that_raises_is_logged_and_changes_nothing(flow, caplog):
     caplog.set_level(logging.WARNING, logger="pgflow")
 
     @flow.app.on_failure
@@ -123,6 +115,6 @@ def test_a_function_that_raises_is_logged_and_changes_nothing(
     )
 
 
-def test_what_is_no_function_is_refused_where_it_is_declared() -> None:
+def test_what_is_no_function_is_refused_where_it_is_declared():
     with pytest.raises(DefinitionError, match="on_failure takes a function, not 3"):
         pgflow.App().on_failure(3)

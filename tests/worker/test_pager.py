@@ -19,7 +19,7 @@ from pgflow import Page, step, workflow
 from pgflow._worker.pager import Pager
 from pgflow.effects import effect
 from pgflow.errors import DefinitionError
-from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 MINUTES = timedelta(minutes=2)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -87,9 +87,7 @@ async def stuck(aflow: AsyncHarness, conn: psycopg.Connection[Any], what: Any = 
 
 
 @pytest.mark.full
-async def test_an_effect_that_only_a_person_can_settle_is_told_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_effect_that_only_a_person_can_settle_is_told_once(aflow, conn):
     pages: list[Page] = []
 
     @aflow.app.pager
@@ -123,9 +121,7 @@ async def test_an_effect_that_only_a_person_can_settle_is_told_once(
 
 
 @pytest.mark.full
-async def test_an_effect_that_needs_somebody_again_is_told_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_effect_that_needs_somebody_again_is_told_again(aflow, conn):
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     run = await stuck(aflow, conn)
@@ -145,9 +141,7 @@ async def test_an_effect_that_needs_somebody_again_is_told_again(
 
 
 @pytest.mark.full
-async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(aflow, conn):
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     await stuck(aflow, conn, pay_and_wait)
@@ -166,9 +160,7 @@ async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(
 
 
 @pytest.mark.full
-async def test_an_effect_beside_a_run_that_goes_on_is_told_too(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_effect_beside_a_run_that_goes_on_is_told_too(aflow, conn):
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     run = await stuck(aflow, conn, pay_and_wait)
@@ -178,9 +170,7 @@ async def test_an_effect_beside_a_run_that_goes_on_is_told_too(
 
 
 @pytest.mark.full
-def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(flow, conn):
     pages: list[tuple[Page, str]] = []
 
     @flow.app.pager()
@@ -209,9 +199,7 @@ def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(
 
 
 @pytest.mark.full
-async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(aflow, conn):
     aflow.include(deadly)
     run = await aflow.start(deadly)
     conn.execute("update pgflow.queue set max_deaths = 1")
@@ -238,9 +226,7 @@ async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(
 
 
 @pytest.mark.full
-async def test_a_hook_that_fails_is_called_again_after_a_while(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_hook_that_fails_is_called_again_after_a_while(aflow, conn):
     pages: list[Page] = []
 
     @aflow.app.pager
@@ -262,9 +248,7 @@ async def test_a_hook_that_fails_is_called_again_after_a_while(
 
 
 @pytest.mark.parametrize("is_sync", [True, pytest.param(False, marks=pytest.mark.full)])
-async def test_a_hook_that_is_cancelled_has_told_nobody(
-    aflow: AsyncHarness, conn: psycopg.Connection, is_sync: bool
-) -> None:
+async def test_a_hook_that_is_cancelled_has_told_nobody(aflow, conn, is_sync):
     pages: list[Page] = []
 
     def tell(page: Page) -> None:
@@ -287,9 +271,7 @@ async def test_a_hook_that_is_cancelled_has_told_nobody(
 
 
 @pytest.mark.full
-async def test_a_sync_hook_that_hangs_is_not_called_again_while_it_does(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_sync_hook_that_hangs_is_not_called_again_while_it_does(aflow, conn):
     pages: list[Page] = []
     answer = threading.Event()
 
@@ -312,9 +294,7 @@ def _loop_of(task: asyncio.Task[Any]) -> Any:
     return task.get_coro().cr_frame.f_locals.get("loop")  # type: ignore[union-attr]
 
 
-async def test_a_worker_whose_pager_is_gone_has_failed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_worker_whose_pager_is_gone_has_failed(aflow, conn):
     aflow.app.pager(print)
     await aflow.until_idle()
     worker = aflow._worker
@@ -330,8 +310,8 @@ async def test_a_worker_whose_pager_is_gone_has_failed(
 
 @pytest.mark.full
 async def test_a_worker_lost_between_the_call_and_its_record_is_followed_by_another_call(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     pages: list[Page] = []
 
     @aflow.app.pager
@@ -352,9 +332,7 @@ async def test_a_worker_lost_between_the_call_and_its_record_is_followed_by_anot
 
 
 @pytest.mark.full
-async def test_a_hook_may_be_called_again_while_nothing_is_done(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_hook_may_be_called_again_while_nothing_is_done(aflow, conn):
     pages: list[Page] = []
     aflow.app.pager(again_after=timedelta(hours=1))(pages.append)
     await stuck(aflow, conn)
@@ -366,9 +344,7 @@ async def test_a_hook_may_be_called_again_while_nothing_is_done(
 
 
 @pytest.mark.full
-async def test_two_workers_do_not_tell_the_same(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_two_workers_do_not_tell_the_same(aflow, conn):
     await stuck(aflow, conn)
     first = conn.execute("select page_id from pgflow.claim_pages()").fetchall()
     assert (len(first), conn.execute("select page_id from pgflow.claim_pages()").fetchall()) == (
@@ -377,9 +353,7 @@ async def test_two_workers_do_not_tell_the_same(
     )
 
 
-async def test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing(aflow, conn):
     await stuck(aflow, conn)
     claim, sent = (
         "select run_id, call, kind, leased_until from pgflow.claim_pages()",
@@ -402,16 +376,14 @@ async def test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing(
     assert paged(conn) == [("effect", True, 0, None)]
 
 
-async def test_without_a_pager_nothing_is_kept(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_without_a_pager_nothing_is_kept(aflow, conn):
     run = await stuck(aflow, conn)
     await aflow.skip(MINUTES)
     assert run_row(conn, run.key, "status") == ("stuck",)
     assert paged(conn) == []
 
 
-def test_a_pager_that_can_never_work_is_refused() -> None:
+def test_a_pager_that_can_never_work_is_refused():
     app = pgflow.App("")
     with pytest.raises(DefinitionError, match="must be a function"):
         app.pager(3)  # type: ignore[call-overload]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 
-import psycopg
 import pytest
 from records import HOUR, count
 
 import pgflow
 from pgflow import Signal, step, workflow
 from pgflow._worker.poller import due_after
-from pgflow.testing import Harness
 
 go = Signal("go", int)
 
@@ -66,9 +64,7 @@ def workflow_threads() -> int:
 
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_two_hundred_runs_that_wait_cost_rows_only_and_all_come_to_their_end(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+def test_two_hundred_runs_that_wait_cost_rows_only_and_all_come_to_their_end(flow, conn, colour):
     sleeper, waiter = (
         (sleep_an_hour, wait_for_go)
         if colour == "async"
@@ -108,6 +104,6 @@ def test_the_next_poll_is_when_a_timer_is_due_as_of_the_question():
 
 
 @pytest.mark.parametrize("due_seconds", [-4.0, 0.0, 0.25])
-def test_polls_rest_for_as_long_as_they_take(due_seconds: float):
+def test_polls_rest_for_as_long_as_they_take(due_seconds):
     assert due_after(due_seconds, took_seconds=0.125) == 0.125
     assert due_after(due_seconds - 0.25, took_seconds=0) == 0.001

@@ -10,7 +10,6 @@ dropped.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import psycopg
 import pytest
@@ -106,14 +105,8 @@ MOST = [
 )
 @in_a_loop
 async def test_a_unit_of_work_takes_few_python_calls(
-    dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
-    unit: str,
-    work: Any,
-    small: Size,
-    large: Size,
-    most: int,
-) -> None:
+    dsn, monkeypatch, unit, work, small, large, most
+):
     monkeypatch.setattr(
         "pgflow._worker.committer.SWEEP_SECONDS", 3600
     )  # goes by time, not by units

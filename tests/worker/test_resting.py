@@ -12,7 +12,6 @@ from records import SOON
 
 import pgflow
 from pgflow import Signal, step, workflow
-from pgflow.testing import AsyncHarness
 
 word = Signal("word", int)
 begun: list[str] = []
@@ -53,7 +52,7 @@ def nothing_begun() -> None:
     unwound.clear()
 
 
-async def test_a_parked_run_goes_on_where_it_waits(aflow: AsyncHarness) -> None:
+async def test_a_parked_run_goes_on_where_it_waits(aflow):
     aflow.include(listens)
     run = await aflow.start(listens, "one")
     await aflow.until_idle()
@@ -66,7 +65,7 @@ async def test_a_parked_run_goes_on_where_it_waits(aflow: AsyncHarness) -> None:
     assert (begun, unwound) == (["one"], ["one"])
 
 
-async def test_a_time_out_of_a_parked_run_is_raised_where_it_waits(aflow: AsyncHarness) -> None:
+async def test_a_time_out_of_a_parked_run_is_raised_where_it_waits(aflow):
     aflow.include(listens)
     run = await aflow.start(listens, "one")
     await run.send(word, 1)
@@ -79,7 +78,7 @@ async def test_a_time_out_of_a_parked_run_is_raised_where_it_waits(aflow: AsyncH
     assert begun == ["one"]
 
 
-async def test_a_parked_parent_is_not_replayed_for_its_children(aflow: AsyncHarness) -> None:
+async def test_a_parked_parent_is_not_replayed_for_its_children(aflow):
     aflow.include(parent, child)
     run = await aflow.start(parent, "one")
     for _ in range(3):
@@ -89,7 +88,7 @@ async def test_a_parked_parent_is_not_replayed_for_its_children(aflow: AsyncHarn
     assert begun == ["one"]
 
 
-async def test_a_run_is_replayed_if_its_journal_has_grown(aflow: AsyncHarness) -> None:
+async def test_a_run_is_replayed_if_its_journal_has_grown(aflow):
     aflow.include(listens)
     run = await aflow.start(listens, "one")
     await aflow.until_idle()
@@ -105,9 +104,7 @@ async def test_a_run_is_replayed_if_its_journal_has_grown(aflow: AsyncHarness) -
     assert begun == ["one", "one"]
 
 
-async def test_the_oldest_is_unwound_where_too_many_wait(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_oldest_is_unwound_where_too_many_wait(aflow, monkeypatch):
     monkeypatch.setattr("pgflow._worker.runs.MAX_RESTING", 1)
     aflow.include(listens)
     runs = []

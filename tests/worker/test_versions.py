@@ -22,7 +22,7 @@ import pgflow
 from pgflow import AsyncApp, Signal, Workflow, step, workflow
 from pgflow._flow.patches import find_patches
 from pgflow.errors import DefinitionError
-from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 
 def seconds(number: float) -> timedelta:
@@ -110,8 +110,8 @@ async def waiting(conn: psycopg.Connection, *keys: str) -> None:
 
 @alone
 async def test_a_run_started_with_a_version_that_a_worker_has_is_taken_by_it_though_nothing_was_pinned_before(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+    dsn, conn
+):
     async with workers(dsn, make("1")) as app:
         conn.execute("select pgflow.start_run('flow', key => 'a', version => '1')")
         conn.execute("select pgflow.start_run('flow', key => 'b', version => '2')")
@@ -121,9 +121,7 @@ async def test_a_run_started_with_a_version_that_a_worker_has_is_taken_by_it_tho
 
 
 @alone
-async def test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it(dsn, monkeypatch):
     monkeypatch.setattr("pgflow._worker.lanes.LANES_EVERY_SECONDS", 3600.0)
     code = make("1")
     async with (
@@ -141,9 +139,7 @@ async def test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it(
 
 @pytest.mark.full
 @alone
-async def test_a_pinned_run_is_worked_on_by_its_version_only_and_any_other_by_anybody(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_a_pinned_run_is_worked_on_by_its_version_only_and_any_other_by_anybody(dsn, conn):
     one, two = make("1", pinned=True), make("2", pinned=True)
     async with workers(dsn, one, two) as app:
         runs = [
@@ -163,9 +159,7 @@ async def test_a_pinned_run_is_worked_on_by_its_version_only_and_any_other_by_an
 
 @pytest.mark.full
 @alone
-async def test_a_pinned_run_waits_for_its_version_while_others_go_past_it(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_a_pinned_run_waits_for_its_version_while_others_go_past_it(dsn, conn):
     old, new, auto = make("1", pinned=True), make("2", pinned=True), make(None, says="auto")
     async with AsyncApp(dsn, include=[old]) as app:
         stays = await app.start(old.options(key="stays", priority=-5))
@@ -188,16 +182,14 @@ async def test_a_pinned_run_waits_for_its_version_while_others_go_past_it(
 
 
 @alone
-async def test_without_a_name_a_version_is_the_hash_of_the_code() -> None:
+async def test_without_a_name_a_version_is_the_hash_of_the_code():
     code = make(None, pinned=True, says="x")
     assert workflow(pinned=True)(note.fn).start_options.version == workflow(note.fn).code_hash
     assert code.version == code.code_hash
     assert make("1").start_options.version == ""
 
 
-async def test_a_child_and_the_next_generation_stay_with_the_version(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_and_the_next_generation_stay_with_the_version(aflow, conn):
     @workflow(version="c1", pinned=True)
     async def child(n: int) -> int:
         return n
@@ -223,7 +215,7 @@ async def test_a_child_and_the_next_generation_stay_with_the_version(
     ]
 
 
-def test_batches_and_sql_start_pinned_runs_too(flow: Harness, conn: psycopg.Connection) -> None:
+def test_batches_and_sql_start_pinned_runs_too(flow, conn):
     code = make("7", pinned=True)
     flow.include(code)
     flow.app.start_many(code, [(), ()], keys=["a", "b"])
@@ -240,14 +232,14 @@ def test_batches_and_sql_start_pinned_runs_too(flow: Harness, conn: psycopg.Conn
 
 
 @pytest.mark.parametrize("version", ["", "a\0", "x" * 256])
-def test_a_version_is_a_name(version: str) -> None:
+def test_a_version_is_a_name(version):
     with pytest.raises(
         DefinitionError, match="the version of workflow flow must be a text of 1 to 255 bytes"
     ):
         make(version)
 
 
-def test_a_worker_that_is_gone_serves_nothing(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_worker_that_is_gone_serves_nothing(flow, conn):
     flow.include(make("1"))
     flow.start(make("1"))
     flow.until_idle()
@@ -262,9 +254,7 @@ def test_a_worker_that_is_gone_serves_nothing(flow: Harness, conn: psycopg.Conne
 
 @pytest.mark.full
 @alone
-async def test_a_version_may_go_once_no_run_from_its_time_is_open(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_a_version_may_go_once_no_run_from_its_time_is_open(dsn, conn):
     old, new = make("1"), make("2")
     async with workers(dsn, old) as app:
         await app.start(old.options(key="before"))
@@ -294,9 +284,7 @@ async def test_a_version_may_go_once_no_run_from_its_time_is_open(
 
 
 @pytest.mark.full
-def test_what_versions_and_patches_say_in_a_terminal(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_what_versions_and_patches_say_in_a_terminal(dsn, conn, flow):
     assert cli(dsn, "versions", tty=True).err == "No worker has reported its code yet.\n"
     assert cli(dsn, "patches", tty=True).err == "Neither a worker nor an open run knows a patch.\n"
     flow.include(make("1", pinned=True), changing)
@@ -364,18 +352,14 @@ async def end(aflow: AsyncHarness, stage: int, run: Any) -> Any:
 @pytest.mark.parametrize(
     ("begun", "ended"), [(2, 2), (2, 3), (3, 3), (3, 4), (3, 2), (4, 4), (1, 2), (4, 3)]
 )
-async def test_stages_of_a_patch_that_fit_each_other(
-    aflow: AsyncHarness, begun: int, ended: int
-) -> None:
+async def test_stages_of_a_patch_that_fit_each_other(aflow, begun, ended):
     aflow.include(changing)
     run = await begin(aflow, begun)
     assert await end(aflow, ended, run) == ["old" if begun == 1 else "new", "end"]
     Code.stage = ended
 
 
-async def test_the_marker_of_a_deprecated_patch_has_no_call_and_is_recorded_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_marker_of_a_deprecated_patch_has_no_call_and_is_recorded_once(aflow, conn):
     aflow.include(changing)
     run = await begin(aflow, 3)
     assert conn.execute(
@@ -387,9 +371,7 @@ async def test_the_marker_of_a_deprecated_patch_has_no_call_and_is_recorded_once
 
 
 @pytest.mark.full
-async def test_code_without_the_call_does_not_fit_a_run_that_patched_has_marked(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_code_without_the_call_does_not_fit_a_run_that_patched_has_marked(aflow, conn):
     aflow.include(changing)
     run = await begin(aflow, 2)
     await aflow.crash()  # in memory the run would go on
@@ -404,7 +386,7 @@ async def test_code_without_the_call_does_not_fit_a_run_that_patched_has_marked(
     assert await run.result(SOON) == ["new", "end"]
 
 
-def test_deprecate_patch_works_in_a_sync_workflow(flow: Harness) -> None:
+def test_deprecate_patch_works_in_a_sync_workflow(flow):
     stage = [2]
 
     @workflow
@@ -428,9 +410,7 @@ def test_deprecate_patch_works_in_a_sync_workflow(flow: Harness) -> None:
         assert run.result(SOON) == "new"
 
 
-async def test_two_deprecated_patches_side_by_side_and_one_of_them_removed(
-    aflow: AsyncHarness,
-) -> None:
+async def test_two_deprecated_patches_side_by_side_and_one_of_them_removed(aflow):
     has_both = [True]
 
     @workflow
@@ -487,9 +467,7 @@ STAGES = {
 
 @pytest.mark.full
 @alone
-async def test_the_life_of_a_patch_as_the_view_tells_it(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_the_life_of_a_patch_as_the_view_tells_it(dsn, conn, tmp_path):
     old, patched, deprecated = (
         load(tmp_path, f"{name}_of_a_patch", body) for name, body in STAGES.items()
     )
@@ -528,8 +506,8 @@ async def test_the_life_of_a_patch_as_the_view_tells_it(
 
 @alone
 async def test_a_run_from_before_any_worker_said_what_code_it_has_may_take_the_old_side(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+    dsn, conn, tmp_path
+):
     old, patched = (
         load(tmp_path, "s1_unsaid", STAGES["s1"]),
         load(tmp_path, "s2_unsaid", STAGES["s2"]),
@@ -542,7 +520,7 @@ async def test_a_run_from_before_any_worker_said_what_code_it_has_may_take_the_o
         assert patch(conn, "renew") == (0, 1, 0, False, False)
 
 
-def test_patches_are_found_in_the_function_and_in_what_it_names(tmp_path: Path) -> None:
+def test_patches_are_found_in_the_function_and_in_what_it_names(tmp_path):
     module = load(
         tmp_path,
         "many_patches",
@@ -577,7 +555,7 @@ def test_patches_are_found_in_the_function_and_in_what_it_names(tmp_path: Path) 
 
 @pytest.mark.full
 @alone
-async def test_a_workflow_serves_runs_of_its_old_name(dsn: str, conn: psycopg.Connection) -> None:
+async def test_a_workflow_serves_runs_of_its_old_name(dsn, conn):
     old = make("1")
 
     @workflow(name="new name", aliases=["flow"])
@@ -614,7 +592,7 @@ def make_other() -> Workflow[[], None]:
     return other
 
 
-def test_an_alias_that_is_taken_is_refused() -> None:
+def test_an_alias_that_is_taken_is_refused():
     with pytest.raises(
         DefinitionError, match="'flow' is an alias of workflow x and a name or alias of flow too"
     ):
@@ -622,7 +600,7 @@ def test_an_alias_that_is_taken_is_refused() -> None:
 
 
 @pytest.mark.parametrize("aliases", ["name", [""], [1], ["x" * 256]])
-def test_aliases_are_names(aliases: Any) -> None:
+def test_aliases_are_names(aliases):
     with pytest.raises(
         DefinitionError, match="the aliases of step note must be a sequence of names"
     ):
@@ -664,9 +642,7 @@ async def pay_under_a_new_name(aflow: AsyncHarness, *, crash: bool) -> list[tupl
 
 
 @pytest.mark.parametrize("crash", [False, True])
-async def test_a_step_under_a_new_name_goes_on_with_the_old_key(
-    aflow: AsyncHarness, crash: bool
-) -> None:
+async def test_a_step_under_a_new_name_goes_on_with_the_old_key(aflow, crash):
     keys = await pay_under_a_new_name(aflow, crash=crash)
     stem = keys[0][1].partition("/")[0]
     assert keys == [
@@ -705,9 +681,7 @@ def read_write_and_stall(suffix: str = "", *, aliased: bool = False) -> tuple[An
     )
 
 
-async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(
-    aflow: AsyncHarness,
-) -> None:
+async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(aflow):
     is_new = [False]
     old, new = read_write_and_stall(), read_write_and_stall("_anew", aliased=True)
 
@@ -733,7 +707,7 @@ async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(
 
 
 @pytest.mark.full
-async def test_a_child_under_a_new_name_is_the_same_child(aflow: AsyncHarness) -> None:
+async def test_a_child_under_a_new_name_is_the_same_child(aflow):
     is_new = [False]
 
     async def body() -> int:
@@ -756,7 +730,7 @@ async def test_a_child_under_a_new_name_is_the_same_child(aflow: AsyncHarness) -
     assert await run.result(SOON) == 5
 
 
-def test_a_name_that_is_no_alias_still_diverges(flow: Harness) -> None:
+def test_a_name_that_is_no_alias_still_diverges(flow):
     is_new = [False]
 
     @workflow
@@ -857,7 +831,7 @@ class Deploy:
         return self.keys[1][1].partition("/")[0]
 
 
-async def test_effects_under_new_names_keep_their_keys(aflow: AsyncHarness) -> None:
+async def test_effects_under_new_names_keep_their_keys(aflow):
     deploy = Deploy()
     stem = await deploy.under_way(aflow)
     assert deploy.keys[0] == (1, f"{stem}/pick/1/pay/1")
@@ -872,9 +846,7 @@ async def test_effects_under_new_names_keep_their_keys(aflow: AsyncHarness) -> N
 
 
 @pytest.mark.full
-async def test_decisions_under_new_names_keep_their_keys(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_decisions_under_new_names_keep_their_keys(aflow, conn):
     stem = await Deploy().under_way(aflow)
     assert conn.execute("select decision from pgflow.decisions order by seq").fetchall() == [
         (f"{stem}/pick/1",),
