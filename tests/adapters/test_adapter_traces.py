@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from records import SOON
+from records import SOON, begun
 from spankit import Spans, said
 
 import pgflow
@@ -26,8 +26,7 @@ def spans() -> Iterator[Spans]:
 
 async def traced(aflow: AsyncHarness, spans: Spans, workflow: Any) -> None:
     aflow(interceptors=[Tracing(spans.provider)]).include(workflow)
-    run = await aflow.start(workflow, SECRET)
-    await aflow.until_idle()
+    run = await begun(aflow, workflow, SECRET)
     assert await run.result(SOON) == "done"
     assert SECRET not in json.dumps([span.to_json() for span in spans.all])
 

@@ -8,7 +8,7 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from records import SOON, count
+from records import SOON, begun, count, started
 
 import pgflow
 
@@ -96,9 +96,7 @@ async def waits_for_a_person() -> list[Any]:
 
 async def test_a_replayed_graph_calls_no_step_again_and_def_nodes_are_workflow_code(aflow, conn):
     called.clear()
-    aflow.include(runs_a_graph)
-    run = await aflow.start(runs_a_graph)
-    await aflow.until_idle()
+    run = await begun(aflow, runs_a_graph)
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()
@@ -108,8 +106,7 @@ async def test_a_replayed_graph_calls_no_step_again_and_def_nodes_are_workflow_c
 
 
 async def test_the_updates_of_a_graph_are_a_stream_of_the_run(aflow):
-    aflow.include(streams_a_graph)
-    run = await aflow.start(streams_a_graph)
+    run = await started(aflow, streams_a_graph)
     chunks = await run.result(SOON)
     assert [value async for value in run.stream("updates")] == chunks
     assert {"s": {"x": ["sync after 2"]}} in chunks
@@ -117,9 +114,7 @@ async def test_the_updates_of_a_graph_are_a_stream_of_the_run(aflow):
 
 async def test_an_interrupt_waits_for_a_signal_over_a_crash(aflow):
     called.clear()
-    aflow.include(waits_for_a_person)
-    run = await aflow.start(waits_for_a_person)
-    await aflow.until_idle()
+    run = await begun(aflow, waits_for_a_person)
     assert await run.state() == {"asks": [{"question": "ok?"}]}
     await aflow.crash()
     await run.send(answered, "yes")

@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from records import SOON, steps
+from records import SOON, begun, steps
 
 import pgflow
 
@@ -131,9 +131,7 @@ async def ask(question: str) -> str:
 
 async def test_a_replayed_agent_asks_no_model_and_no_tool_again(aflow, conn):
     called.clear()
-    aflow.include(ask)
-    run = await aflow.start(ask, "hi")
-    await aflow.until_idle()
+    run = await begun(aflow, ask, "hi")
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()

@@ -7,7 +7,7 @@ import contextvars
 from typing import Any
 
 import pytest
-from records import SOON, eventually
+from records import SOON, eventually, started
 
 import pgflow
 
@@ -67,8 +67,7 @@ async def test_a_killed_agent_repeats_only_what_was_under_way(aflow, at):
     called.clear()
     saw.clear()
     stop_at[:] = [at]
-    aflow.include(answer)
-    run = await aflow.start(answer, "hi")
+    run = await started(aflow, answer, "hi")
     await eventually(lambda: len(called) >= at, "the unit has begun")
     await aflow.crash()
     stop_at.clear()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
-from records import SOON, run_row
+from records import SOON, begun, run_row, started
 from servers import HANG_SECONDS
 
 import pgflow
@@ -177,8 +177,7 @@ def added(n: int) -> list[tuple[str, int]]:
 @pytest.mark.full
 @BOTH
 def test_it_goes_around_until_the_decision_is_that_nothing_is_left(flow, conn, made):
-    flow.include(made)
-    run = flow.start(made, Goal(3))
+    run = started(flow, made, Goal(3))
     outcome = run.result(SOON)
     assert (outcome.how, outcome.state.total, outcome.why) == ("good", 3, "")
     assert World.calls == added(3)
@@ -193,9 +192,7 @@ def test_it_goes_around_until_the_decision_is_that_nothing_is_left(flow, conn, m
 @pytest.mark.full
 @BOTH
 def test_what_was_decided_and_done_before_a_crash_is_not_again(flow, made):
-    flow.include(made)
-    run = flow.start(made, Goal(2, judge="person"))
-    flow.until_idle()
+    run = begun(flow, made, Goal(2, judge="person"))
     for _ in range(3):
         flow.crash()
         flow.until_idle()
@@ -244,8 +241,7 @@ async def test_an_act_of_two_effects_whose_second_is_stale_leaves_nothing_of_the
 
 @BOTH
 def test_after_its_turns_it_goes_on_as_a_new_generation_with_a_shorter_state(flow, conn, made):
-    flow.include(made)
-    run = flow.start(made.options(key="k"), Goal(5, turns=2))
+    run = started(flow, made.options(key="k"), Goal(5, turns=2))
     outcome = run.result(SOON)
     assert (outcome.how, outcome.state.total) == ("good", 5)
     assert outcome.state.summaries == 2
@@ -303,8 +299,7 @@ async def test_a_crash_while_earlier_generations_are_taken_back_takes_each_back_
             turns=1,
         )
 
-    aflow.include(puts)
-    run = await aflow.start(puts, Goal(3))
+    run = await started(aflow, puts, Goal(3))
     for _ in range(3):
         working = asyncio.create_task(aflow.until_idle())
         await asyncio.wait_for(entered.wait(), HANG_SECONDS)
@@ -428,9 +423,7 @@ def test_a_model_that_is_not_sure_leaves_it_to_a_person_and_a_guess_undoes_nothi
     flow, made, judge, sure, answer, how
 ):
     World.sure = sure
-    flow.include(made)
-    run = flow.start(made, Goal(1, judge=judge))
-    flow.until_idle()
+    run = begun(flow, made, Goal(1, judge=judge))
     if answer == "nobody":
         flow.skip(timedelta(hours=2))
     elif answer is not None:
@@ -445,9 +438,7 @@ def test_a_model_that_is_not_sure_leaves_it_to_a_person_and_a_guess_undoes_nothi
 @pytest.mark.full
 async def test_a_no_at_a_gate_of_the_policy_is_declined_as_one_at_its_own(aflow, conn):
     conn.execute("""select pgflow.set_policy('[{"name": "add"}]', 'limits')""")
-    aflow.include(adds)
-    run = await aflow.start(adds, Goal(2))
-    await aflow.until_idle()
+    run = await begun(aflow, adds, Goal(2))
     await aflow.answer("policy/add", Reject("not now"))
     await aflow.until_idle()
     await aflow.answer("policy/add")
@@ -466,14 +457,11 @@ async def test_without_a_decline_a_no_ends_it(aflow):
             goal, state, observe=look.aio, decide=decide.aio, gate=gate, act=add.aio, fold=fold
         )
 
-    aflow.include(asks)
-    run = await aflow.start(asks, Goal(2), State())
-    await aflow.until_idle()
+    run = await begun(aflow, asks, Goal(2), State())
     await aflow.answer("add", Approve(edit=2))
     outcome = await run.result(SOON)
     assert (outcome.how, World.calls) == ("good", [("add", 2)]), "the edit is what is done"
-    run = await aflow.start(asks, Goal(2), State())
-    await aflow.until_idle()
+    run = await begun(aflow, asks, Goal(2), State())
     await aflow.answer("add")
     await aflow.until_idle()
     await aflow.answer("add", Reject("enough"))

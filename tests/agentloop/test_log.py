@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, eventually
+from records import SOON, begun, eventually, started
 from servers import HANG_SECONDS
 
 import pgflow
@@ -245,9 +245,7 @@ async def test_d_another_process_approves_with_other_arguments(aflow, dsn):
         assert isinstance(verdict, Approved)
         return await send(verdict.value)
 
-    aflow.include(asks)
-    run = await aflow.start(asks.options(key="k"), "hello")
-    await aflow.until_idle()
+    run = await begun(aflow, asks.options(key="k"), "hello")
     await aflow.crash()
     log = await log_of(aflow)
     assert shown(log)[1:] == [("assistant", "tool_call", "send")]
@@ -333,8 +331,7 @@ def _(state: Talk, text: str, tip: int) -> None:
 async def test_f_who_appends_to_a_tip_that_has_moved_is_told(aflow):
     """Point f: a stale append is a conflict, and never silence."""
 
-    aflow.include(talk)
-    run = await aflow.start(talk.options(key="k"))
+    run = await started(aflow, talk.options(key="k"))
     working = asyncio.create_task(aflow.until_idle())
     answers = await asyncio.gather(
         *(run.execute_update(say, text, 0) for text in "abcd"), return_exceptions=True

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON
+from records import SOON, begun, started
 from sqlkit import Claim, claim_one, commit, flush
 
 import pgflow
@@ -140,14 +140,14 @@ async def test_failed_tries_share_the_reservation_and_their_charges_are_kept(afl
 
 async def crash_in_a_call(aflow: AsyncHarness, admit: Admit) -> AsyncRun[str]:
     """Return a run whose worker has crashed in a call that charged a cent; its next try ends."""
-    begun = asyncio.Event()
+    entered = asyncio.Event()
 
     @step
     async def once() -> str:
         Book.asked.append("once")
         pgflow.authority.charge(usd=CENT)
         if len(Book.asked) == 1:
-            begun.set()
+            entered.set()
             await asyncio.Event().wait()
         return "done"
 
@@ -157,7 +157,7 @@ async def crash_in_a_call(aflow: AsyncHarness, admit: Admit) -> AsyncRun[str]:
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
     run = await aflow.start(spend.options(pool="user"))
-    await begun.wait()
+    await entered.wait()
     await aflow.crash()
     return run
 
@@ -313,8 +313,7 @@ async def test_a_run_without_a_pool_is_told_so(aflow):
         await ask.options(admit=Admit(usd=2))("a")
         return "done"
 
-    aflow.include(spend)
-    run = await aflow.start(spend)
+    run = await started(aflow, spend)
     with pytest.raises(RunFailed, match="the run has no pool: start it with"):
         await run.result(SOON)
 
@@ -351,8 +350,7 @@ async def test_children_draw_on_the_pool_of_their_parent_or_on_one_of_their_own(
 
 
 async def test_a_run_may_have_limits_of_its_own(aflow):
-    aflow.include(agent)
-    run = await aflow.start(agent.options(budget={"usd": Decimal("0.5")}), ["a", "b"])
+    run = await started(aflow, agent.options(budget={"usd": Decimal("0.5")}), ["a", "b"])
     answers = await run.result(SOON)
     assert answers[1].startswith("used_up run/")
     many = await aflow.app.start_many(
@@ -411,13 +409,13 @@ async def test_a_run_that_passes_the_soft_threshold_is_sent_a_signal(aflow):
 async def test_a_call_that_is_given_up_returns_its_reservation_and_keeps_what_it_spent(
     aflow, conn, spent, admit
 ):
-    begun = asyncio.Event()
+    entered = asyncio.Event()
 
     @step
     async def slow() -> None:
         if spent:
             pgflow.authority.charge(usd=spent)
-        begun.set()
+        entered.set()
         await asyncio.Event().wait()
 
     @workflow
@@ -431,7 +429,7 @@ async def test_a_call_that_is_given_up_returns_its_reservation_and_keeps_what_it
 
     aflow(pools=[Pool("user", usd=1, calls=9)]).include(spend)
     run = await aflow.start(spend.options(pool="user"))
-    await begun.wait()
+    await entered.wait()
     await aflow.skip(61)
     assert await run.result(SOON) == "late"
     if spent:
@@ -467,8 +465,7 @@ async def test_what_a_run_spent_is_not_charged_again_when_it_is_repeated(aflow, 
         return answer
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
-    run = await aflow.start(spend.options(pool="user"))
-    await aflow.until_idle()
+    run = await begun(aflow, spend.options(pool="user"))
     await aflow.skip(3700)
     await run.result(SOON)
     assert sums(conn, "user")[0] == Decimal("0.3") + 2 * CENT
@@ -556,11 +553,11 @@ go = Signal("go", int)
 
 @pytest.mark.full
 async def test_a_run_that_ends_while_it_still_repeats_its_journal_returns_what_is_left(aflow, conn):
-    begun = asyncio.Event()
+    entered = asyncio.Event()
 
     @step
     async def slow() -> None:
-        begun.set()
+        entered.set()
         await asyncio.Event().wait()
 
     @workflow
@@ -572,7 +569,7 @@ async def test_a_run_that_ends_while_it_still_repeats_its_journal_returns_what_i
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
     run = await aflow.start(spend.options(pool="user"))
-    await begun.wait()
+    await entered.wait()
     await aflow.crash()
     await run.send(go, 1)
     taken_over(conn, {"signals": [[1, "go"]], "park": False, "idle": False, "cancelled": False})
@@ -586,11 +583,11 @@ async def test_a_run_that_ends_while_it_still_repeats_its_journal_returns_what_i
 async def test_what_the_database_has_closed_returns_what_is_left_though_the_worker_was_lost(
     aflow, conn
 ):
-    begun = asyncio.Event()
+    entered = asyncio.Event()
 
     @effect(risk="reversible")
     async def act() -> str:
-        begun.set()
+        entered.set()
         await asyncio.Event().wait()
         return "done"
 
@@ -602,7 +599,7 @@ async def test_what_the_database_has_closed_returns_what_is_left_though_the_work
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
     run = await aflow.start(spend.options(pool="user"))
-    await begun.wait()
+    await entered.wait()
     await aflow.crash()
     await aflow.until_idle()
     await aflow.crash()
@@ -647,8 +644,7 @@ async def test_what_a_result_costs_that_is_made_anew_is_charged(aflow, conn):
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
     aflow.app.ref_checker("store")(has)
-    run = await aflow.start(spend.options(pool="user"))
-    await aflow.until_idle()
+    run = await begun(aflow, spend.options(pool="user"))
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()

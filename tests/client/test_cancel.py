@@ -8,7 +8,18 @@ import threading
 from typing import Any
 
 import pytest
-from records import HOUR, SOON, count, events, eventually, run_row, steps, wait_until
+from records import (
+    HOUR,
+    SOON,
+    begun,
+    count,
+    events,
+    eventually,
+    run_row,
+    started,
+    steps,
+    wait_until,
+)
 from servers import HANG_SECONDS
 
 import pgflow
@@ -51,9 +62,7 @@ async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(a
 
 @pytest.mark.full
 async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(aflow, conn):
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go)
-    await aflow.until_idle()
+    run = await begun(aflow, wait_for_go)
     await aflow.app.cancel(run.key, why="the customer left")
     await assert_cancelled(run, "the customer left")
     assert run_row(conn, run.key, "status, reason") == ("cancelled", "the customer left")
@@ -65,12 +74,12 @@ async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(a
 
 
 async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_step(aflow, conn):
-    started = asyncio.Event()
+    entered = asyncio.Event()
     stopped = []
 
     @step
     async def endless() -> None:
-        started.set()
+        entered.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -81,9 +90,8 @@ async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_s
     async def busy() -> None:
         await endless()
 
-    aflow.include(busy)
-    run = await aflow.start(busy)
-    await started.wait()
+    run = await started(aflow, busy)
+    await entered.wait()
     await run.cancel()
     await assert_cancelled(run)
     await eventually(lambda: stopped, "the body is stopped")
@@ -92,21 +100,20 @@ async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_s
 
 @pytest.mark.full
 def test_a_run_in_a_step_in_a_thread_does_not_wait_for_the_thread(flow):
-    started, release = threading.Event(), threading.Event()
+    entered, release = threading.Event(), threading.Event()
 
     @step
     def endless() -> None:
-        started.set()
+        entered.set()
         release.wait(HANG_SECONDS)
 
     @workflow
     async def busy() -> None:
         await endless.aio()
 
-    flow.include(busy)
-    run = flow.start(busy)
+    run = started(flow, busy)
     try:
-        assert started.wait(HANG_SECONDS)
+        assert entered.wait(HANG_SECONDS)
         run.cancel()
         with pytest.raises(RunCancelled):
             run.result(SOON)
@@ -123,9 +130,7 @@ async def test_a_run_between_two_attempts_of_a_step_is_cancelled_there(aflow, co
     async def patient() -> None:
         await shaky()
 
-    aflow.include(patient)
-    run = await aflow.start(patient)
-    await aflow.until_idle()
+    run = await begun(aflow, patient)
     await run.cancel()
     await assert_cancelled(run)
     assert steps(conn, run.key) == [("shaky", "abandoned", 1)]
@@ -143,9 +148,7 @@ async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_th
         finally:
             cleaned.append(await note("cleaned"))
 
-    aflow.include(tidy)
-    run = await aflow.start(tidy)
-    await aflow.until_idle()
+    run = await begun(aflow, tidy)
     await aflow.crash()
     await run.cancel(why="ordered twice", by="ann")
     assert await run.status() != "cancelled"
@@ -249,11 +252,11 @@ async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(aflow, 
 
 
 async def test_what_is_shielded_goes_on_and_its_result_can_be_had(aflow):
-    started, proceed = asyncio.Event(), asyncio.Event()
+    entered, proceed = asyncio.Event(), asyncio.Event()
 
     @step
     async def precious() -> str:
-        started.set()
+        entered.set()
         await proceed.wait()
         return "kept"
 
@@ -266,9 +269,8 @@ async def test_what_is_shielded_goes_on_and_its_result_can_be_had(aflow):
             pgflow.set_state(cancelled=True)
             return f"cancelled, {await task}"
 
-    aflow.include(guard)
-    run = await aflow.start(guard)
-    await started.wait()
+    run = await started(aflow, guard)
+    await entered.wait()
     await run.cancel()
     await eventually(run.state, "the workflow has caught the cancellation")
     proceed.set()
@@ -285,9 +287,7 @@ async def test_a_workflow_that_swallows_the_cancellation_completes(aflow):
             return "not today"
         return ""
 
-    aflow.include(stubborn)
-    run = await aflow.start(stubborn)
-    await aflow.until_idle()
+    run = await begun(aflow, stubborn)
     await run.cancel()
     assert await run.result(SOON) == "not today"
 
@@ -301,9 +301,7 @@ async def test_a_workflow_that_fails_while_it_cleans_up_has_failed(aflow):
         finally:
             raise ValueError("dropped it")
 
-    aflow.include(clumsy)
-    run = await aflow.start(clumsy)
-    await aflow.until_idle()
+    run = await begun(aflow, clumsy)
     await run.cancel()
     with pytest.raises(pgflow.RunFailed, match="dropped it"):
         await run.result(SOON)
@@ -325,9 +323,7 @@ async def test_every_task_of_a_run_is_cancelled(aflow):
             for n in range(4):
                 group.create_task(one(n))
 
-    aflow.include(many)
-    run = await aflow.start(many)
-    await aflow.until_idle()
+    run = await begun(aflow, many)
     ended.clear()
     await run.cancel()
     await assert_cancelled(run)
@@ -337,12 +333,12 @@ async def test_every_task_of_a_run_is_cancelled(aflow):
 @pytest.mark.full
 @pytest.mark.parametrize("where", ["waiting", "in a step", "in a map"])
 def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(flow, where):
-    started, release = threading.Event(), threading.Event()
+    entered, release = threading.Event(), threading.Event()
     cleaned = []
 
     @step
     def endless(n: int) -> None:
-        started.set()
+        entered.set()
         release.wait(HANG_SECONDS)
 
     @workflow
@@ -351,7 +347,7 @@ def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(flow, wher
             note.sync("begun")
             match where:
                 case "waiting":
-                    started.set()
+                    entered.set()
                     pgflow.sync.sleep(HOUR)
                 case "in a step":
                     endless(1)
@@ -361,10 +357,9 @@ def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(flow, wher
             cleaned.append(note.sync("cleaned"))
             raise
 
-    flow.include(busy)
-    run = flow.start(busy)
+    run = started(flow, busy)
     try:
-        assert started.wait(HANG_SECONDS)
+        assert entered.wait(HANG_SECONDS)
         if where == "waiting":
             flow.until_idle()
         run.cancel()
@@ -393,8 +388,7 @@ async def test_a_request_that_crosses_a_run_on_its_way_to_park_is_not_lost(
         create trigger stand_still after insert on pgflow.parked execute function stand_still();
         select pg_advisory_lock(7);
     """)
-    aflow.include(patient)
-    run = await aflow.start(patient)
+    run = await started(aflow, patient)
     await eventually(
         lambda: count(conn, "pg_locks", "locktype = 'advisory' and not granted"),
         "the run is about to park",
@@ -413,8 +407,7 @@ async def test_a_cancel_that_comes_too_late_changes_nothing(aflow, conn):
     async def quick() -> int:
         return 1
 
-    aflow.include(quick)
-    run = await aflow.start(quick)
+    run = await started(aflow, quick)
     assert await run.result(SOON) == 1
     await run.cancel()
     await aflow.until_idle()
@@ -425,9 +418,7 @@ async def test_a_cancel_that_comes_too_late_changes_nothing(aflow, conn):
 
 @pytest.mark.parametrize("first", ["the message", "the cancel"])
 async def test_of_a_message_and_a_cancel_what_was_sent_first_counts(aflow, conn, first):
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go)
-    await aflow.until_idle()
+    run = await begun(aflow, wait_for_go)
     conn.execute("select pgflow.pause_queue('default')")
     if first == "the message":
         await run.send(go, 7)
@@ -465,17 +456,14 @@ async def test_many_cancels_and_completions_at_once_leave_each_run_with_one_outc
 
 
 async def test_cancelled_is_final(aflow):
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go.options(key="k"))
-    await aflow.until_idle()
+    run = await begun(aflow, wait_for_go.options(key="k"))
     await run.cancel()
     await assert_cancelled(run)
     await run.send(go, 1)
     await aflow.app.resume("k")
     with pytest.raises(WrongState, match="run 'k' is cancelled"):
         await aflow.app.retry("k")
-    again = await aflow.start(wait_for_go.options(key="k"))
-    await aflow.until_idle()
+    again = await begun(aflow, wait_for_go.options(key="k"))
     await assert_cancelled(again)
     with pytest.raises(KeyConflict):
         await aflow.start(workflow(name="other")(wait_for_go.fn).options(key="k"))
@@ -488,19 +476,17 @@ def test_nobody_cannot_be_cancelled(flow):
 
 @pytest.mark.full
 async def test_force_ends_a_run_whose_code_will_not(aflow, conn):
-    started = asyncio.Event()
+    entered = asyncio.Event()
 
     @workflow
     async def immortal() -> None:
         await note("begun")
         while True:
-            started.set()
+            entered.set()
             with contextlib.suppress(asyncio.CancelledError):
                 await go.wait()
 
-    aflow.include(immortal)
-    run = await aflow.start(immortal)
-    await aflow.until_idle()
+    run = await begun(aflow, immortal)
     await run.cancel()
     await aflow.until_idle()
     assert await run.status() == "waiting"
@@ -511,9 +497,7 @@ async def test_force_ends_a_run_whose_code_will_not(aflow, conn):
 
 @pytest.mark.full
 def test_a_cancel_from_sql_is_a_cancel(flow, conn):
-    flow.include(wait_for_go)
-    run = flow.start(wait_for_go)
-    flow.until_idle()
+    run = begun(flow, wait_for_go)
     conn.execute("select pgflow.cancel_run(%s, 'from psql', sent_by => 'ada')", (run.key,))
     wait_until(lambda: run.status() == "cancelled", "the next poll cancels it")
     (cause,) = conn.execute(

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON
+from records import SOON, begun
 from sqlkit import Claim, begin, commit, finish, flush, one, undelivered, wait_for, wake
 
 from pgflow import Delivery, Signal, workflow
@@ -73,9 +73,7 @@ def test_sql_says_how_the_run_has_ended_and_keeps_the_message(db, verb, status):
 
 
 async def test_a_client_is_told_too(aflow, conn, pgflow_dsn):
-    aflow.include(listens)
-    run = await aflow.start(listens)
-    await aflow.until_idle()
+    run = await begun(aflow, listens)
     delivery = await run.send(word, "hello")
     assert (delivery.is_delivered, delivery.ended_as) == (True, None)
     await aflow.until_idle()
@@ -91,9 +89,7 @@ async def test_a_client_is_told_too(aflow, conn, pgflow_dsn):
 
 
 def test_a_sync_client_is_told_too(flow, conn):
-    flow.include(listens_too)
-    run = flow.start(listens_too)
-    flow.until_idle()
+    run = begun(flow, listens_too)
     assert run.send(word, "hello").is_delivered
     flow.until_idle()
     assert run.result(SOON) == "hello"

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON
+from records import SOON, begun
 from sqlkit import begin, finish, one, rows, send, wake
 
 import pgflow
@@ -392,8 +392,7 @@ async def test_the_command_line_lists_and_mends(aflow, conn, pgflow_dsn):
 ])  # fmt: skip
 def test_what_cannot_be_mended_is_one_clear_line(flow, pgflow_dsn, options, says):
     flow.include(*WORKFLOWS)
-    flow.start(order.options(key="k"))
-    flow.until_idle()
+    begun(flow, order.options(key="k"))
     answer = cli(pgflow_dsn, "messages", *options)
     assert says in answer.err
     assert (answer.code, answer.err.count("\n")) == (2, 1)

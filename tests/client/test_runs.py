@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, eventually, run_row, steps, wait_until
+from records import HOUR, SOON, begun, count, eventually, run_row, started, steps, wait_until
 
 import pgflow
 from pgflow import (
@@ -128,15 +128,13 @@ def test_a_generated_key_is_a_uuid_of_version_7(flow):
 
 @pytest.mark.full
 def test_a_result_can_be_fetched_by_key_from_another_process(flow, dsn):
-    flow.include(total)
-    flow.start(total.options(key="sum"), 1)
+    started(flow, total.options(key="sum"), 1)
     with App(dsn) as elsewhere:
         assert elsewhere.get("sum", total).result(SOON) == 2
 
 
 async def test_a_result_that_does_not_come_in_time_is_a_timeout_error_and_the_run_goes_on(aflow):
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go.options(key="patient"))
+    run = await started(aflow, wait_for_go.options(key="patient"))
     with pytest.raises(TimeoutError, match="'patient'"):
         await run.result(timedelta(milliseconds=20))
     await run.send(go, 3)
@@ -201,8 +199,7 @@ async def test_a_failed_run_raises_run_failed_with_its_error_as_the_cause(aflow)
     async def fails() -> None:
         raise KeyError("sku-7")
 
-    aflow.include(fails)
-    run = await aflow.start(fails.options(key="order-1"))
+    run = await started(aflow, fails.options(key="order-1"))
     with pytest.raises(RunFailed, match="run 'order-1' failed: builtins.KeyError") as failed:
         await run.result(SOON)
     assert isinstance(failed.value.__cause__, KeyError)
@@ -259,11 +256,9 @@ async def test_the_same_key_with_the_same_input_is_the_same_run_and_no_step_runs
     async def double(n: int) -> int:
         return await note(n)
 
-    aflow.include(double)
-    first = await aflow.start(double.options(key="k"), 4)
+    first = await started(aflow, double.options(key="k"), 4)
     assert await first.result(SOON) == 8
-    again = await aflow.start(double.options(key="k"), 4)
-    await aflow.until_idle()
+    again = await begun(aflow, double.options(key="k"), 4)
     assert await again.result(SOON) == 8
     assert bodies == [4]
 
@@ -362,8 +357,7 @@ def test_a_start_that_was_rolled_back_is_not_found(flow, dsn):
 async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_is_gone(
     aflow, conn
 ):
-    aflow.include(total)
-    run = await aflow.start(total, 1)
+    run = await started(aflow, total, 1)
     await run.result(SOON)
     conn.execute("select pgflow.drop_history(clock_timestamp())")
     with pytest.raises(RunNotFound, match=f"run '{run.key}' is gone: its history was removed"):
@@ -373,8 +367,7 @@ async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_
 async def test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_runs_result(
     aflow, conn
 ):
-    aflow.include(total)
-    lost = await aflow.start(total, 1)
+    lost = await started(aflow, total, 1)
     await lost.result(SOON)
     conn.execute("select pgflow.drop_history(clock_timestamp())")
     conn.execute(
@@ -390,8 +383,7 @@ async def test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_ru
 
 
 def test_a_sync_handle_of_a_pruned_run_is_told_too(flow, conn):
-    flow.include(total)
-    run = flow.start(total, 1)
+    run = started(flow, total, 1)
     run.result(SOON)
     conn.execute("select pgflow.drop_history(clock_timestamp())")
     with pytest.raises(RunNotFound, match="is gone"):
@@ -399,11 +391,11 @@ def test_a_sync_handle_of_a_pruned_run_is_told_too(flow, conn):
 
 
 async def test_the_status_follows_the_life_of_a_run(aflow, conn):
-    started, proceed = asyncio.Event(), asyncio.Event()
+    entered, proceed = asyncio.Event(), asyncio.Event()
 
     @read
     async def pause() -> None:
-        started.set()
+        entered.set()
         await proceed.wait()
 
     @workflow
@@ -415,7 +407,7 @@ async def test_the_status_follows_the_life_of_a_run(aflow, conn):
     run = await aflow.app.start(life)
     assert await run.status() == "queued"
     working = asyncio.create_task(aflow.until_idle())
-    await started.wait()
+    await entered.wait()
     assert await run.status() == "running"
     proceed.set()
     await working
@@ -428,8 +420,7 @@ async def test_the_status_follows_the_life_of_a_run(aflow, conn):
 
 
 def test_labels_are_there_to_find_runs_by(flow, conn):
-    flow.include(total)
-    flow.start(total.options(key="a", labels={"customer": "ada", "tier": "gold"}), 1)
+    started(flow, total.options(key="a", labels={"customer": "ada", "tier": "gold"}), 1)
     flow.start(total.options(key="b", labels={"customer": "bob"}), 1)
     found = conn.execute(
         """select key, labels from pgflow.runs where labels @> '{"customer": "ada"}'"""
@@ -559,8 +550,7 @@ async def test_a_delayed_run_does_not_begin_before_its_time(aflow):
 
 
 async def test_a_delayed_run_can_be_cancelled_before_it_begins(aflow):
-    aflow.include(total)
-    run = await aflow.start(total.options(run_at=datetime.now(UTC) + HOUR), 1)
+    run = await started(aflow, total.options(run_at=datetime.now(UTC) + HOUR), 1)
     await run.cancel()
     with pytest.raises(RunCancelled):
         await run.result(SOON)
@@ -581,8 +571,7 @@ async def test_a_deadline_cancels_a_waiting_run_with_that_reason(aflow, conn):
         finally:
             cleaned.append(await add(1, 1))
 
-    aflow.include(limited)
-    run = await aflow.start(limited)
+    run = await started(aflow, limited)
     due = await aflow.until_idle()
     (deadline,) = run_row(conn, run.key, "deadline_at")
     assert due == deadline
@@ -594,20 +583,19 @@ async def test_a_deadline_cancels_a_waiting_run_with_that_reason(aflow, conn):
 
 @pytest.mark.full
 async def test_a_deadline_stops_a_run_in_the_middle_of_a_step(aflow):
-    started = asyncio.Event()
+    entered = asyncio.Event()
 
     @step
     async def endless() -> None:
-        started.set()
+        entered.set()
         await asyncio.Event().wait()
 
     @workflow
     async def busy() -> None:
         await endless()
 
-    aflow.include(busy)
-    run = await aflow.start(busy.options(timeout=HOUR))
-    await started.wait()
+    run = await started(aflow, busy.options(timeout=HOUR))
+    await entered.wait()
     await aflow.skip(HOUR)
     assert await run.status() == "cancelled"
 
@@ -634,8 +622,7 @@ async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(af
         )
 
     aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent.options(timeout=HOUR))
-    await aflow.until_idle()
+    run = await begun(aflow, parent.options(timeout=HOUR))
     deadlines = dict(conn.execute("select key, deadline_at from pgflow.runs").fetchall())
     assert deadlines["heir"] == deadlines[run.key]
     assert deadlines["own"] > deadlines[run.key] + timedelta(minutes=59)
@@ -652,9 +639,7 @@ async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(af
 
 @pytest.mark.full
 async def test_a_deadline_holds_over_a_crash_of_the_worker(aflow):
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go.options(timeout=HOUR))
-    await aflow.until_idle()
+    run = await begun(aflow, wait_for_go.options(timeout=HOUR))
     await aflow.skip(timedelta(minutes=40))
     await aflow.crash()
     await aflow.until_idle()
@@ -923,8 +908,7 @@ def test_runs_go_on_when_every_connection_is_lost(flow, conn):
     async def unlucky() -> list[int]:
         return [await cut(1), await add(1, 1), await cut(3), await add(2, 2)]
 
-    flow.include(unlucky)
-    run = flow.start(unlucky)
+    run = started(flow, unlucky)
     assert run.result(SOON) == [1, 2, 3, 4]
     assert steps(conn, run.key) == [
         ("cut", "completed", 1),

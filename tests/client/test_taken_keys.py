@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, count
+from records import SOON, begun, count, started
 from servers import HANG_SECONDS
 from sqlkit import (
     Actor,
@@ -147,10 +147,10 @@ def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(
         ):
             start(db, key="k", if_taken="reject", start_id=start_id)
         assert error.value.sqlstate == "PF002"
-    started = start_many(db, [("a", "{}"), ("b", "{}")], if_taken="reject", start_id=mine)
+    opened = start_many(db, [("a", "{}"), ("b", "{}")], if_taken="reject", start_id=mine)
     assert (
         start_many(db, [("a", "{}"), ("b", "{}")], if_taken="reject", start_id=mine)[0].run_id
-        == started[0].run_id
+        == opened[0].run_id
     )
     with (
         pytest.raises(psycopg.Error, match="key 'b' already names a run") as error,
@@ -161,8 +161,7 @@ def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(
 
 @pytest.mark.full
 def test_attach_is_that_run_whatever_its_input_is(flow, conn):
-    flow.include(adds)
-    first = flow.start(adds.options(key="k"), 1)
+    first = started(flow, adds.options(key="k"), 1)
     attached = flow.start(adds.options(key="k", if_taken="attach"), 100, 200)
     many = flow.app.start_many(adds.options(if_taken="attach"), [(9,), (2,)], keys=["k", "new"])
     first.send(go, 1)
@@ -224,23 +223,21 @@ async def holds(n: int) -> int:
 
 @pytest.mark.full
 async def test_replace_cancels_the_run_lets_it_clean_up_and_then_begins(aflow, conn):
-    aflow.include(holds)
-    old = await aflow.start(holds.options(key="k"), 1)
-    await aflow.until_idle()
+    old = await begun(aflow, holds.options(key="k"), 1)
     new = await aflow.app.start(holds.options(key="k", if_taken="replace"), 2)
     await new.send(go, 40)
     assert await new.result(SOON) == 42
     with pytest.raises(RunCancelled, match="replaced"):
         await old.result(SOON)
     assert cleaned[-1] == 1
-    ended, begun = rows(
+    ended, earlier = rows(
         conn,
         "select (select finished_at from pgflow.runs where chain_id = %s), (select "
         "min(recorded_at) from pgflow.timeline where run_id = %s)",
         old._chain_id,
         new._chain_id,
     )[0]
-    assert ended <= begun
+    assert ended <= earlier
     assert rows(conn, "select status from pgflow.runs where key = 'k' order by run_id") == [
         "cancelled",
         "completed",
@@ -363,8 +360,7 @@ def test_the_command_line_starts_under_a_taken_key_as_it_is_told(dsn, conn):
 
 
 def test_a_replacement_in_a_transaction_that_is_rolled_back_leaves_the_run_its_key(flow, dsn, conn):
-    flow.include(holds)
-    old = flow.start(holds.options(key="k"), 1)
+    old = started(flow, holds.options(key="k"), 1)
     with psycopg.connect(dsn) as mine:
         flow.app.using(mine).start(holds.options(key="k", if_taken="replace"), 2)
         mine.rollback()

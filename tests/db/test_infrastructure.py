@@ -17,7 +17,7 @@ import pytest
 from clikit import pgflow as cli
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import DiagnosticField
-from records import SOON, count, run_row, steps, wait_until
+from records import SOON, count, run_row, started, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
@@ -368,8 +368,7 @@ def test_raises_of_a_step_counts_for_errors_of_a_database_too(flow, conn, colour
             return "locked"
         return "not locked"
 
-    flow.include(work)
-    run = flow.start(work)
+    run = started(flow, work)
     assert run.result(SOON) == "locked"
     assert ran == [1]
 
@@ -479,8 +478,7 @@ def test_trouble_of_the_transaction_s_connection_is_waited_out(flow, conn, colou
     async def work() -> int:
         return await (mine() if colour == "async" else mine_sync.aio())
 
-    flow.include(work)
-    run = flow.start(work)
+    run = started(flow, work)
     assert run.result(SOON) == 2
     assert steps(conn, run.key) == [("mine" if colour == "async" else "mine_sync", "completed", 1)]
 
@@ -644,8 +642,7 @@ def test_a_transaction_that_loses_every_conflict_for_long_is_held_and_one_that_w
     async def work() -> int:
         return await unlucky()
 
-    flow.include(work)
-    run = flow.start(work)
+    run = started(flow, work)
     if is_held:
         with pytest.raises(RunStuck, match="refused"):
             run.result(SOON)

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, count, events, eventually, run_row
+from records import SOON, begun, count, events, eventually, run_row, started
 
 import pgflow
 from pgflow import InvalidArgument, RunNotFound, step, workflow
@@ -104,9 +104,7 @@ BOOTS = Order("boots", 2)
 
 @pytest.mark.full
 async def test_a_run_at_a_gate_costs_rows_and_nothing_else(aflow, conn):
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, ship, BOOTS)
     assert await run.status() == "waiting"
     assert count(conn, "pgflow.lease") == 0
     (gate,) = gates(conn, "gate, key, workflow, name, approvers, quorum, answers, request, path")
@@ -140,9 +138,7 @@ async def test_a_run_at_a_gate_costs_rows_and_nothing_else(aflow, conn):
     ids=lambda answer: type(answer).__name__,
 )
 async def test_the_answer_is_the_verdict_that_the_code_gets(answer, verdict, aflow, conn):
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, ship, BOOTS)
     (gate,) = gates(conn)
     await aflow.app.answer(gate, answer, by="ann")
     assert await run.result(SOON) == told(verdict)
@@ -152,9 +148,7 @@ async def test_the_answer_is_the_verdict_that_the_code_gets(answer, verdict, afl
 
 
 def test_so_do_sync_workflows_and_sync_clients(flow, conn):
-    flow.include(ship_sync)
-    run = flow.start(ship_sync, BOOTS)
-    flow.until_idle()
+    run = begun(flow, ship_sync, BOOTS)
     (gate,) = gates(conn)
     flow.app.answer(gate, Approve(edit={"sku": "socks", "qty": 9}), by="ann")
     assert run.result(SOON) == told(Approved(Order("socks", 9), ("ann",), True))
@@ -164,9 +158,7 @@ def test_so_do_sync_workflows_and_sync_clients(flow, conn):
 async def test_an_answer_in_the_callers_transaction_counts_once_that_is_committed(
     aflow, conn, pgflow_dsn
 ):
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, ship, BOOTS)
     (gate,) = gates(conn)
     for level in ("read committed", "repeatable read", "serializable"):
         async with await psycopg.AsyncConnection.connect(pgflow_dsn) as own:
@@ -183,9 +175,7 @@ async def test_an_answer_in_the_callers_transaction_counts_once_that_is_committe
 
 @pytest.mark.full
 async def test_an_answer_by_sql_is_found_by_the_next_poll(aflow, conn):
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, ship, BOOTS)
     (gate,) = gates(conn)
     conn.execute("select pgflow.answer_gate(%s, 'approve', by => 'ann', reason => 'fine')", (gate,))
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
@@ -196,9 +186,7 @@ async def test_an_answer_by_sql_is_found_by_the_next_poll(aflow, conn):
 
 @pytest.mark.full
 async def test_the_inbox_has_nothing_that_is_answered(aflow, conn):
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, ship, BOOTS)
     await aflow.crash()
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -209,9 +197,7 @@ async def test_the_inbox_has_nothing_that_is_answered(aflow, conn):
 
 @pytest.mark.full
 async def test_a_gate_outlives_the_worker(aflow, conn):
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, ship, BOOTS)
     await aflow.crash()
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -234,9 +220,7 @@ async def test_long_requests_and_answers_are_kept_whole(answer, aflow, conn):
             TakenOver(BIG, ("ann",)),
         )
 
-    aflow.include(long)
-    run = await aflow.start(long, BIG)
-    await aflow.until_idle()
+    run = await begun(aflow, long, BIG)
     (gate,) = gates(conn)
     await aflow.app.answer(gate, answer, by="ann")
     assert await run.result(SOON)
@@ -251,9 +235,7 @@ async def ask_twice(order: Order) -> list[str]:
 
 
 async def test_several_gates_of_a_run_have_keys_of_their_own(aflow, conn):
-    aflow.include(ask_twice)
-    run = await aflow.start(ask_twice, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, ask_twice, BOOTS)
     first, second = sorted(gates(conn))
     assert (first.rsplit("/", 2)[1:], second.rsplit("/", 2)[1:]) == (["a", "1"], ["a", "2"])
     await aflow.app.answer(second, Approve(edit=7), by="ann")
@@ -272,9 +254,7 @@ async def test_several_gates_of_a_run_have_keys_of_their_own(aflow, conn):
 
 @pytest.mark.full
 async def test_a_later_answer_is_told_who_when_and_what(aflow, conn):
-    aflow.include(ship)
-    await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+    await begun(aflow, ship, BOOTS)
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Reject("no"), by="ann")
     for _ in range(2):  # before the run has taken it, and after
@@ -290,9 +270,7 @@ async def test_a_later_answer_is_told_who_when_and_what(aflow, conn):
 
 
 async def test_who_is_not_asked_may_not_answer_and_may_be_delegated_to(aflow, conn):
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann"])
-    await aflow.until_idle()
+    run = await begun(aflow, ship_by, BOOTS, ["ann"])
     (gate,) = gates(conn)
     with pytest.raises(NotAllowed, match=r"'bob' may not answer gate .*: it asks ann"):
         await aflow.app.answer(gate, Approve(), by="bob")
@@ -345,10 +323,8 @@ async def test_the_app_says_which_roles_somebody_has(aflow, conn):
 
 @pytest.mark.full
 async def test_a_quorum_counts_each_person_once_and_one_veto_is_enough(aflow, conn):
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann", "bob", "carl"], 2)
-    other = await aflow.start(ship_by, BOOTS, ["ann", "bob", "carl"], 2)
-    await aflow.until_idle()
+    run = await started(aflow, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
+    other = await begun(aflow, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
     gate, vetoed = gate_of(conn, run.key), gate_of(conn, other.key)
     for one in (gate, vetoed):
         await aflow.app.answer(one, Approve(), by="ann")
@@ -363,9 +339,7 @@ async def test_a_quorum_counts_each_person_once_and_one_veto_is_enough(aflow, co
 
 
 async def test_nobody_counts_twice_by_delegating(aflow, conn):
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann", "bob"], 2)
-    await aflow.until_idle()
+    run = await begun(aflow, ship_by, BOOTS, ["ann", "bob"], 2)
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Approve(), by="ann")
     with pytest.raises(WrongState, match="'ann' has approved gate .* already"):
@@ -380,9 +354,7 @@ async def test_nobody_counts_twice_by_delegating(aflow, conn):
 
 @pytest.mark.full
 async def test_an_edit_voids_the_approvals_of_what_was_asked_before(aflow, conn):
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann", "bob", "carl"], 2)
-    await aflow.until_idle()
+    run = await begun(aflow, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
     (gate,) = gates(conn)
     (shown,) = gates(conn, "payload_hash")
     await aflow.app.answer(gate, Approve(), by="ann", payload_hash=shown)
@@ -396,9 +368,7 @@ async def test_an_edit_voids_the_approvals_of_what_was_asked_before(aflow, conn)
 
 
 async def test_an_edit_that_does_not_fit_is_refused_where_it_is_made(aflow, conn):
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, ship, BOOTS)
     (gate,) = gates(conn)
     with pytest.raises(InvalidArgument, match="does not fit what gate .* asks for: qty"):
         await aflow.app.answer(gate, Approve(edit={"sku": "boots", "qty": "many"}), by="ann")
@@ -423,9 +393,7 @@ async def even(value: int) -> str:
 
 @pytest.mark.full
 async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_says_why(aflow, conn):
-    aflow.include(even)
-    run = await aflow.start(even, 2)
-    await aflow.until_idle()
+    run = await begun(aflow, even, 2)
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Approve(edit={"n": 3}), by="ann")
     await aflow.until_idle()
@@ -440,9 +408,7 @@ async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_sa
 
 
 async def test_a_gate_that_asks_for_a_value_is_not_approved_without_one(aflow, conn):
-    aflow.include(price)
-    run = await aflow.start(price, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, price, BOOTS)
     (gate,) = gates(conn)
     with pytest.raises(InvalidArgument, match="asks for a value"):
         await aflow.app.answer(gate, Approve(), by="ann")
@@ -463,9 +429,7 @@ async def test_a_gate_that_asks_for_a_value_is_not_approved_without_one(aflow, c
     ],
 )
 async def test_what_the_time_brings(on_timeout, verdict, aflow, conn):
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann"], 1, None, on_timeout, 3600)
-    await aflow.until_idle()
+    run = await begun(aflow, ship_by, BOOTS, ["ann"], 1, None, on_timeout, 3600)
     (gate,) = gates(conn)
     await aflow.skip(HOUR / 2)
     assert await run.status() == "waiting"
@@ -479,9 +443,7 @@ async def test_what_the_time_brings(on_timeout, verdict, aflow, conn):
 async def test_an_answer_after_the_time_is_refused_though_no_worker_has_looked(
     aflow, conn, pgflow_dsn
 ):
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
-    await aflow.until_idle()
+    run = await begun(aflow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     (gate,) = gates(conn)
     await aflow.crash()
     pgflow.testing.set_clock(pgflow_dsn, 2 * HOUR)
@@ -494,9 +456,7 @@ async def test_an_answer_after_the_time_is_refused_though_no_worker_has_looked(
 
 @pytest.mark.full
 async def test_an_answer_in_time_counts_however_late_a_worker_looks(aflow, conn, pgflow_dsn):
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
-    await aflow.until_idle()
+    run = await begun(aflow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     (gate,) = gates(conn)
     await aflow.crash()
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -507,10 +467,8 @@ async def test_an_answer_in_time_counts_however_late_a_worker_looks(aflow, conn,
 
 @pytest.mark.full
 async def test_a_chain_is_asked_one_after_the_other_each_alone(aflow, conn):
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann", "bob"], 2, ["lead", "cto"], "expire", 3600)
-    other = await aflow.start(ship_by, BOOTS, ["ann"], 1, ["lead"], "escalate", 3600)
-    await aflow.until_idle()
+    run = await started(aflow, ship_by, BOOTS, ["ann", "bob"], 2, ["lead", "cto"], "expire", 3600)
+    other = await begun(aflow, ship_by, BOOTS, ["ann"], 1, ["lead"], "escalate", 3600)
     gate, ends = gate_of(conn, run.key), gate_of(conn, other.key)
     await aflow.app.answer(gate, Approve(), by="ann")
     await aflow.skip(HOUR + timedelta(minutes=1))
@@ -527,9 +485,7 @@ async def test_a_chain_is_asked_one_after_the_other_each_alone(aflow, conn):
 
 
 async def test_whoever_is_answering_as_the_time_ends_was_in_time(aflow, conn, pgflow_dsn):
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
-    await aflow.until_idle()
+    run = await begun(aflow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     (gate,) = gates(conn)
     async with await psycopg.AsyncConnection.connect(pgflow_dsn) as own:
         await aflow.app.using(own).answer(gate, Approve(), by="ann")
@@ -555,9 +511,7 @@ async def impatient(order: Order) -> str:
 
 
 async def test_a_gate_that_the_code_gives_up_is_closed(aflow, conn):
-    aflow.include(impatient)
-    run = await aflow.start(impatient, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, impatient, BOOTS)
     (gate,) = gates(conn)
     await aflow.skip(timedelta(minutes=2))
     assert gates(conn, "name") == ["h"]
@@ -588,9 +542,7 @@ async def goes_on(n: int) -> str:
 
 @pytest.mark.parametrize("code", [leaves_open, goes_on], ids=lambda w: w.name)
 async def test_a_gate_closes_with_its_run(code, aflow, conn):
-    aflow.include(code)
-    run = await aflow.start(code, BOOTS if code is leaves_open else 0)
-    await aflow.until_idle()
+    run = await begun(aflow, code, BOOTS if code is leaves_open else 0)
     left, last = gate_of(conn, run.key, "g"), gate_of(conn, run.key, "h")
     await aflow.app.answer(last, Approve(), by="ann")
     assert await run.result(SOON) == "done"
@@ -602,9 +554,7 @@ async def test_a_gate_closes_with_its_run(code, aflow, conn):
 @pytest.mark.full
 @pytest.mark.parametrize("force", [False, True])
 async def test_a_cancel_closes_it(force, aflow, conn):
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, ship, BOOTS)
     if force:
         conn.execute("select pgflow.force_cancel_run(%s)", (run.key,))
     else:
@@ -630,9 +580,7 @@ async def look(sku: str) -> str:
 
 @pytest.mark.full
 async def test_a_rewind_asks_anew_what_is_open_at_the_cut(aflow, conn):
-    aflow.include(counted)
-    run = await aflow.start(counted, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, counted, BOOTS)
     (first,) = gates(conn)
     await aflow.app.answer(first, Approve(), by="ann")
     await aflow.until_idle()
@@ -660,9 +608,7 @@ async def test_a_rewind_asks_anew_what_is_open_at_the_cut(aflow, conn):
 
 @pytest.mark.full
 async def test_a_fork_asks_for_itself(aflow, conn):
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, ship, BOOTS)
     (gate,) = gates(conn)
     await aflow.app.fork(run.key, at=1, new_key="other")
     await aflow.until_idle()
@@ -683,8 +629,7 @@ async def parent(order: Order) -> str:
 @pytest.mark.full
 async def test_the_gate_of_a_child_shows_its_path(aflow, conn):
     aflow.include(parent, ship)
-    run = await aflow.start(parent.options(key="the-root"), BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, parent.options(key="the-root"), BOOTS)
     ((gate, path),) = gates(conn, "gate, path")
     assert path == ["the-root", "the-child"]
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -707,9 +652,7 @@ async def decided(order: Order) -> str:
 
 
 async def test_the_inbox_says_why(aflow, conn):
-    aflow.include(decided)
-    run = await aflow.start(decided, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, decided, BOOTS)
     ((gate, why, evidence),) = gates(conn, "gate, why, evidence")
     assert (why, evidence) == ("they are cheap", ["price list"])
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -732,9 +675,7 @@ async def told_of(order: Order) -> str:
 @pytest.mark.full
 async def test_who_is_asked_is_told_once(aflow, conn):
     mails.clear()
-    aflow.include(told_of)
-    run = await aflow.start(told_of, BOOTS)
-    await aflow.until_idle()
+    run = await begun(aflow, told_of, BOOTS)
     (gate,) = gates(conn)
     await aflow.crash()
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -757,10 +698,8 @@ async def in_stock(order: Order) -> bool:
 
 @pytest.mark.full
 async def test_an_approval_that_no_longer_holds_is_stale(aflow, conn):
-    aflow.include(checked)
-    run = await aflow.start(checked, BOOTS)
-    good = await aflow.start(checked, BOOTS)
-    await aflow.until_idle()
+    run = await started(aflow, checked, BOOTS)
+    good = await begun(aflow, checked, BOOTS)
     first, second = gate_of(conn, run.key), gate_of(conn, good.key)
     await aflow.app.answer(first, Approve(), by="ann")
     with pytest.raises(pgflow.RunFailed, match="does not hold any more"):
@@ -796,6 +735,5 @@ async def test_a_gate_that_can_never_be_asked_is_refused(options, said, aflow):
             return str(error)
         return "asked"
 
-    aflow.include(wrong)
-    run = await aflow.start(wrong)
+    run = await started(aflow, wrong)
     assert said in await run.result(SOON)

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, count
+from records import SOON, begun, count
 from test_gates import BOOTS, gate_of, ship, ship_by, told
 
 from pgflow import InvalidArgument
@@ -47,9 +47,7 @@ def shown_hash(conn: psycopg.Connection, gate: str) -> str:
 async def at_gate(
     aflow: AsyncHarness, conn: psycopg.Connection, *given: Any
 ) -> tuple[Any, str, str]:
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, *given)
-    await aflow.until_idle()
+    run = await begun(aflow, ship_by, BOOTS, *given)
     gate = gate_of(conn, run.key)
     return run, gate, shown_hash(conn, gate)
 
@@ -75,9 +73,7 @@ async def test_looking_at_a_link_changes_nothing_and_the_button_answers(aflow, c
 
 @pytest.mark.full
 def test_so_does_a_sync_app(flow, conn):
-    flow.include(ship)
-    run = flow.start(ship, BOOTS)
-    flow.until_idle()
+    run = begun(flow, ship, BOOTS)
     gate = gate_of(conn, run.key)
     link = KEYS.sign(gate, shown_hash(conn, gate), "reject", "ann", later())
     served = asgi(flow.app, keys=KEYS)

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as pgflow_cli
-from records import SOON, count, eventually
+from records import SOON, begun, count, eventually, started
 
 import pgflow
 from pgflow import step, workflow
@@ -90,9 +90,7 @@ def enough_sync(cents: list[int]) -> list[str]:
 @pytest.mark.full
 async def test_a_rule_says_who_may_answer_and_how_many_must(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann", "bob", "cfo"], "quorum": 2})
-    aflow.include(pay)
-    run = await aflow.start(pay, 600)
-    await aflow.until_idle()
+    run = await begun(aflow, pay, 600)
     assert gates(conn, "approvers, quorum, expires_at") == [(["ann", "bob", "cfo"], 2, None)]
     (gate,) = gates(conn)
     with pytest.raises(NotAllowed, match="eve"):
@@ -125,9 +123,7 @@ async def test_a_rule_says_until_when_whom_next_and_what_then(at_last, result, a
             "on_timeout": at_last,
         },
     )
-    aflow.include(pay)
-    run = await aflow.start(pay, 600)
-    await aflow.until_idle()
+    run = await begun(aflow, pay, 600)
     await aflow.skip(timedelta(hours=9))
     assert gates(conn, "approvers") == [["cto"]]
     await aflow.skip(timedelta(hours=8))
@@ -139,9 +135,7 @@ async def test_a_rule_says_until_when_whom_next_and_what_then(at_last, result, a
 @pytest.mark.full
 def test_so_it_does_for_a_sync_workflow(flow, conn):
     rule(conn, {"name": "charge", "timeout": 3600})
-    flow.include(pay_sync)
-    run = flow.start(pay_sync, 600)
-    flow.until_idle()
+    run = begun(flow, pay_sync, 600)
     assert [gate.request for gate, _ in told] == [{"cents": 600}]
     flow.skip(timedelta(hours=2))
     assert run.result(SOON) == "expire: "
@@ -150,9 +144,7 @@ def test_so_it_does_for_a_sync_workflow(flow, conn):
 @pytest.mark.full
 async def test_a_gate_that_is_asked_keeps_the_terms_of_the_rule_that_asked_it(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann"]})
-    aflow.include(pay)
-    run = await aflow.start(pay, 600)
-    await aflow.until_idle()
+    run = await begun(aflow, pay, 600)
     await aflow.crash()
     rule(conn, {"name": "charge", "approvers": ["bob"]})
     await aflow.until_idle()
@@ -164,9 +156,7 @@ async def test_a_gate_that_is_asked_keeps_the_terms_of_the_rule_that_asked_it(af
 @pytest.mark.full
 async def test_whoever_the_policy_asks_is_told_once(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann"]})
-    aflow.include(pay)
-    run = await aflow.start(pay, 600)
-    await aflow.until_idle()
+    run = await begun(aflow, pay, 600)
     await aflow.crash()
     await aflow.until_idle()
     ((gate, _),) = told
@@ -184,9 +174,7 @@ async def test_whoever_the_policy_asks_is_told_once(aflow, conn):
 )
 async def test_each_item_of_a_map_asks(flow_of, approved, aflow, conn):
     rule(conn, {"name": "charge", "amount": "$.cents", "above": 500, "approvers": ["ann"]})
-    aflow.include(flow_of)
-    run = await aflow.start(flow_of, [600, 5, 700])
-    await aflow.until_idle()
+    run = await begun(aflow, flow_of, [600, 5, 700])
     asked = conn.execute("select gate from pgflow.gates order by request->>'cents'").fetchall()
     assert len(asked) == approved
     assert done == [5]
@@ -199,8 +187,7 @@ async def test_each_item_of_a_map_asks(flow_of, approved, aflow, conn):
 @pytest.mark.parametrize("flow_of", [enough, enough_sync], ids=["async", "sync"])
 async def test_an_item_that_is_not_wanted_any_more_closes_its_gate(flow_of, aflow, conn):
     rule(conn, {"name": "charge", "amount": "$.cents", "above": 500})
-    aflow.include(flow_of)
-    run = await aflow.start(flow_of, [600, 5])
+    run = await started(aflow, flow_of, [600, 5])
     assert await run.result(SOON) == ["charge of 5"]
     assert gates(conn) == []
     assert done == [5]
@@ -229,8 +216,7 @@ async def test_a_rule_may_be_for_what_a_model_has_chosen(aflow, conn):
     aflow.include(choose_and_pay, pay)
     for run in (await aflow.start(choose_and_pay, "code"), await aflow.start(pay, 600)):
         assert await run.result(SOON) == "charge of 600"
-    run = await aflow.start(choose_and_pay, "model")
-    await aflow.until_idle()
+    run = await begun(aflow, choose_and_pay, "model")
     assert gates(conn, "name, why, approvers") == [("policy/charge", "the largest", ["ann"])]
     await aflow.answer("policy/charge", Approve(), by="ann")
     assert await run.result(SOON) == "charge of 600"
@@ -263,8 +249,7 @@ async def root(cents: int) -> str:
 async def test_terms_hold_for_a_whole_tree_and_the_gate_shows_the_path(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann"], "quorum": 1, "timeout": "1 day"})
     aflow.include(root, branch, leaf)
-    run = await aflow.start(root.options(key="root"), 600)
-    await aflow.until_idle()
+    run = await begun(aflow, root.options(key="root"), 600)
     assert gates(conn, "path, approvers, expires_at is not null") == [
         (["root", "branch", "leaf"], ["ann"], True)
     ]
@@ -347,8 +332,7 @@ def test_a_rule_looks_at_the_role_that_acts(conn, roles):
 @pytest.mark.full
 async def test_a_worker_of_a_role_asks_where_another_acts(aflow, conn, roles):
     rule(conn, {"name": "charge", "role": f"{roles}_group"})
-    aflow.include(pay)
-    run = await aflow.start(pay, 100)
+    run = await started(aflow, pay, 100)
     assert await run.result(SOON) == "charge of 100"
     assert count(conn, "pgflow.gate") == 0
     run = await aflow.start(pay.options(queue="agents"), 200)

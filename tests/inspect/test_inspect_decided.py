@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from records import SOON
+from records import SOON, begun
 
 import pgflow
 from pgflow import InvalidArgument, inspect, step, workflow
@@ -68,9 +68,7 @@ def test_nothing_is_read_of_no_runs(conn):
 
 
 async def test_a_decision_has_what_rests_on_it_and_what_became_of_that(aflow, conn):
-    aflow.include(trip)
-    run = await aflow.start(trip.options(key="trip-1", labels={"set": "a"}))
-    await aflow.until_idle()
+    run = await begun(aflow, trip.options(key="trip-1", labels={"set": "a"}))
     ((gate,),) = conn.execute("select gate from pgflow.gates").fetchall()
     await aflow.app.answer(gate, Approve(), by="ann")
     with pytest.raises(pgflow.RunFailed):

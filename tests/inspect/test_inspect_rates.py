@@ -8,7 +8,7 @@ import json
 
 import psycopg
 import pytest
-from records import SOON, wait_until
+from records import SOON, begun, started, wait_until
 from sqlkit import one
 
 import pgflow
@@ -72,7 +72,7 @@ def test_counts_are_kept_for_a_day_and_looked_at_once_a_minute(conn):
     for _ in range(3):
         one(conn, "select pgflow.add_rates()")
     rows = conn.execute("select queue, sum(started), count(*) from pgflow.rates group by queue")
-    found = {queue: (started, many) for queue, started, many in rows}
+    found = {queue: (entered, many) for queue, entered, many in rows}
     assert found[None][0] == found["default"][0] == 1
     assert found[None][1] <= 2  # another minute may have begun
 
@@ -111,10 +111,8 @@ def test_the_pulse_changes_with_what_is_written(conn):
 
 
 def test_workflows_and_their_steps_are_told_by_their_newest_runs(flow, dsn):
-    flow.include(counting)
-    flow.start(counting.options(key="a"), 3)
-    flow.start(counting.options(key="b"), 0)
-    flow.until_idle()
+    started(flow, counting.options(key="a"), 3)
+    begun(flow, counting.options(key="b"), 0)
     with psycopg.connect(dsn) as conn:
         (row,) = inspect.ask(conn, inspect.list_workflow_rows())
         assert (row.workflow, row.runs, row.unended, row.failed) == ("counting", 2, 0, 1)

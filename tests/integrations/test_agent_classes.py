@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from gitkit import git, make_repository
 from processes import worker
-from records import SOON
+from records import SOON, begun
 from servers import HANG_SECONDS, wait_until
 from sqlkit import one, rows
 
@@ -182,8 +182,7 @@ async def test_edits_are_pushed_once_a_person_has_seen_them(aflow, conn, reposit
     remote = tmp_path / "remote"
     aflow(pools=[Pool("tickets", usd=1)]).include(coding.code)
     options = coding.code.options(pool="tickets")
-    run = await aflow.start(options, repository, "twice the price", str(remote))
-    await aflow.until_idle()
+    run = await begun(aflow, options, repository, "twice the price", str(remote))
     (diff,) = rows(conn, "select request #>> '{}' from pgflow.gates")
     assert "+    return cents * 2" in diff
     assert git(remote, "for-each-ref") == ""

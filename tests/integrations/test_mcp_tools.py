@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records import begun, started
 from servers import HANG_SECONDS
 
 import pgflow
@@ -203,8 +204,7 @@ async def test_tools_of_a_server_are_steps_of_their_class_with_keys_in_both_colo
 
 @pytest.mark.full
 async def test_a_call_whose_answer_is_lost_is_asked_after_and_not_made_again(aflow, book):
-    aflow.include(pay_remotely)
-    run = await aflow.start(pay_remotely, "bob", 30)
+    run = await started(aflow, pay_remotely, "bob", 30)
     assert await run.result(HANG_SECONDS) == {"receipt": "30 to bob"}
     assert len(lines(book)) == 1
 
@@ -226,9 +226,7 @@ async def test_a_tool_asks_for_leave_where_the_policy_wants_it(aflow, book, conn
         """select pgflow.set_policy(
             '[{"name": "bank.transfer", "amount": "$.cents", "above": 50}]', 'limits')"""
     )
-    aflow.include(pay)
-    run = await aflow.start(pay, "bob", 80)
-    await aflow.until_idle()
+    run = await begun(aflow, pay, "bob", 80)
     (gate,) = await aflow.gates()
     assert (gate.name, gate.request) == ("policy/bank.transfer", {"to": "bob", "cents": 80})
     assert not book.exists()

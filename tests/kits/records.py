@@ -1,5 +1,5 @@
-"""Records of a run from the views and tables, in the shape in which tests compare them; and waiting
-for a condition.
+"""Records of a run from the views and tables, in the shape in which tests compare them; beginning
+runs, and waiting for a condition.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ import asyncio
 import functools
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import servers
+
+from pgflow.testing import AsyncHarness, Harness
 
 SOON = timedelta(seconds=servers.HANG_SECONDS)
 """Time that a test waits for a result: a guard against hangs."""
@@ -71,3 +73,26 @@ def count(conn: psycopg.Connection, table: str, condition: str = "true") -> int:
     """Rows of a table."""
     (number,) = conn.execute(f"select count(*) from {table} where {condition}").fetchone()
     return number
+
+
+def started(flow: Harness | AsyncHarness, workflow: Any, *args: Any, **options: Any) -> Any:
+    """Include a workflow and start a run of it; await that of an ``AsyncHarness``."""
+    flow.include(workflow.origin)
+    return flow.start(workflow, *args, **options)
+
+
+def begun(flow: Harness | AsyncHarness, workflow: Any, *args: Any, **options: Any) -> Any:
+    """Include a workflow, start a run of it and work until nothing is left to do before time
+    passes; await that of an ``AsyncHarness``.
+    """
+    run = started(flow, workflow, *args, **options)
+    if isinstance(flow, Harness):
+        flow.until_idle()
+        return run
+    return _worked_on(flow, run)
+
+
+async def _worked_on(flow: AsyncHarness, starting: Awaitable[Any]) -> Any:
+    run = await starting
+    await flow.until_idle()
+    return run

@@ -13,7 +13,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from records import SOON, run_row
+from records import SOON, begun, run_row, started
 from servers import HANG_SECONDS
 
 import pgflow
@@ -216,9 +216,7 @@ async def test_what_nothing_takes_back_needs_a_person_in_the_next_generation_too
                 pgflow.continue_as_new(1)
         raise Trouble
 
-    aflow.include(arson)
-    run = await aflow.start(arson.options(key="k"), 0)
-    await aflow.until_idle()
+    run = await begun(aflow, arson.options(key="k"), 0)
     assert run_row(conn, "k", "generation, status, reason") == (2, "stuck", "effect")
     ((name, key),) = conn.execute("select name, effect from pgflow.obligations").fetchall()
     assert name == "burn.compensate"
@@ -344,8 +342,7 @@ async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_h
         for place in known:
             if place[1] == "book":
                 del carry._declared[place]
-        run = await aflow.start(tour.options(key="k"), 0, 1, True)
-        await aflow.until_idle()
+        run = await begun(aflow, tour.options(key="k"), 0, 1, True)
         assert run_row(conn, "k", "status, reason") == ("stuck", "definition")
         assert "effect book of an earlier generation or a child is to be taken back" in str(
             conn.execute("select detail from pgflow.held").fetchone()
@@ -401,9 +398,7 @@ async def test_cancelled_before_it_has_begun_the_next_generation_takes_back(aflo
             pgflow.continue_as_new(1)
         await go.wait()
 
-    aflow.include(waiting)
-    run = await aflow.start(waiting.options(key="k"), 0)
-    await aflow.until_idle()
+    run = await begun(aflow, waiting.options(key="k"), 0)
     conn.execute("select pgflow.pause_queue('default')")
     await run.send(go, "on")
     conn.execute("select pgflow.resume_queue('default')")
@@ -463,9 +458,7 @@ def buying_sync(n: int) -> None:
 def test_what_was_accepted_is_taken_back_once_it_is_confirmed_and_left_if_it_was_rejected(
     flow, conn, made, verdict, crashes
 ):
-    flow.include(made)
-    run = flow.start(made.options(key="k"), 1)
-    flow.until_idle()
+    run = begun(flow, made.options(key="k"), 1)
     assert World.calls == ["order tea", "book table", "cancel table"]
     assert run_row(conn, "k", "status, reason_code") == ("waiting", "effect")
     if crashes:
@@ -497,9 +490,7 @@ async def test_what_was_accepted_and_rejected_is_not_carried(aflow, conn):
                 pgflow.continue_as_new(1)
         raise Trouble
 
-    aflow.include(buying_on)
-    run = await aflow.start(buying_on.options(key="k"), 0)
-    await aflow.until_idle()
+    run = await begun(aflow, buying_on.options(key="k"), 0)
     assert run_row(conn, "k", "generation, status") == (1, "waiting")
     await aflow.app.confirm_effect("ref tea")
     await aflow.app.confirm_effect("ref milk", "failed")
@@ -513,8 +504,7 @@ async def test_what_was_accepted_and_rejected_is_not_carried(aflow, conn):
 
 async def carried_run(aflow: AsyncHarness) -> Any:
     """A chain of two generations that has failed: what both did is taken back."""
-    aflow.include(tour)
-    run = await aflow.start(tour.options(key="k"), 0, 1, True)
+    run = await started(aflow, tour.options(key="k"), 0, 1, True)
     with pytest.raises(RunFailed):
         await run.result(SOON)
     assert World.calls[4:] == UNDONE[2:]
@@ -560,9 +550,7 @@ async def test_a_rewound_generation_still_has_what_earlier_ones_handed_on(aflow,
         if await go.wait() == "fail":
             raise Trouble
 
-    aflow.include(patient)
-    run = await aflow.start(patient.options(key="k"), 0)
-    await aflow.until_idle()
+    run = await begun(aflow, patient.options(key="k"), 0)
     await aflow.app.restart("k", effects="repeat")
     await run.send(go, "fail")
     with pytest.raises(RunFailed):

@@ -11,13 +11,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, count
+from records import SOON, begun, count, started
 
 import pgflow
 from pgflow import RunNotFound, Signal, workflow
 from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
 from pgflow.errors import WrongState
-from pgflow.testing import AsyncHarness
 
 Conn = psycopg.Connection[Any]
 
@@ -68,18 +67,9 @@ def words(conn: Conn) -> list[tuple[str, str | None, Any]]:
     """).fetchall()
 
 
-async def begun(aflow: AsyncHarness, what: Any, *args: Any) -> Any:
-    aflow.include(what)
-    run = await aflow.start(what, *args)
-    await aflow.until_idle()
-    return run
-
-
 @pytest.mark.full
 async def test_a_confirmation_that_is_delivered_again_and_again_is_taken_once(aflow, conn):
-    aflow.include(payout)
-    run = await aflow.start(payout, ["T-1", "T-2"])
-    await aflow.until_idle()
+    run = await begun(aflow, payout, ["T-1", "T-2"])
     with psycopg.connect(aflow.app.dsn) as held:  # nobody can take the first before the second
         held.execute("select from pgflow.parked for update")
         await aflow.app.confirm_effect("T-1", value={"at": "noon"}, by="bank")
@@ -174,9 +164,7 @@ async def test_a_confirmation_in_a_transaction_of_the_caller_counts_once_that_is
 
 @pytest.mark.full
 def test_of_many_deliveries_at_the_same_moment_each_is_told_that_it_was_taken(flow, conn):
-    flow.include(payout)
-    run = flow.start(payout, ["T-1"])
-    flow.until_idle()
+    run = begun(flow, payout, ["T-1"])
     together = threading.Barrier(8)
 
     def deliver(n: int) -> None:
@@ -191,9 +179,7 @@ def test_of_many_deliveries_at_the_same_moment_each_is_told_that_it_was_taken(fl
 
 
 def test_a_reference_is_forgotten_with_the_history_of_its_run(flow, conn):
-    flow.include(payout)
-    run = flow.start(payout, ["T-1"])
-    flow.until_idle()
+    run = begun(flow, payout, ["T-1"])
     flow.app.confirm_effect("T-1")
     assert run.result(SOON) == 1
     flow.skip(timedelta(days=1))
@@ -261,8 +247,7 @@ async def test_a_run_may_confirm_the_effect_of_another_and_is_repeated_until_tha
     async def on_message(ref: str) -> None:
         await confirm(ref)
 
-    aflow.include(on_message)
-    message = await aflow.start(on_message, "T-1")
+    message = await started(aflow, on_message, "T-1")
     run = await begun(aflow, payout, ["T-1"])
     await aflow.skip(timedelta(minutes=1))
     await message.result(SOON)

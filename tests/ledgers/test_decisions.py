@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from records import SOON
+from records import SOON, begun, started
 
 import pgflow
 from pgflow import InvalidArgument, Retries, RunFailed, step, workflow
@@ -74,8 +74,7 @@ async def shop() -> tuple[str, str]:
 
 @pytest.mark.full
 async def test_a_choice_is_made_once_and_kept_with_its_reasons(aflow, conn):
-    aflow.include(shop)
-    run = await aflow.start(shop)
+    run = await started(aflow, shop)
     bought, key = await run.result(SOON)
     assert bought == "bought from a"
     assert Book.picked == 1
@@ -150,9 +149,7 @@ async def test_a_decision_outlives_its_worker(aflow):
         await go.wait()
         return chosen.value.seller + str(chosen.usage)
 
-    aflow.include(slowly)
-    run = await aflow.start(slowly)
-    await aflow.until_idle()
+    run = await begun(aflow, slowly)
     await aflow.crash()
     await run.send(go, "!")
     await aflow.until_idle()
@@ -172,8 +169,7 @@ def test_decisions_work_in_sync_workflows(flow, conn):
             second = choose(first.value)
         return second.value
 
-    flow.include(counting)
-    run = flow.start(counting)
+    run = started(flow, counting)
     assert run.result(SOON) == 3
     first, second = (
         key

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, eventually, run_row
+from records import HOUR, SOON, begun, eventually, run_row, started
 from servers import HANG_SECONDS
 
 import pgflow
@@ -200,8 +200,7 @@ def test_sync_effects_keep_the_same_books(flow, conn, bank):
 
 
 async def test_a_definite_refusal_is_failed_and_raised_as_itself(aflow, conn, bank):
-    aflow.include(pay)
-    run = await aflow.start(pay, 5000)
+    run = await started(aflow, pay, 5000)
     with pytest.raises(pgflow.RunFailed) as failed:
         await run.result(SOON)
     assert isinstance(failed.value.__cause__, CardDeclined)
@@ -214,8 +213,7 @@ async def test_a_definite_refusal_is_failed_and_raised_as_itself(aflow, conn, ba
 
 async def test_a_lost_reply_is_asked_after_and_never_sent_again(aflow, conn, bank):
     bank.lose = lambda _: True
-    aflow.include(pay)
-    run = await aflow.start(pay, 100)
+    run = await started(aflow, pay, 100)
     assert await run.result(SOON) == "charge of 100"
     assert len(bank.calls) == 1
     assert bank.asked == bank.calls
@@ -227,9 +225,7 @@ async def test_a_lost_reply_is_asked_after_and_never_sent_again(aflow, conn, ban
 async def test_absent_is_believed_only_when_no_attempt_can_be_under_way(aflow, conn, bank):
     bank.lose = lambda n: n == 1
     bank.book_before_losing = False
-    aflow.include(pay)
-    run = await aflow.start(pay, 100)
-    await aflow.until_idle()
+    run = await begun(aflow, pay, 100)
     assert owed(conn) == [("charge", "unknown")]
     assert await run.status() == "waiting"
     await aflow.skip(timedelta(seconds=25))
@@ -270,9 +266,7 @@ async def hope_until_stuck(aflow: AsyncHarness, bank: Bank) -> Any:
     async def hopeful() -> str:
         return await hope(7)
 
-    aflow.include(hopeful)
-    run = await aflow.start(hopeful)
-    await aflow.until_idle()
+    run = await begun(aflow, hopeful)
     for _ in range(3):
         assert await run.status() == "waiting"
         await aflow.skip(timedelta(minutes=2))
@@ -308,9 +302,7 @@ async def test_a_person_says_what_no_counterparty_could(aflow, conn, bank):
 @pytest.mark.full
 async def test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides(aflow, conn, bank):
     bank.lose = lambda _: True
-    aflow.include(pay_by_wire)
-    run = await aflow.start(pay_by_wire, 9)
-    await aflow.until_idle()
+    run = await begun(aflow, pay_by_wire, 9)
     assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
     key = bank.calls[0]
     with pytest.raises(InvalidArgument, match="confirmed, failed or absent"):
@@ -345,9 +337,7 @@ async def test_a_retry_by_a_person_asks_the_counterparty_again(aflow, conn, bank
     async def hopeful() -> str:
         return await hope(7)
 
-    aflow.include(hopeful)
-    run = await aflow.start(hopeful)
-    await aflow.until_idle()
+    run = await begun(aflow, hopeful)
     assert await run.status() == "stuck"
     knows = True
     conn.execute("select pgflow.retry_run(%s)", (run.key,))
@@ -360,9 +350,7 @@ async def test_a_retry_by_a_person_asks_the_counterparty_again(aflow, conn, bank
 async def test_a_person_may_say_that_nothing_was_done_and_it_is_tried_again(aflow, conn, bank):
     bank.lose = lambda n: n == 1
     bank.book_before_losing = False
-    aflow.include(pay_by_wire)
-    run = await aflow.start(pay_by_wire, 9)
-    await aflow.until_idle()
+    run = await begun(aflow, pay_by_wire, 9)
     await aflow.app.settle_effect(bank.calls[0], "absent", by="ada")
     assert await run.result(SOON) == "charge of 9"
     assert len(bank.calls) == 2
@@ -372,9 +360,7 @@ async def test_a_person_may_say_that_nothing_was_done_and_it_is_tried_again(aflo
 async def test_absent_does_not_repeat_what_has_no_key(aflow, conn, bank):
     bank.lose = lambda _: True
     bank.book_before_losing = False
-    aflow.include(pay_by_post)
-    run = await aflow.start(pay_by_post, 9)
-    await aflow.until_idle()
+    run = await begun(aflow, pay_by_post, 9)
     assert await run.status() == "waiting", "the attempt may still be under way"
     await aflow.skip(timedelta(seconds=31))
     assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
@@ -386,9 +372,7 @@ async def test_within_the_window_the_same_key_is_sent_again_and_past_it_it_is_se
     aflow, conn, bank
 ):
     bank.lose = lambda n: n <= 2
-    aflow.include(pay_insistently)
-    run = await aflow.start(pay_insistently, 9)
-    await aflow.until_idle()
+    run = await begun(aflow, pay_insistently, 9)
     await aflow.skip(timedelta(minutes=2))
     assert len(bank.calls) == 2
     assert bank.asked == []
@@ -406,9 +390,7 @@ async def test_what_could_arrive_only_after_the_window_is_not_sent_again(
 ):
     """The window is an hour; an attempt may be under way for five minutes and ten seconds."""
     bank.lose = lambda n: n == 1
-    aflow.include(pay_insistently)
-    run = await aflow.start(pay_insistently, 9)
-    await aflow.until_idle()
+    run = await begun(aflow, pay_insistently, 9)
     await aflow.skip(timedelta(minutes=minutes))
     assert await run.result(SOON) == "charge of 9"
     assert (len(bank.calls), len(bank.asked)) == (sent, asked)
@@ -455,8 +437,7 @@ async def test_a_time_out_is_not_a_failure(aflow, conn, bank):
     async def patient() -> str:
         return await slow(4)
 
-    aflow.include(patient)
-    run = await aflow.start(patient)
+    run = await started(aflow, patient)
     assert await run.result(SOON) == "charge of 4"
     assert effects(conn) == [("slow", "confirmed", 1, 1)]
     assert len(bank.calls) == 1
@@ -545,10 +526,8 @@ async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(aflow, conn
             cents = await price()
             return f"{stale}; then {await charge(cents)}"
 
-    aflow.include(shopper)
-    fresh = await aflow.start(shopper, 1800)
-    old = await aflow.start(shopper, 4000)
-    await aflow.until_idle()
+    fresh = await started(aflow, shopper, 1800)
+    old = await begun(aflow, shopper, 4000)
     await aflow.skip(timedelta(seconds=1900))
     assert await fresh.result(SOON) == "charge of 7"
     await aflow.skip(timedelta(seconds=4100))
@@ -578,9 +557,7 @@ async def payout(cents: int) -> str:
 
 @pytest.mark.full
 async def test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed(aflow, conn, bank):
-    aflow.include(payout)
-    run = await aflow.start(payout, 12)
-    await aflow.until_idle()
+    run = await begun(aflow, payout, 12)
     assert await run.status() == "waiting"
     assert owed(conn) == [("transfer", "accepted")]
     await aflow.crash()
@@ -604,9 +581,7 @@ async def test_a_confirmation_may_come_while_the_code_still_goes_on(aflow, conn,
         assert isinstance(taken, Accepted)
         return taken.ref + await go.wait()
 
-    aflow.include(payout_slowly)
-    run = await aflow.start(payout_slowly)
-    await aflow.until_idle()
+    run = await begun(aflow, payout_slowly)
     await aflow.app.confirm_effect("T-5", "failed", why="account closed", by="webhook")
     await aflow.until_idle()
     assert effects(conn, "status") == [("failed",)]
@@ -665,9 +640,7 @@ async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(aflo
 @pytest.mark.full
 async def test_an_effect_left_open_by_force_can_still_be_closed(aflow, conn, bank):
     bank.lose = lambda _: True
-    aflow.include(pay_by_wire)
-    run = await aflow.start(pay_by_wire, 9)
-    await aflow.until_idle()
+    run = await begun(aflow, pay_by_wire, 9)
     conn.execute("select pgflow.cancel_run(%s, 'enough', force => true)", (run.key,))
     await aflow.until_idle()
     assert await run.status() == "cancelled"

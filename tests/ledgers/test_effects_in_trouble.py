@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, eventually, run_row
+from records import HOUR, SOON, begun, eventually, run_row, started
 from servers import HANG_SECONDS
 from test_effects import (
     SLOWLY,
@@ -75,9 +75,7 @@ async def test_a_word_counts_before_another_attempt(aflow, conn, bank):
     async def payer() -> str:
         return await pay_it(5)
 
-    aflow.include(payer)
-    run = await aflow.start(payer)
-    await aflow.until_idle()
+    run = await begun(aflow, payer)
     await aflow.crash()
     set_clock(aflow._dsn, timedelta(minutes=3))
     conn.execute(
@@ -99,9 +97,7 @@ async def test_a_word_reaches_a_run_that_waits_for_something_else_too(aflow, con
         first, second = await asyncio.gather(wire(1), go.wait())
         return first + second
 
-    aflow.include(both)
-    run = await aflow.start(both)
-    await aflow.until_idle()
+    run = await begun(aflow, both)
     assert run_row(conn, run.key, "status")[0] == "waiting"
     await aflow.crash()
     await aflow.until_idle()
@@ -123,9 +119,7 @@ async def test_what_only_a_person_can_say_does_not_stop_the_clock(aflow, conn, b
         except TimeoutError:
             return "late"
 
-    aflow.include(impatient)
-    run = await aflow.start(impatient)
-    await aflow.until_idle()
+    run = await begun(aflow, impatient)
     assert run_row(conn, run.key, "status")[0] == "waiting"
     await aflow.skip(timedelta(minutes=5))
     assert "X" in kinds(conn)
@@ -152,9 +146,7 @@ async def test_words_on_several_effects_at_once_are_replayed_as_they_came(aflow,
         tasks = [asyncio.create_task(one(1)), asyncio.create_task(one(2))]
         return "".join([await task for task in tasks])
 
-    aflow.include(many)
-    run = await aflow.start(many)
-    await aflow.until_idle()
+    run = await begun(aflow, many)
     (_, first, second) = [
         key
         for (key,) in conn.execute("select effect from pgflow.obligations order by call").fetchall()
@@ -187,9 +179,7 @@ async def test_an_effect_whose_result_cannot_be_stored_was_done_and_its_key_is_n
     async def shop() -> Any:
         return await buy()
 
-    aflow.include(shop)
-    run = await aflow.start(shop)
-    await aflow.until_idle()
+    run = await begun(aflow, shop)
     assert len(done) == 1
     assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
     await aflow.app.settle_effect(done[0], "confirmed", "bought", by="ada")
@@ -208,9 +198,7 @@ async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(aflow, conn, 
         except NotStorable as misfit:
             return f"done, with a value of another kind: {type(misfit).__name__}"
 
-    aflow.include(payer)
-    run = await aflow.start(payer)
-    await aflow.until_idle()
+    run = await begun(aflow, payer)
     await aflow.app.settle_effect(bank.calls[0], "confirmed", {"not": "a text"}, by="ada")
     assert await run.result(SOON) == "done, with a value of another kind: NotStorable"
     assert effects(conn, "status") == [("confirmed",)]
@@ -248,9 +236,7 @@ async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(aflow, conn
 @pytest.mark.full
 async def test_a_word_that_came_before_a_forced_end_is_kept(aflow, conn, bank):
     bank.lose = lambda _: True
-    aflow.include(pay_by_wire)
-    run = await aflow.start(pay_by_wire, 9)
-    await aflow.until_idle()
+    run = await begun(aflow, pay_by_wire, 9)
     with conn.transaction():
         conn.execute("select pgflow.settle_effect(%s, 'confirmed', '\"seen\"')", (bank.calls[0],))
         conn.execute("select pgflow.cancel_run(%s, 'enough', force => true)", (run.key,))
@@ -298,8 +284,7 @@ async def test_absent_counts_by_when_it_was_asked_not_by_when_it_is_recorded(
 ):
     asking, may_answer = asyncio.Event(), asyncio.Event()
     asker = absent_in_time(conn, asking, may_answer, is_keyed=is_keyed)
-    aflow.include(asker)
-    run = await aflow.start(asker)
+    run = await started(aflow, asker)
 
     async def until_status(*wanted: str) -> str:
         def status() -> str:
@@ -356,9 +341,7 @@ async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
 ):
     bank.lose = lambda n: n == 1
     traveller = travelling()
-    aflow.include(traveller)
-    run = await aflow.start(traveller)
-    await aflow.until_idle()
+    run = await begun(aflow, traveller)
     await aflow.skip(timedelta(minutes=2))
     reasons = conn.execute(
         "select payload->>'reason' from pgflow.unit where kind = 'U' order by seq"
@@ -489,8 +472,7 @@ async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(aflow, conn,
         await pgflow.sleep(0.001)
         return f"done while {task.get_name()} goes on"
 
-    aflow.include(hasty)
-    run = await aflow.start(hasty)
+    run = await started(aflow, hasty)
     await eventually(lambda: "i" in kinds(conn), "it is intended")
     await settled(
         aflow,
@@ -509,9 +491,7 @@ async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(aflow, conn
     async def payout() -> None:
         await transfer(12)
 
-    aflow.include(payout)
-    run = await aflow.start(payout)
-    await aflow.until_idle()
+    run = await begun(aflow, payout)
     assert run_row(conn, run.key, "status, reason") == ("waiting", "effect transfer")
     await aflow.app.confirm_effect("T-12")
     await run.result(SOON)

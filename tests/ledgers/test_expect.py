@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pydantic
 import pytest
-from records import HOUR, SOON
+from records import HOUR, SOON, begun, started
 
 import pgflow
 from pgflow import InvalidArgument, Retries, read, workflow
@@ -102,8 +102,7 @@ async def test_an_effect_acts_on_what_it_expects(aflow, conn, site):
 
 async def test_an_effect_does_not_act_when_what_it_expects_has_changed(aflow, conn, site):
     site.changes_after = {1: Page("cart", 150)}
-    aflow.include(shop)
-    run = await aflow.start(shop)
+    run = await started(aflow, shop)
     assert await run.result(SOON) == "buy at 150", "it has decided again"
     assert site.presses == ["buy at 150"]
     assert rows(conn, "status, attempts") == [("failed", 1), ("confirmed", 1)]
@@ -189,9 +188,7 @@ async def test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it(af
         except Diverged:
             return "nothing was done"
 
-    aflow.include(clicker)
-    run = await aflow.start(clicker)
-    await aflow.until_idle()
+    run = await begun(aflow, clicker)
     await aflow.skip(timedelta(minutes=2))
     await aflow.skip(timedelta(minutes=2))
     assert await run.result(SOON) == "found"
@@ -219,9 +216,7 @@ async def test_what_is_absent_is_observed_anew_before_it_is_tried_again(aflow, c
         except Diverged as diverged:
             return diverged.observed
 
-    aflow.include(clicker)
-    run = await aflow.start(clicker)
-    await aflow.until_idle()
+    run = await begun(aflow, clicker)
     await aflow.skip(timedelta(minutes=2))
     await aflow.skip(timedelta(minutes=2))
     assert await run.result(SOON) == fingerprint(Page("sold out", 0))

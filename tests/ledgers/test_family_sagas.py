@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, run_row
+from records import SOON, begun, run_row
 
 import pgflow
 from pgflow import RunCancelled, RunFailed, Signal, workflow
@@ -253,8 +253,7 @@ async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(aflow)
             raise Trouble
 
     aflow.include(parent, sending)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await begun(aflow, parent)
     await aflow.app.confirm_effect("ref tea")
     await aflow.app.confirm_effect("ref milk", "failed")
     with pytest.raises(RunFailed):
@@ -346,8 +345,7 @@ async def waiting_leg_of(what: str) -> str:
 @pytest.mark.parametrize("made", [impatient, impatient_sync])
 def test_a_child_that_runs_is_cancelled_and_waited_for(flow, conn, made, stubborn, crashes):
     flow.include(made, waiting_leg, waiting_leg_of)
-    run = flow.start(made.options(key="k"), stubborn)
-    flow.until_idle()
+    run = begun(flow, made.options(key="k"), stubborn)
     assert calls == ["reserve first", "reserve middle"]
     if crashes:
         flow.crash()
@@ -369,8 +367,7 @@ async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(aflow, co
     from datetime import timedelta
 
     aflow.include(impatient, waiting_leg)
-    run = await aflow.start(impatient, False)
-    await aflow.until_idle()
+    run = await begun(aflow, impatient, False)
     await aflow.skip(timedelta(minutes=2))
     await aflow.until_idle()
     with pytest.raises(RunFailed):
@@ -489,8 +486,7 @@ async def test_the_effects_of_blocks_that_a_run_leaves_open_are_taken_back_in_th
         raise Trouble
 
     aflow.include(parent, leg)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await begun(aflow, parent)
     await aflow.skip(60)
     with pytest.raises(RunFailed):
         await run.result(SOON)

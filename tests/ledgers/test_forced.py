@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
+from records import begun
 from sqlkit import one, rows
 
 import pgflow
@@ -139,9 +140,7 @@ async def begin(
     aflow: AsyncHarness, flow: pgflow.Workflow[..., Any], *args: Any
 ) -> pgflow.AsyncRun[Any]:
     aflow.include(*WORKFLOWS)
-    run = await aflow.start(flow.options(key="k"), *args)
-    await aflow.until_idle()
-    return run
+    return await begun(aflow, flow.options(key="k"), *args)
 
 
 # ---------------------------------------------------------------- what is owed

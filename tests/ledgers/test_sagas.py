@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, eventually, run_row
+from records import SOON, begun, eventually, run_row, started
 from servers import HANG_SECONDS
 
 import pgflow
@@ -188,9 +188,7 @@ async def test_a_cancelled_run_takes_back_too(aflow):
             await book("flight")
             await go.wait()
 
-    aflow.include(waiting)
-    run = await aflow.start(waiting)
-    await aflow.until_idle()
+    run = await begun(aflow, waiting)
     await run.cancel()
     with pytest.raises(RunCancelled):
         await run.result(SOON)
@@ -238,8 +236,7 @@ async def test_what_is_not_known_is_settled_before_it_is_taken_back(aflow, conn)
         await fail.wait()
         raise Trouble
 
-    aflow.include(together)
-    run = await aflow.start(together)
+    run = await started(aflow, together)
     await eventually(lambda: "book hotel" in World.calls, "it is under way")
     await run.send(fail, 1)
     with pytest.raises(RunFailed):
@@ -297,9 +294,7 @@ async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(
             await burn("papers")
             raise Trouble
 
-    aflow.include(arson)
-    run = await aflow.start(arson)
-    await aflow.until_idle()
+    run = await begun(aflow, arson)
     assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
     ((name, key),) = conn.execute("select name, effect from pgflow.obligations").fetchall()
     assert name == "burn.compensate"
@@ -479,8 +474,7 @@ async def test_cancelled_twice_it_is_taken_back_once(aflow):
     aflow.include(timed)
     assert book.compensation is not None
     aflow.replace(book.compensation, slow)
-    run = await aflow.start(timed)
-    await aflow.until_idle()
+    run = await begun(aflow, timed)
     set_clock(aflow._dsn, timedelta(seconds=61))
     aflow._worker.poll_now()  # type: ignore[union-attr]
     await asyncio.wait_for(entered.wait(), HANG_SECONDS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, run_row
+from records import SOON, begun, run_row, started
 from sqlkit import Actor, one, rows
 
 import pgflow
@@ -119,8 +119,7 @@ def sound(conn: Conn) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
 def test_no_cut_keeps_an_effect_and_drops_its_compensation(flow, conn, effects):
-    flow.include(trip)
-    run = flow.start(trip.options(key="k"), "hotel", "flight")
+    run = started(flow, trip.options(key="k"), "hotel", "flight")
     with pytest.raises(RunFailed):
         run.result(SOON)
     assert calls == ["book hotel", "book flight", "cancel flight", "cancel hotel"]
@@ -144,8 +143,7 @@ def test_no_cut_keeps_an_effect_and_drops_its_compensation(flow, conn, effects):
 @pytest.mark.full
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
 def test_a_retry_goes_back_to_before_what_was_taken_back(flow, conn, effects):
-    flow.include(trip)
-    run = flow.start(trip.options(key="k"), "hotel", "flight")
+    run = started(flow, trip.options(key="k"), "hotel", "flight")
     with pytest.raises(RunFailed):
         run.result(SOON)
     prices["fare"] = 1
@@ -217,8 +215,7 @@ def test_what_a_child_left_to_its_parent_is_not_the_childs_to_do_again(
 
 
 def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow, conn):
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "tea", "gin"])
+    run = started(flow, shopping.options(key="k"), ["milk", "tea", "gin"])
     run.result(SOON)
     flow.app.restart("k", effects="reuse", input={"items": ["milk"]})
     assert run.result(SOON) == ["paper of milk"]
@@ -237,8 +234,7 @@ def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow, conn):
 
 
 def test_a_fork_of_an_older_generation_is_not_handed_what_a_later_one_took_back(flow, conn):
-    flow.include(fickle)
-    run = flow.start(fickle.options(key="k"))
+    run = started(flow, fickle.options(key="k"))
     assert run.result(SOON) == "paper of tea"
     prices["tea"] = 1
     flow.app.restart("k", effects="compensate")
@@ -261,8 +257,7 @@ def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took
         return "done"
 
     flow.include(patient, leg)
-    run = flow.start(patient.options(key="k"))
-    flow.until_idle()
+    run = begun(flow, patient.options(key="k"))
     flow.app.restart("k", effects="reuse")
     flow.until_idle()
     run.send(go, "fail")
@@ -284,9 +279,7 @@ def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took
 def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_generation(
     flow, conn, crashes
 ):
-    flow.include(ordering)
-    run = flow.start(ordering.options(key="k"), 0)
-    flow.until_idle()
+    run = begun(flow, ordering.options(key="k"), 0)
     assert run_row(conn, "k", "status, reason_code") == ("waiting", "effect")
     flow.app.cancel("k", why="enough")
     flow.until_idle()
@@ -308,9 +301,7 @@ def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_genera
 @pytest.mark.full
 @pytest.mark.parametrize("by", ["reference", "key"])
 def test_a_word_that_crosses_a_rewind_is_recorded_where_the_debt_is_now(flow, conn, dsn, by):
-    flow.include(ordering)
-    flow.start(ordering.options(key="k"), 0)
-    flow.until_idle()
+    begun(flow, ordering.options(key="k"), 0)
     cut = one(conn, "select max(seq) from pgflow.timeline")
     key = one(conn, "select effect from pgflow.obligations")
     query = (

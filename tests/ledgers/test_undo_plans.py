@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, count, eventually, run_row
+from records import SOON, begun, count, eventually, run_row, started
 from servers import HANG_SECONDS
 
 import pgflow
@@ -141,9 +141,7 @@ async def stays_owed(
     """A run whose effect is not taken back: stuck, with one open obligation; answers why, and the
     obligation.
     """
-    aflow.include(flow)
-    run = await aflow.start(flow)
-    await aflow.until_idle()
+    run = await begun(aflow, flow)
     status, error = run_row(conn, run.key, "status, error")
     assert status == "stuck"
     ((name, key, detail),) = conn.execute(
@@ -257,9 +255,7 @@ def test_in_a_sync_saga_what_is_refused_stays_owed(flow, shop):
             raise Trouble
 
     World.trouble = ConnectionError("no model today")
-    flow.include(sync_outing)
-    run = flow.start(sync_outing)
-    flow.until_idle()
+    run = begun(flow, sync_outing)
     assert run.status() == "stuck"
     ((why,),) = shop.execute("select detail->>'why' from pgflow.obligations").fetchall()
     assert why == "the planner propose failed: no model today"
@@ -411,9 +407,7 @@ async def at_gate_of_plan(aflow: AsyncHarness, shop: psycopg.Connection[Any], ru
         PlannedCall("tell", {"text": "sorry"}),
     ]
     aflow.include(outing, outing_sync)
-    run = await aflow.start(outing)
-    await aflow.until_idle()
-    return run
+    return await begun(aflow, outing)
 
 
 @pytest.mark.full
@@ -448,9 +442,7 @@ def outing_sync() -> None:
 def test_so_it_is_in_a_sync_workflow(flow, shop):
     shop.execute("""select pgflow.set_policy('[{"name": "return_seat"}]', 'careful')""")
     World.plan = [GIVE_BACK, PlannedCall("return_seat", {"seat": 7})]
-    flow.include(outing_sync)
-    run = flow.start(outing_sync)
-    flow.until_idle()
+    run = begun(flow, outing_sync)
     assert (asked(shop), free(shop)) == (["policy/return_seat"], 9)
     flow.answer("policy/return_seat", pgflow.authority.Approve())
     with pytest.raises(RunFailed):
@@ -612,8 +604,7 @@ async def test_a_plan_takes_back_again_what_is_done_again_and_is_not_taken_back_
     aflow, shop, effects
 ):
     World.plan = [PlannedCall("return_seat", {"seat": 1}), GIVE_BACK]
-    aflow.include(outing)
-    run = await aflow.start(outing.options(key="k"))
+    run = await started(aflow, outing.options(key="k"))
     await end_failed(run)
     assert free(shop) == 10
     await aflow.app.restart("k", effects=effects)

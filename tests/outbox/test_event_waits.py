@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from outboxkit import take
-from records import SOON, eventually
+from records import SOON, begun, eventually
 from sqlkit import begin, commit, connect, flush, one, rows
 
 import pgflow
@@ -48,8 +48,7 @@ async def any_of(key: str | None = None, after: int | None = None) -> Event:
 async def test_a_run_waits_for_the_first_event_that_contains_what_it_says(aflow, conn):
     aflow.include(paid)
     publish(conn, {"order": 7, "state": {"paid": True}})  # before the wait began
-    run = await aflow.start(paid, 7)
-    await aflow.until_idle()
+    run = await begun(aflow, paid, 7)
     assert waiting(conn) == 1
     for payload in ({"order": 7}, {"order": 8, "state": {"paid": True}}, [7], 7, None):
         publish(conn, payload)
@@ -64,9 +63,7 @@ async def test_a_run_waits_for_the_first_event_that_contains_what_it_says(aflow,
 
 
 async def test_an_event_is_whole(aflow, conn):
-    aflow.include(any_of)
-    run = await aflow.start(any_of)
-    await aflow.until_idle()
+    run = await begun(aflow, any_of)
     number = publish(conn, {"a": [1, {"b": "ü"}]}, key="k")
     await aflow.until_idle()
     event = await run.result(SOON)
@@ -81,8 +78,7 @@ async def test_an_event_of_a_transaction_that_was_open_when_the_wait_began_is_se
     with psycopg.connect(dsn) as slow:
         early = publish(slow, "early")
         publish(conn, "before")
-        run = await aflow.start(any_of)
-        await aflow.until_idle()
+        run = await begun(aflow, any_of)
         assert waiting(conn) == 1
         publish(conn, "later")
         for _ in range(3):
@@ -99,8 +95,7 @@ async def test_an_event_of_a_transaction_that_rolls_back_is_passed(aflow, conn, 
     aflow.include(any_of)
     with psycopg.connect(dsn) as slow:
         publish(slow, "vain")
-        run = await aflow.start(any_of)
-        await aflow.until_idle()
+        run = await begun(aflow, any_of)
         later = publish(conn, "later")
         slow.rollback()
     await aflow.until_idle()
@@ -148,9 +143,7 @@ def test_an_event_whose_wait_is_locked_just_then_comes_later(conn, dsn):
 
 
 async def test_an_event_may_be_looked_for_by_its_key(aflow, conn):
-    aflow.include(any_of)
-    run = await aflow.start(any_of, "b")
-    await aflow.until_idle()
+    run = await begun(aflow, any_of, "b")
     publish(conn, 1, "a")
     publish(conn, 1)
     number = publish(conn, 1, "b")
@@ -171,8 +164,7 @@ async def test_a_run_that_goes_on_behind_an_event_misses_none(aflow, conn):
 
     aflow.include(three)
     numbers = [publish(conn, {"n": {"x": n}}) for n in range(5)]
-    run = await aflow.start(three)
-    await aflow.until_idle()
+    run = await begun(aflow, three)
     assert await run.result(SOON) == numbers[:3]
 
 
@@ -188,9 +180,7 @@ async def test_a_run_that_has_published_finds_the_answer_however_early_it_came(a
         event = await pgflow.events.wait_for_event("answers", {"to": number}, after=number)
         return int(event.payload["to"]) - number
 
-    aflow.include(ask)
-    run = await aflow.start(ask)
-    await aflow.until_idle()
+    run = await begun(aflow, ask)
     assert await run.result(SOON) == 0
 
 
@@ -205,9 +195,7 @@ async def test_a_wait_may_be_given_up_and_its_event_is_nobodys(aflow, conn):
         event = await pgflow.events.wait_for_event("orders", {"n": 2})
         return [said, event.id]
 
-    aflow.include(patient)
-    run = await aflow.start(patient)
-    await aflow.until_idle()
+    run = await begun(aflow, patient)
     assert waiting(conn) == 1
     await aflow.skip(timedelta(seconds=61))
     await aflow.until_idle()
@@ -228,9 +216,7 @@ async def test_two_waits_of_a_run_each_get_their_event(aflow, conn):
         )
         return [one_.id, other.id]
 
-    aflow.include(both)
-    run = await aflow.start(both)
-    await aflow.until_idle()
+    run = await begun(aflow, both)
     number = publish(conn, {"n": 1, "m": 1})
     await aflow.until_idle()
     assert await run.result(SOON) == [number, number]
@@ -262,9 +248,7 @@ async def test_a_rewound_run_gets_the_same_event_again(aflow, conn):
         event = await pgflow.events.wait_for_event("orders", {"n": 1})
         return await ship(event.id)
 
-    aflow.include(sell)
-    run = await aflow.start(sell)
-    await aflow.until_idle()
+    run = await begun(aflow, sell)
     number = publish(conn, {"n": 1})
     await aflow.until_idle()
     assert await run.status() == "failed"
@@ -281,9 +265,7 @@ def test_sync_workflows_wait_too(flow, conn):
     def taken() -> Any:
         return pgflow.sync.wait_for_event("orders", {"n": 1}, timeout=3600).payload
 
-    flow.include(taken)
-    run = flow.start(taken)
-    flow.until_idle()
+    run = begun(flow, taken)
     publish(conn, {"n": 1})
     flow.until_idle()
     assert run.result(SOON) == {"n": 1}
@@ -309,9 +291,7 @@ async def test_what_no_event_can_be_is_refused(aflow):
                 found.append(str(error))
         return found
 
-    aflow.include(wrong)
-    run = await aflow.start(wrong)
-    await aflow.until_idle()
+    run = await begun(aflow, wrong)
     assert len(await run.result(SOON)) == 7
     with pytest.raises(NotInRunError):
         await pgflow.events.wait_for_event("orders")
@@ -332,8 +312,7 @@ async def test_an_event_is_kept_while_a_run_may_wait_for_it(aflow, conn, dsn):
     aflow.include(any_of)
     with psycopg.connect(dsn) as slow:
         publish(slow, "slow")
-        run = await aflow.start(any_of)
-        await aflow.until_idle()
+        run = await begun(aflow, any_of)
         number = publish(conn, "kept")
         drop = "select events from pgflow.drop_events('0')"
         assert one(conn, drop) == 0
@@ -415,7 +394,7 @@ def touched(conn: psycopg.Connection[Any], statement: str) -> int:
 
 @pytest.mark.full
 def test_a_look_is_bounded_however_many_events_and_waits_there_are(conn):
-    started = one(conn, "select run_id from pgflow.start_run('w')")
+    entered = one(conn, "select run_id from pgflow.start_run('w')")
     conn.execute("select pgflow.declare_relay('r', '{orders,rare}')")
     conn.execute(
         "insert into pgflow.event (event_id, xid, at, topic, key, payload) select n, '3', now(), "
@@ -427,7 +406,7 @@ def test_a_look_is_bounded_however_many_events_and_waits_there_are(conn):
         "insert into pgflow.event_wait (chain_id, event_id, value, is_current, name, topic, path, "
         "match) select %s, 0, jsonb_hash_extended(to_jsonb(n), 0), true, 'event ' || n, 'orders', "
         "'{n}', jsonb_build_object('n', n) from generate_series(50, 100000, 5) n",
-        (started,),
+        (entered,),
     )
     assert take(conn, token=1).numbers == list(range(1, 101))
     conn.execute("update pgflow.event_cursor set horizon = pgflow.newest_event_()")

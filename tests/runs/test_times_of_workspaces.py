@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records import begun
 from runkit import ended
 
 import pgflow
@@ -41,11 +42,9 @@ async def begin(aflow: AsyncHarness, root: Path, **fields: str) -> Any:
     if declared.name not in aflow.app.definitions.workflows:
         aflow.include(declared)
     settings = Settings(cwd=str(root), provider="cmd:echo noted")
-    run = await aflow.start(
-        declared.options(key="timed"), freeze(parse_workflow(root), root), settings, "", {}
+    return await begun(
+        aflow, declared.options(key="timed"), freeze(parse_workflow(root), root), settings, "", {}
     )
-    await aflow.until_idle()
-    return run
 
 
 @pytest.mark.parametrize(

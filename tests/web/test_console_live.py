@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from chromium import chromium
 from clikit import finish
+from records import begun
 from starlette.requests import Request
 from test_console_pages import FLOWS, await_payment, long
 from test_web_command import console
@@ -34,8 +35,7 @@ async def test_what_is_new_comes_by_itself(aflow):
     browser = Browser(aflow.app, ANN)
     async with Watched(browser, "/runs") as runs, Watched(browser, "/run?key=i") as run:
         await run.until("Not found")  # it is told once it is there
-        await aflow.start(await_payment.options(key="i"), "o")
-        await aflow.until_idle()
+        await begun(aflow, await_payment.options(key="i"), "o")
         page = await runs.until("i waiting")
         assert is_harmless(page) == []
         assert "Search" in page.words
@@ -46,8 +46,7 @@ async def test_what_is_new_comes_by_itself(aflow):
 @pytest.mark.full
 async def test_a_page_of_which_nothing_is_new_is_not_made_again(aflow, monkeypatch):
     aflow.include(*FLOWS)
-    await aflow.start(long.options(key="l"), 1)
-    await aflow.until_idle()
+    await begun(aflow, long.options(key="l"), 1)
     polls = 0
 
     def counted() -> Question[int]:

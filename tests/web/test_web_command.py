@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from chromium import Chromium, chromium
 from clikit import finish, pgflow, process
-from records import SOON, run_row
+from records import SOON, begun, run_row
 from schedulekit import setting
 from servers import HANG_SECONDS, wait_until
 from sqlkit import one
@@ -224,8 +224,7 @@ def test_a_person_mends_what_home_shows(flow, conn, dsn, has_scripts):
     _answers.clear()
     asked = flow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
     flow.start(await_payment.options(key="invoice-1"), "o")
-    flow.start(tries.options(key="tries-1"))
-    flow.until_idle()
+    begun(flow, tries.options(key="tries-1"))
     with console(dsn, "--as", "ops") as (url, _), chromium() as browser:
         browser.open(url.link)
         browser.look(1280, 900)
@@ -264,8 +263,7 @@ def test_pages_fit_a_desk_and_a_phone_light_and_dark(flow, conn, dsn):
     flow.start(checkout.options(key="order/" + "x" * 120), Order("y" * 500, 1, True))
     flow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
     flow.start(ship.options(key="ship-1"), "lost")
-    flow.start(pay.options(key="pay-1"), 7)
-    flow.until_idle()
+    begun(flow, pay.options(key="pay-1"), 7)
     setting(conn, "nightly", why="z" * 200, workflow="w" * 90)
     one(conn, "select pgflow.declare_relay('mailer', array['orders'], %s)", "https://" + "x" * 200)
     one(conn, "select pgflow.publish('orders', %s)", '"' + "y" * 300 + '"')

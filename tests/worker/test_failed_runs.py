@@ -7,7 +7,7 @@ import logging
 import threading
 
 import pytest
-from records import SOON, eventually, wait_until
+from records import SOON, begun, eventually, started, wait_until
 
 import pgflow
 from pgflow import FailedRun, Retries, RunCancelled, RunFailed, step, workflow
@@ -43,9 +43,7 @@ async def test_each_function_is_told_once_of_a_run_that_has_failed(aflow, conn):
     def tell_too(failed: FailedRun) -> None:
         threads.append(threading.current_thread().name)
 
-    aflow.include(ships)
-    run = await aflow.start(ships.options(key="k", labels={"team": "north"}))
-    await aflow.until_idle()
+    run = await begun(aflow, ships.options(key="k", labels={"team": "north"}))
     await eventually(
         lambda: threads, "the function for sync code is called, in a thread of its own"
     )
@@ -73,8 +71,7 @@ async def test_a_child_and_its_parent_are_two_failures_and_a_cancel_is_none(aflo
     aflow.include(ships, ships_all, waits)
     with pytest.raises(RunFailed):
         await (await aflow.start(ships_all)).result(SOON)
-    cancelled = await aflow.start(waits)
-    await aflow.until_idle()
+    cancelled = await begun(aflow, waits)
     await cancelled.cancel()
     with pytest.raises(RunCancelled):
         await cancelled.result(SOON)
@@ -84,17 +81,16 @@ async def test_a_child_and_its_parent_are_two_failures_and_a_cancel_is_none(aflo
 
 def test_a_worker_that_stops_lets_a_function_end(flow):
     told: list[str] = []
-    begun = threading.Event()
+    entered = threading.Event()
 
     @flow.app.on_failure
     async def tell(failed: FailedRun) -> None:
-        begun.set()
+        entered.set()
         await asyncio.sleep(0)
         told.append(failed.run)
 
-    flow.include(ships)
-    flow.start(ships.options(key="k"))
-    assert begun.wait(300)
+    started(flow, ships.options(key="k"))
+    assert entered.wait(300)
     flow._portal.call(flow._harness._stack.aclose())
     assert told == ["k"]
 

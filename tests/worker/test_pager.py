@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import count, eventually, run_row, wait_until
+from records import count, eventually, run_row, started, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
@@ -75,8 +75,7 @@ def has_failed(conn: psycopg.Connection[Any], tries: int, error: str) -> bool:
 
 async def stuck(aflow: AsyncHarness, conn: psycopg.Connection[Any], what: Any = pay) -> Any:
     """A run that owes an effect which only a person can settle."""
-    aflow.include(what)
-    run = await aflow.start(what, 5)
+    run = await started(aflow, what, 5)
     await eventually(
         lambda: run_row(conn, run.key, "status")[0] in ("stuck", "waiting"), "it waits for somebody"
     )
@@ -181,8 +180,7 @@ def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(flow, conn):
     async def waits_for_nothing() -> None:
         await asyncio.get_running_loop().create_future()
 
-    flow.include(waits_for_nothing)
-    run = flow.start(waits_for_nothing)
+    run = started(flow, waits_for_nothing)
     wait_until(lambda: paged(conn) == [("stuck", True, 0, None)], "somebody is told")
     ((page, thread),) = pages
     assert (page.kind, page.run, page.name, page.reason) == (
@@ -200,8 +198,7 @@ def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(flow, conn):
 
 @pytest.mark.full
 async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(aflow, conn):
-    aflow.include(deadly)
-    run = await aflow.start(deadly)
+    run = await started(aflow, deadly)
     conn.execute("update pgflow.queue set max_deaths = 1")
     await eventually(lambda: count(conn, "pgflow.lease") == 1, "it is claimed")
     await eventually(

@@ -8,13 +8,13 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from records import SOON
+from records import SOON, begun, started
 
 import pgflow
 from pgflow import Signal, step, workflow
 
 word = Signal("word", int)
-begun: list[str] = []
+woken: list[str] = []
 unwound: list[str] = []
 
 
@@ -25,7 +25,7 @@ async def double(n: int) -> int:
 
 @workflow
 async def listens(name: str) -> int:
-    begun.append(name)
+    woken.append(name)
     try:
         first = await double(await word.wait())
         await asyncio.sleep(3600)
@@ -42,32 +42,29 @@ async def child(n: int) -> int:
 
 @workflow
 async def parent(name: str) -> int:
-    begun.append(name)
+    woken.append(name)
     return sum([await pgflow.run_child(child, n) for n in range(3)])
 
 
 @pytest.fixture(autouse=True)
-def nothing_begun() -> None:
-    begun.clear()
+def nothing_woken() -> None:
+    woken.clear()
     unwound.clear()
 
 
 async def test_a_parked_run_goes_on_where_it_waits(aflow):
-    aflow.include(listens)
-    run = await aflow.start(listens, "one")
-    await aflow.until_idle()
+    run = await begun(aflow, listens, "one")
     await run.send(word, 1)
     await aflow.until_idle()
     await aflow.skip(timedelta(hours=1))
     await aflow.until_idle()
     await run.send(word, 5)
     assert await run.result(SOON) == 7
-    assert (begun, unwound) == (["one"], ["one"])
+    assert (woken, unwound) == (["one"], ["one"])
 
 
 async def test_a_time_out_of_a_parked_run_is_raised_where_it_waits(aflow):
-    aflow.include(listens)
-    run = await aflow.start(listens, "one")
+    run = await started(aflow, listens, "one")
     await run.send(word, 1)
     await aflow.until_idle()
     await aflow.skip(timedelta(hours=1))
@@ -75,7 +72,7 @@ async def test_a_time_out_of_a_parked_run_is_raised_where_it_waits(aflow):
     await aflow.skip(timedelta(hours=1))
     with pytest.raises(pgflow.RunFailed):
         await run.result(SOON)
-    assert begun == ["one"]
+    assert woken == ["one"]
 
 
 async def test_a_parked_parent_is_not_replayed_for_its_children(aflow):
@@ -85,23 +82,21 @@ async def test_a_parked_parent_is_not_replayed_for_its_children(aflow):
         await aflow.until_idle()
         await aflow.skip(timedelta(hours=1))
     assert await run.result(SOON) == 3
-    assert begun == ["one"]
+    assert woken == ["one"]
 
 
 async def test_a_run_is_replayed_if_its_journal_has_grown(aflow):
-    aflow.include(listens)
-    run = await aflow.start(listens, "one")
-    await aflow.until_idle()
+    run = await begun(aflow, listens, "one")
     await aflow.app.pause(run.key)
     await aflow.app.resume(run.key)
     await aflow.until_idle()
     await run.send(word, 1)
     await aflow.until_idle()
-    assert begun == ["one", "one"]
+    assert woken == ["one", "one"]
     await run.cancel()
     with pytest.raises(pgflow.RunCancelled):
         await run.result(SOON)
-    assert begun == ["one", "one"]
+    assert woken == ["one", "one"]
 
 
 async def test_the_oldest_is_unwound_where_too_many_wait(aflow, monkeypatch):
@@ -116,4 +111,4 @@ async def test_the_oldest_is_unwound_where_too_many_wait(aflow, monkeypatch):
         await run.cancel()
         with pytest.raises(pgflow.RunCancelled):
             await run.result(SOON)
-    assert begun == ["one", "two", "one"]
+    assert woken == ["one", "two", "one"]

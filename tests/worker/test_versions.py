@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, events, eventually, steps
+from records import SOON, begun, events, eventually, steps
 
 import pgflow
 from pgflow import AsyncApp, Signal, Workflow, step, workflow
@@ -202,8 +202,7 @@ async def test_a_child_and_the_next_generation_stay_with_the_version(aflow, conn
         return n
 
     aflow.include(parent, child)
-    run = await aflow.start(parent, 2)
-    await aflow.until_idle()
+    run = await begun(aflow, parent, 2)
     assert await run.result(SOON) == 0
     rows = conn.execute(
         "select l.workflow, l.version, count(*) from pgflow.run r join pgflow.lane l using "
@@ -289,8 +288,7 @@ def test_what_versions_and_patches_say_in_a_terminal(dsn, conn, flow):
     assert cli(dsn, "patches", tty=True).err == "Neither a worker nor an open run knows a patch.\n"
     flow.include(make("1", pinned=True), changing)
     flow.start(make("1", pinned=True))
-    flow.start(changing)
-    flow.until_idle()
+    begun(flow, changing)
     conn.execute("select pgflow.start_run('flow', '{}', 'x', version => '0')")
     said = cli(dsn, "versions", tty=True).out
     assert "no: runs wait for a worker that has it" in said
@@ -337,9 +335,7 @@ async def changing() -> list[str]:
 
 async def begin(aflow: AsyncHarness, stage: int) -> Any:
     Code.stage = stage
-    run = await aflow.start(changing)
-    await aflow.until_idle()
-    return run
+    return await begun(aflow, changing)
 
 
 async def end(aflow: AsyncHarness, stage: int, run: Any) -> Any:
@@ -350,12 +346,12 @@ async def end(aflow: AsyncHarness, stage: int, run: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("begun", "ended"), [(2, 2), (2, 3), (3, 3), (3, 4), (3, 2), (4, 4), (1, 2), (4, 3)]
+    ("earlier", "ended"), [(2, 2), (2, 3), (3, 3), (3, 4), (3, 2), (4, 4), (1, 2), (4, 3)]
 )
-async def test_stages_of_a_patch_that_fit_each_other(aflow, begun, ended):
+async def test_stages_of_a_patch_that_fit_each_other(aflow, earlier, ended):
     aflow.include(changing)
-    run = await begin(aflow, begun)
-    assert await end(aflow, ended, run) == ["old" if begun == 1 else "new", "end"]
+    run = await begin(aflow, earlier)
+    assert await end(aflow, ended, run) == ["old" if earlier == 1 else "new", "end"]
     Code.stage = ended
 
 
@@ -399,12 +395,9 @@ def test_deprecate_patch_works_in_a_sync_workflow(flow):
         go.sync.wait()
         return said
 
-    flow.include(changing_sync)
-    first = flow.start(changing_sync)
-    flow.until_idle()
+    first = begun(flow, changing_sync)
     stage[0] = 3
-    second = flow.start(changing_sync)
-    flow.until_idle()
+    second = begun(flow, changing_sync)
     for run in (first, second):
         run.send(go, 1)
         assert run.result(SOON) == "new"
@@ -422,9 +415,7 @@ async def test_two_deprecated_patches_side_by_side_and_one_of_them_removed(aflow
         await go.wait()
         return await note("done")
 
-    aflow.include(twice)
-    run = await aflow.start(twice)
-    await aflow.until_idle()
+    run = await begun(aflow, twice)
     has_both[0] = False
     await run.send(go, 1)
     assert await run.result(SOON) == "done"
@@ -629,9 +620,7 @@ async def pay_under_a_new_name(aflow: AsyncHarness, *, crash: bool) -> list[tupl
         first = new_pay if is_new[0] else pay
         return [await (new_pay if is_new[0] else own)(0), *[await first(n) for n in (1, 2, 3)]]
 
-    aflow.include(paying)
-    run = await aflow.start(paying)
-    await aflow.until_idle()
+    run = await begun(aflow, paying)
     is_new[0] = True
     works.set()
     if crash:
@@ -697,9 +686,7 @@ async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(aflow)
         await go.wait()
         return said
 
-    aflow.include(mixed)
-    run = await aflow.start(mixed)
-    await aflow.until_idle()
+    run = await begun(aflow, mixed)
     await aflow.skip(seconds(61))
     is_new[0] = True
     await run.send(go, 1)
@@ -720,8 +707,7 @@ async def test_a_child_under_a_new_name_is_the_same_child(aflow):
         return await pgflow.run_child(new if is_new[0] else old)
 
     aflow.include(parent, new)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await begun(aflow, parent)
     is_new[0] = True
     with psycopg.connect(aflow.app.dsn, autocommit=True) as conn:
         ((key,),) = conn.execute("select key from pgflow.runs where workflow = 'kid'").fetchall()
@@ -741,9 +727,7 @@ def test_a_name_that_is_no_alias_still_diverges(flow):
         go.sync.wait()
         return said
 
-    flow.include(renaming)
-    run = flow.start(renaming)
-    flow.until_idle()
+    run = begun(flow, renaming)
     is_new[0] = True
     run.send(go, 1)
     with pytest.raises(pgflow.RunStuck, match="step 'a'"):
@@ -820,9 +804,7 @@ class Deploy:
             except LookupError:
                 return ", ".join(said)
 
-        aflow.include(paying)
-        run = await aflow.start(paying)
-        await aflow.until_idle()
+        run = await begun(aflow, paying)
         assert [n for n, _ in self.keys] == [1, 2, -2]
         self.is_new = self.is_known = True
         await aflow.crash()
