@@ -94,9 +94,6 @@ def right(name: str, n: int, output: Sequence[str], begun_by: str) -> bool:
     return output in ([f"begin {n}", "end"], ["checked", f"begin {n}", "end"])
 
 
-# ---------------------------------------------------------------- processes
-
-
 def start_worker(dsn: str, version: int) -> subprocess.Popen[bytes]:
     """Starts a process that works with the code of a version."""
     return subprocess.Popen(

@@ -71,9 +71,6 @@ ATTEMPT = timedelta(seconds=1)
 SETTLED_AFTER = timedelta(seconds=1.5)
 
 
-# ---------------------------------------------------------------- the witness
-
-
 class Witness:
     """The counterparty: a process that writes what it is asked into a book, on disk before it
     answers.
@@ -136,9 +133,6 @@ async def ask(act: str, name: str, key: str, lost: Callable[[], None] = lambda: 
         return bool(json.loads(answer))
     finally:
         writer.close()
-
-
-# ---------------------------------------------------------------- what runs
 
 
 class Refused(Exception):
@@ -224,9 +218,6 @@ async def blind_deal(run: str, fails: bool, carries: bool = False) -> str:
     return run
 
 
-# ---------------------------------------------------------------- points
-
-
 _ARMS = {
     "before intent": lambda: _arm_intent(), "after intent": lambda: _arm_start(), "after the reply": lambda: _arm_reply(),
     "after the outcome": lambda: _arm_outcome(),
@@ -297,9 +288,6 @@ def _arm_outcome() -> None:
 def fork_worker(dsn: str, point: str | None, nth: int) -> int:
     """Forks a worker; returns its pid."""
     return crashes.fork(lambda: _arm(point or "", nth), dsn, [deal, blind_deal], RHYTHM)
-
-
-# ---------------------------------------------------------------- the campaign
 
 
 class EffectDriver(Driver):

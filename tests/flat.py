@@ -62,8 +62,6 @@ CONCURRENCY = 128
 
 word = Signal("word", int)
 
-# ---------------------------------------------------------------- the way
-
 
 class Way:
     """The units that are done, counted by the workflows of this process.
@@ -158,8 +156,6 @@ async def continuing(steps: int) -> int:
 
 
 FLOWS = [sleeping, parking, child, item, parent, mapping, continuing]
-
-# ---------------------------------------------------------------- the counts
 
 
 @dataclass
@@ -268,9 +264,6 @@ class Counter:
                 continue  # it has ended, or the server is elsewhere
             self._ticks[pid] = int(said[11]) + int(said[12])
         return sum(self._ticks.values()) * 1e3 / os.sysconf("SC_CLK_TCK")
-
-
-# ---------------------------------------------------------------- the ways
 
 
 @dataclass

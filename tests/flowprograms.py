@@ -413,9 +413,6 @@ class Interpreter:
                 self.rounds(number, inner)
 
 
-# ---------------------------------------------------------------- the database
-
-
 def patiently(dsn: str) -> Connection:
     """Connect, also to a server that is just recovering."""
     give_up = time.monotonic() + servers.HANG_SECONDS

@@ -90,9 +90,6 @@ LOST = 0.2
 """Share of the supplier's replies that are lost though nobody comes to harm."""
 
 
-# ---------------------------------------------------------------- the supplier
-
-
 class Supplier:
     """The counterparty, and the maker of the model: a process that writes down what it did."""
 
@@ -212,9 +209,6 @@ def equip() -> None:
     loop.place.terms = replace(loop.place.terms, settle_after=timedelta(seconds=2))
 
 
-# ---------------------------------------------------------------- points
-
-
 class _Point:
     """The point at which this process comes to harm, and how often it still passes it before."""
 
@@ -306,9 +300,6 @@ def _arm(point: str, nth: int, harm: str, role: str, told: int) -> None:
 
     Executor.execute = execute  # type: ignore[method-assign]
     CommitResults.apply = apply  # type: ignore[method-assign]
-
-
-# ---------------------------------------------------------------- workers
 
 
 @dataclass
@@ -659,9 +650,6 @@ async def _work(dsn: str) -> None:
     async with app, app._work(options):
         while os.getppid() == driver:  # else there is nobody to end it
             await asyncio.sleep(1)
-
-
-# ---------------------------------------------------------------- the judge
 
 
 def judge(

@@ -60,8 +60,6 @@ runs it.
 LARGE_ROWS = 5_000
 """A table with more rows than this is never to be read from end to end."""
 
-# ---------------------------------------------------------------- the database
-
 
 @dataclass(frozen=True)
 class Sizes:
@@ -365,8 +363,6 @@ def _has_more(conn: psycopg.Connection[Any], table: str, rows: int) -> bool:
 
 
 TABLES = "select relname from pg_class where relnamespace = 'pgflow'::regnamespace and relkind = 'r' order by relname"
-
-# ---------------------------------------------------------------- what is called
 
 
 @dataclass(frozen=True)
@@ -1056,8 +1052,6 @@ CASES = [
     Case("all workers", "select * from pgflow.workers", lambda _: (), 450, uses="lease:whole"),
 ]  # fmt: skip
 
-# ---------------------------------------------------------------- what it did
-
 
 @dataclass(frozen=True, order=True)
 class Scan:
@@ -1281,9 +1275,6 @@ def measure_all(
                     measure(conn, explained, case, ids, statistics, plans, large) for case in asked
                 ]
     return found
-
-
-# ---------------------------------------------------------------- the layer of the proof
 
 
 def run(

@@ -61,8 +61,6 @@ new ones.
 PATIENCE_SECONDS = 900.0
 """A guard against hangs, and no measure: a busy machine takes its time."""
 
-# ---------------------------------------------------------------- versions
-
 
 @dataclass(frozen=True)
 class Version:
@@ -129,9 +127,6 @@ def next_version() -> Iterator[Version]:
             text = text.replace(old, new)
         changed.write_text(text)
         yield Version(folder)
-
-
-# ---------------------------------------------------------------- workers and clients
 
 
 class Fleet:
@@ -258,9 +253,6 @@ def verdict(figures: dict[str, Any]) -> list[str]:
     if set(figures["exit_codes"]) != {0}:
         wrong.append(f"workers that were stopped ended with {figures['exit_codes']}")
     return wrong
-
-
-# ---------------------------------------------------------------- an upgrade under work
 
 
 class Application:
@@ -469,8 +461,6 @@ def play_tables(server_dsn: str, times: int, seed: int) -> tuple[dict[str, Any],
         return figures, verdict(figures)
 
 
-# ---------------------------------------------------------------- releases
-
 WAITING = range(3)
 PLACES = ("leased", "queued", "signalled", "parked", "paused")
 
@@ -574,9 +564,6 @@ def missing(before: tuple[list[Any], set[Any]], after: tuple[list[Any], set[Any]
         )
     ]
     return functions + [".".join(column) for column in sorted(before[1] - after[1])]
-
-
-# ---------------------------------------------------------------- the layer of the proof
 
 
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from records import SOON, begun
+from records import result_of
 from spankit import Spans, said
 
 import pgflow
@@ -26,8 +26,7 @@ def spans() -> Iterator[Spans]:
 
 async def traced(aflow: AsyncHarness, spans: Spans, workflow: Any) -> None:
     aflow(interceptors=[Tracing(spans.provider)]).include(workflow)
-    run = await begun(aflow, workflow, SECRET)
-    assert await run.result(SOON) == "done"
+    assert await result_of(aflow, workflow, SECRET) == "done"
     assert SECRET not in json.dumps([span.to_json() for span in spans.all])
 
 

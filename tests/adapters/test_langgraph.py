@@ -8,7 +8,7 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from records import SOON, begun, count, started
+from records import SOON, count, launch, settle
 
 import pgflow
 
@@ -96,7 +96,7 @@ async def waits_for_a_person() -> list[Any]:
 
 async def test_a_replayed_graph_calls_no_step_again_and_def_nodes_are_workflow_code(aflow, conn):
     called.clear()
-    run = await begun(aflow, runs_a_graph)
+    run = await settle(aflow, runs_a_graph)
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()
@@ -106,7 +106,7 @@ async def test_a_replayed_graph_calls_no_step_again_and_def_nodes_are_workflow_c
 
 
 async def test_the_updates_of_a_graph_are_a_stream_of_the_run(aflow):
-    run = await started(aflow, streams_a_graph)
+    run = await launch(aflow, streams_a_graph)
     chunks = await run.result(SOON)
     assert [value async for value in run.stream("updates")] == chunks
     assert {"s": {"x": ["sync after 2"]}} in chunks
@@ -114,7 +114,7 @@ async def test_the_updates_of_a_graph_are_a_stream_of_the_run(aflow):
 
 async def test_an_interrupt_waits_for_a_signal_over_a_crash(aflow):
     called.clear()
-    run = await begun(aflow, waits_for_a_person)
+    run = await settle(aflow, waits_for_a_person)
     assert await run.state() == {"asks": [{"question": "ok?"}]}
     await aflow.crash()
     await run.send(answered, "yes")

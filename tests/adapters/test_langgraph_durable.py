@@ -6,7 +6,7 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from records import SOON, begun, steps
+from records import SOON, recover, settle, steps
 
 import pgflow
 from pgflow.authority import Approve, Reject
@@ -116,12 +116,10 @@ async def answer(aflow: AsyncHarness, value: Any) -> Any:
 
 async def test_no_node_runs_again_and_an_interrupt_waits_for_an_approval(aflow, conn):
     called.clear()
-    run = await begun(aflow, goes_wide)
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, goes_wide)
+    await recover(aflow)
     first = await answer(aflow, Approve("Ada"))
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     second = await answer(aflow, Approve(36))
     await aflow.crash()
     await run.send(go, 1)
@@ -170,7 +168,7 @@ async def is_rejected() -> list[Any]:
 
 async def test_tries_are_steps_and_a_rejection_ends_the_graph(aflow, conn):
     called.clear()
-    run = await begun(aflow, is_rejected)
+    run = await settle(aflow, is_rejected)
     await aflow.skip(10)
     await aflow.until_idle()
     await aflow.answer("before:last", Reject("no"), by="ada")
@@ -217,7 +215,7 @@ async def test_a_thread_goes_on_from_run_to_run(aflow):
         (chat, "hi", "1 so far"),
         (chat_in_thread, "and", "3 so far"),
     ):
-        run = await begun(aflow, flow, text)
+        run = await settle(aflow, flow, text)
         await aflow.crash()
         await run.send(go, 1)
         await aflow.until_idle()
@@ -267,12 +265,10 @@ SMALL = durable(small_graph())
 async def test_a_def_workflow_runs_a_graph_in_its_own_thread(aflow, conn):
     called.clear()
     aflow.include(goes_wide_in_thread, streams_in_thread, calls_the_other_colour)
-    run = await begun(aflow, goes_wide_in_thread)
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, goes_wide_in_thread)
+    await recover(aflow)
     await answer(aflow, Approve("Ada"))
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await answer(aflow, Approve(36))
     await run.send(go, 1)
     await aflow.until_idle()

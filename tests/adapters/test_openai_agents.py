@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from records import SOON, begun, steps
+from records import SOON, settle, steps
 
 import pgflow
 
@@ -35,9 +35,6 @@ set_tracing_disabled(True)
 
 go = pgflow.Signal("go", int)
 called: list[str] = []
-
-
-# ---------------------------------------------------------------- the adapter
 
 
 class StepModel(Model):
@@ -70,9 +67,6 @@ def as_step(tool: Any) -> Any:
         return await pgflow.call(f"tool:{tool.name}", lambda: tool.on_invoke_tool(context, text))
 
     return dataclasses.replace(tool, on_invoke_tool=invoke)
-
-
-# ---------------------------------------------------------------- an agent
 
 
 class Scripted(Model):
@@ -131,7 +125,7 @@ async def ask(question: str) -> str:
 
 async def test_a_replayed_agent_asks_no_model_and_no_tool_again(aflow, conn):
     called.clear()
-    run = await begun(aflow, ask, "hi")
+    run = await settle(aflow, ask, "hi")
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()

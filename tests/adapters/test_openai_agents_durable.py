@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from records import SOON, begun, in_a_loop, steps
+from records import SOON, in_a_loop, settle, steps
 
 import pgflow
 from pgflow import AsyncApp, InvalidArgument
@@ -116,7 +116,7 @@ async def serve(question: str) -> str:
 )
 async def test_an_agent_goes_on_after_an_answer_and_does_nothing_twice(aflow, conn, answer, done):
     called.clear()
-    run = await begun(aflow, serve, "my money back")
+    run = await settle(aflow, serve, "my money back")
     await aflow.crash()
     print(
         conn.execute("select * from pgflow.runs").fetchall(),

@@ -7,7 +7,7 @@ import contextvars
 from typing import Any
 
 import pytest
-from records import SOON, eventually, started
+from records import SOON, eventually, launch
 
 import pgflow
 
@@ -67,7 +67,7 @@ async def test_a_killed_agent_repeats_only_what_was_under_way(aflow, at):
     called.clear()
     saw.clear()
     stop_at[:] = [at]
-    run = await started(aflow, answer, "hi")
+    run = await launch(aflow, answer, "hi")
     await eventually(lambda: len(called) >= at, "the unit has begun")
     await aflow.crash()
     stop_at.clear()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from looks import Looks, refusal
-from records import SOON, eventually, started
+from records import SOON, eventually, launch
 from scripted import call, durable, echo
 
 import pgflow
@@ -246,7 +246,7 @@ async def swallow_a_cancel() -> str:
 
 async def test_a_body_that_swallows_its_cancel_does_not_save_the_run(aflow):
     calls.clear()
-    run = await started(aflow, swallow_a_cancel)
+    run = await launch(aflow, swallow_a_cancel)
     await eventually(lambda: calls == ["hangs"], "the model is asked")
     await run.cancel()
     with pytest.raises(pgflow.RunCancelled):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from records import SOON, begun, eventually, started
+from records import SOON, eventually, launch, settle
 from scripted import call, durable, echo, steps_of
 
 import pgflow
@@ -200,7 +200,7 @@ async def test_errors_of_a_server_are_told_to_the_model_and_not_tried_again(aflo
         await used(aflow, "in_code")
     for kind in ("mcp", "dynamic"):
         assert "cannot be added at runtime" in (await used(aflow, kind, use_late))[0]
-    run = await begun(aflow, use, "asking")
+    run = await settle(aflow, use, "asking")
     await aflow.answer("asking:forecast", Approve(edit={"city": "Lima"}), by="ops")
     assert await run.result() == "{'city': 'Lima', 'degrees': 21}"
 
@@ -208,7 +208,7 @@ async def test_errors_of_a_server_are_told_to_the_model_and_not_tried_again(aflo
 async def test_a_killed_worker_lists_and_calls_nothing_again(aflow):
     called.clear()
     stop_at[:] = ["Bonn"]
-    run = await started(aflow, use, "plain")
+    run = await launch(aflow, use, "plain")
     await eventually(lambda: called == ["Rome", "Oslo", "Bonn"], "the last tool has begun")
     await aflow.crash()
     stop_at.clear()

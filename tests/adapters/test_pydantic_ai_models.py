@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from records import begun
+from records import settle
 from scripted import asked, call, durable, echo, model, raising, rows_of, run_id_of, steps_of
 
 import pgflow
@@ -237,7 +237,7 @@ async def answer_in_time() -> str:
 
 
 async def test_the_time_of_an_agents_run_is_the_databases(aflow):
-    run = await begun(aflow, answer_in_time)
+    run = await settle(aflow, answer_in_time)
     await aflow.skip(61)
     assert await run.result() == "timed out"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from looks import Looks
-from records import started
+from records import launch
 from scripted import durable
 
 import pgflow
@@ -222,7 +222,7 @@ async def wait_for_parts() -> str:
 @pytest.mark.filterwarnings("ignore:.*run_stream:DeprecationWarning")
 async def test_streams_and_parts_are_those_of_the_recorded_responses(aflow):
     tries.clear()
-    waits = await started(aflow, wait_for_parts)
+    waits = await launch(aflow, wait_for_parts)
     assert "\n".join(await looks.hold(aflow)) == ""
     assert [models[name].asked for name in ("two", "dear", "endless", "broken")] == [2, 2, 11, 2]
     assert tries == ["told"] * 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import begun
+from records import settle
 from scripted import call, durable, echo, model, run_id_of, steps_of
 
 import pgflow
@@ -164,7 +164,7 @@ async def answer_all(aflow: AsyncHarness) -> None:
 async def test_an_approval_is_a_gate_and_may_change_the_arguments(aflow, workflow):
     aflow.include(workflow)
     done.clear()
-    run = await begun(aflow, workflow)
+    run = await settle(aflow, workflow)
     assert done == []
     await aflow.crash()  # whoever answers, answers to what the database has
     await answer_all(aflow)
@@ -190,7 +190,7 @@ async def test_tools_without_terms_are_deferred_as_the_framework_does(aflow):
     aflow.include(use_terms)
     done.clear()
     assert await (await aflow.start(use_terms, "returned")).result() == "deferred pay"
-    run = await begun(aflow, use_terms, "taken")
+    run = await settle(aflow, use_terms, "taken")
     await aflow.answer("taken:pay", TakeOver("by hand"), by="ann")
     assert "do not repeat it. Result: 'by hand'" in await run.result()
     assert done == []
@@ -228,14 +228,14 @@ def use_events_in_thread() -> list[str]:
 async def test_a_token_outlives_the_process_that_handed_it_out(aflow):
     aflow.include(use_events, use_events_in_thread)
     tokens.clear()
-    run = await begun(aflow, use_events)
+    run = await settle(aflow, use_events)
     await aflow.crash()
     await aflow.app.send(*read_token(tokens[0]), {"value": "blue"})
     await aflow.until_idle()
     await aflow.app.send(*read_token(tokens[1]), {"error": "no idea"})
     assert await run.result() == ["blue", "no idea"]
     assert len(tokens) == 2
-    run = await begun(aflow, use_events_in_thread)
+    run = await settle(aflow, use_events_in_thread)
     await aflow.skip(3601)
     assert await run.result() == ["No resolution arrived within 1:00:00."]
     with pytest.raises(pgflow.InvalidArgument, match="not a token"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
-from records import SOON, begun, run_row, started
+from records import SOON, launch, recover, result_of, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -58,9 +58,6 @@ def world() -> None:
 
 class TooMuch(Exception):
     """The world refuses a sum."""
-
-
-# ---------------------------------------------------------------- an agent that adds numbers
 
 
 @read
@@ -171,13 +168,10 @@ def added(n: int) -> list[tuple[str, int]]:
     return [("add", 1)] * n
 
 
-# ---------------------------------------------------------------- turns
-
-
 @pytest.mark.full
 @BOTH
 def test_it_goes_around_until_the_decision_is_that_nothing_is_left(flow, conn, made):
-    run = started(flow, made, Goal(3))
+    run = launch(flow, made, Goal(3))
     outcome = run.result(SOON)
     assert (outcome.how, outcome.state.total, outcome.why) == ("good", 3, "")
     assert World.calls == added(3)
@@ -192,10 +186,9 @@ def test_it_goes_around_until_the_decision_is_that_nothing_is_left(flow, conn, m
 @pytest.mark.full
 @BOTH
 def test_what_was_decided_and_done_before_a_crash_is_not_again(flow, made):
-    run = begun(flow, made, Goal(2, judge="person"))
+    run = settle(flow, made, Goal(2, judge="person"))
     for _ in range(3):
-        flow.crash()
-        flow.until_idle()
+        recover(flow)
     flow.answer("review")
     assert run.result(SOON).how == "good"
     assert (World.model, World.calls) == (3, added(2))
@@ -236,13 +229,9 @@ async def test_an_act_of_two_effects_whose_second_is_stale_leaves_nothing_of_the
     assert World.calls == [("hold", 1), ("release", 1), ("hold", 1), ("add", 1)]
 
 
-# ---------------------------------------------------------------- generations
-
-
 @BOTH
 def test_after_its_turns_it_goes_on_as_a_new_generation_with_a_shorter_state(flow, conn, made):
-    run = started(flow, made.options(key="k"), Goal(5, turns=2))
-    outcome = run.result(SOON)
+    outcome = result_of(flow, made.options(key="k"), Goal(5, turns=2))
     assert (outcome.how, outcome.state.total) == ("good", 5)
     assert outcome.state.summaries == 2
     assert outcome.state.said == ("3 said", "added 1"), (
@@ -299,7 +288,7 @@ async def test_a_crash_while_earlier_generations_are_taken_back_takes_each_back_
             turns=1,
         )
 
-    run = await started(aflow, puts, Goal(3))
+    run = await launch(aflow, puts, Goal(3))
     for _ in range(3):
         working = asyncio.create_task(aflow.until_idle())
         await asyncio.wait_for(entered.wait(), HANG_SECONDS)
@@ -376,9 +365,6 @@ async def test_a_workflow_that_could_not_continue_is_refused_before_anything_is_
     assert World.model == 0
 
 
-# ---------------------------------------------------------------- ends and judges
-
-
 @BOTH
 def test_a_refusal_that_it_names_ends_it_and_everything_is_taken_back(flow, made):
     World.refused = {2}
@@ -423,7 +409,7 @@ def test_a_model_that_is_not_sure_leaves_it_to_a_person_and_a_guess_undoes_nothi
     flow, made, judge, sure, answer, how
 ):
     World.sure = sure
-    run = begun(flow, made, Goal(1, judge=judge))
+    run = settle(flow, made, Goal(1, judge=judge))
     if answer == "nobody":
         flow.skip(timedelta(hours=2))
     elif answer is not None:
@@ -432,13 +418,10 @@ def test_a_model_that_is_not_sure_leaves_it_to_a_person_and_a_guess_undoes_nothi
     assert (("subtract", 1) in World.calls) == (how == "compensated")
 
 
-# ---------------------------------------------------------------- leave
-
-
 @pytest.mark.full
 async def test_a_no_at_a_gate_of_the_policy_is_declined_as_one_at_its_own(aflow, conn):
     conn.execute("""select pgflow.set_policy('[{"name": "add"}]', 'limits')""")
-    run = await begun(aflow, adds, Goal(2))
+    run = await settle(aflow, adds, Goal(2))
     await aflow.answer("policy/add", Reject("not now"))
     await aflow.until_idle()
     await aflow.answer("policy/add")
@@ -457,11 +440,11 @@ async def test_without_a_decline_a_no_ends_it(aflow):
             goal, state, observe=look.aio, decide=decide.aio, gate=gate, act=add.aio, fold=fold
         )
 
-    run = await begun(aflow, asks, Goal(2), State())
+    run = await settle(aflow, asks, Goal(2), State())
     await aflow.answer("add", Approve(edit=2))
     outcome = await run.result(SOON)
     assert (outcome.how, World.calls) == ("good", [("add", 2)]), "the edit is what is done"
-    run = await begun(aflow, asks, Goal(2), State())
+    run = await settle(aflow, asks, Goal(2), State())
     await aflow.answer("add")
     await aflow.until_idle()
     await aflow.answer("add", Reject("enough"))

@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, begun, eventually, started
+from records import SOON, eventually, launch, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -245,7 +245,7 @@ async def test_d_another_process_approves_with_other_arguments(aflow, dsn):
         assert isinstance(verdict, Approved)
         return await send(verdict.value)
 
-    run = await begun(aflow, asks.options(key="k"), "hello")
+    run = await settle(aflow, asks.options(key="k"), "hello")
     await aflow.crash()
     log = await log_of(aflow)
     assert shown(log)[1:] == [("assistant", "tool_call", "send")]
@@ -331,7 +331,7 @@ def _(state: Talk, text: str, tip: int) -> None:
 async def test_f_who_appends_to_a_tip_that_has_moved_is_told(aflow):
     """Point f: a stale append is a conflict, and never silence."""
 
-    run = await started(aflow, talk.options(key="k"))
+    run = await launch(aflow, talk.options(key="k"))
     working = asyncio.create_task(aflow.until_idle())
     answers = await asyncio.gather(
         *(run.execute_update(say, text, 0) for text in "abcd"), return_exceptions=True
@@ -358,8 +358,7 @@ async def test_g_a_sub_agent_has_a_log_of_its_own_and_resumes_in_it(aflow):
         return await pgflow.run_child(research, text)
 
     World.hang["found it"] = asyncio.Event()
-    aflow.include(leads, research)
-    run = await aflow.start(leads.options(key="k"), "it")
+    run = await launch(aflow, leads.options(key="k"), "it", beside=[research])
     working = asyncio.create_task(aflow.until_idle())
     await eventually(lambda: "send found it" in World.calls, "the child acts")
     working.cancel()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from records import SOON, started
+from records import SOON, launch
 
 import pgflow
 from pgflow import RunFailed, step, workflow
@@ -43,7 +43,7 @@ async def chunks(tails: Tails, run: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("how", ["ends", "fails"])
 async def test_a_run_is_one_message_and_each_reader_gets_it_from_the_beginning(aflow, how):
-    run = await started(aflow, chat.options(key="k"), how)
+    run = await launch(aflow, chat.options(key="k"), how)
     tails = Tails(aflow.app)
     live = await chunks(tails, "k")
     elsewhere = Tails(aflow.app)

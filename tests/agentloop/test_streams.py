@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from records import SOON, eventually, started
+from records import SOON, eventually, launch
 from servers import HANG_SECONDS
 from sqlkit import one
 
@@ -50,13 +50,10 @@ async def values(tails: Tails, *args: Any, **options: Any) -> list[Any]:
     return [event.value async for event in tails.read(*args, **options)]
 
 
-# ---------------------------------------------------------------- units, and where to go on
-
-
 @pytest.mark.full
 async def test_a_reader_goes_on_anywhere_without_gap_or_double(aflow, tails):
     """It reconnects at random, each time elsewhere, while the run emits."""
-    run = await started(aflow, hears.options(key="k"), 60)
+    run = await launch(aflow, hears.options(key="k"), 60)
     read: list[Any] = []
     chance = random.Random(7)
 
@@ -89,7 +86,7 @@ async def test_a_reader_goes_on_anywhere_without_gap_or_double(aflow, tails):
 
 @pytest.mark.full
 async def test_an_id_holds_over_generations_and_rewinds(aflow, tails):
-    run = await started(aflow, hears.options(key="k"), 3)
+    run = await launch(aflow, hears.options(key="k"), 3)
     for n in range(3):
         await run.send(go, n)
     await run.result(SOON)
@@ -120,7 +117,7 @@ async def test_what_nobody_could_have_been_given_is_no_id(aflow, tails):
 @pytest.mark.parametrize("reach", ["nowhere", "the next units"])
 async def test_who_comes_with_an_id_of_nowhere_makes_no_gap_for_others(aflow, tails, conn, reach):
     """He is the first whom the tail is for."""
-    run = await started(aflow, hears.options(key="k"), 3)
+    run = await launch(aflow, hears.options(key="k"), 3)
     await run.send(go, 0)
     await aflow.until_idle()
     (own,) = conn.execute("select max(run_id) from pgflow.timeline").fetchall()[0]
@@ -148,7 +145,7 @@ async def test_who_comes_with_an_id_of_nowhere_makes_no_gap_for_others(aflow, ta
 
 async def test_a_tail_that_is_sent_back_while_it_looks_looks_again(aflow, monkeypatch):
     """Its look began behind units that a reader has not had."""
-    run = await started(aflow, counts.options(key="k"), 3)
+    run = await launch(aflow, counts.options(key="k"), 3)
     await run.result(SOON)
     tail = streams.tails._Tail(aflow.app, "k", "numbers", (0, 0), lambda: 0.1)
     await tail.stop()
@@ -176,7 +173,7 @@ async def test_a_stream_that_is_closed_ends_and_a_run_that_is_stuck_says_so(aflo
         pgflow.emit("long", 1)
         await go.wait()
 
-    await started(aflow, talks.options(key="k"))
+    await launch(aflow, talks.options(key="k"))
     assert await values(tails, "k", "short") == [1]
     with pytest.raises(RunNotFound):
         await values(tails, "nobody", "short")
@@ -188,11 +185,8 @@ async def test_a_stream_that_is_closed_ends_and_a_run_that_is_stuck_says_so(aflo
     assert read == [1]
 
 
-# ---------------------------------------------------------------- many readers
-
-
 async def test_a_thousand_readers_share_one_tail_and_one_listener(aflow, tails, conn):
-    run = await started(aflow, hears.options(key="k"), 5)
+    run = await launch(aflow, hears.options(key="k"), 5)
     readers = [asyncio.create_task(values(tails, "k", "heard")) for _ in range(1000)]
     listening = "select count(*) from pg_stat_activity where query = 'listen \"pgflow_stream\"'"
     await eventually(lambda: conn.execute(listening).fetchone() == (1,), "one listens for all")
@@ -206,7 +200,7 @@ async def test_a_thousand_readers_share_one_tail_and_one_listener(aflow, tails, 
 async def test_who_is_far_behind_reads_for_itself_until_it_has_caught_up(aflow, tails, monkeypatch):
     monkeypatch.setattr(streams.tails, "KEPT", 4)
     monkeypatch.setattr(streams.tails, "STREAM_PAGE", 3)
-    run = await started(aflow, counts.options(key="k"), 40)
+    run = await launch(aflow, counts.options(key="k"), 40)
     slow = tails.read("k", "numbers")
     read = [(await anext(slow)).value]
     await run.result(SOON)
@@ -219,7 +213,7 @@ async def test_who_is_far_behind_reads_for_itself_until_it_has_caught_up(aflow, 
 async def test_a_commit_is_heard_of_and_not_only_found(aflow, tails, monkeypatch):
     monkeypatch.setattr(streams.tails, "FIRST_LOOK_SECONDS", 300.0)
     monkeypatch.setattr(streams.tails, "LONGEST_LOOK_SECONDS", 300.0)
-    run = await started(aflow, hears.options(key="k"), 2)
+    run = await launch(aflow, hears.options(key="k"), 2)
     read: list[Any] = []
 
     async def follow() -> None:
@@ -247,7 +241,7 @@ async def test_a_commit_before_it_listens_is_found_once_it_does(aflow, tails, co
         return await connect(*args)
 
     monkeypatch.setattr(listener, "connect_async", connect_late)
-    run = await started(aflow, hears.options(key="k"), 3)
+    run = await launch(aflow, hears.options(key="k"), 3)
     read: list[Any] = []
 
     async def follow() -> None:
@@ -271,16 +265,13 @@ async def test_a_commit_before_it_listens_is_found_once_it_does(aflow, tails, co
 
 
 async def test_nobody_is_left_behind_when_the_last_reader_leaves(aflow, tails):
-    await started(aflow, hears.options(key="k"), 1)
+    await launch(aflow, hears.options(key="k"), 1)
     reading = asyncio.create_task(values(tails, "k", "heard"))
     await eventually(lambda: tails.count == 1, "it is followed")
     reading.cancel()
     await asyncio.wait([reading])
     assert tails.count == 0
     assert not [t for t in asyncio.all_tasks() if t.get_name().startswith("pgflow-tail")]
-
-
-# ---------------------------------------------------------------- what is not durable
 
 
 @pytest.mark.full
@@ -303,7 +294,7 @@ async def test_the_words_of_a_model_come_at_once_and_the_whole_answer_takes_thei
     async def chat() -> str:
         return await answer()
 
-    run = await started(aflow, chat.options(key="k"))
+    run = await launch(aflow, chat.options(key="k"))
     read: list[Event] = []
 
     async def follow() -> None:
@@ -348,7 +339,7 @@ async def test_a_try_that_fails_leaves_nothing_durable_and_a_newcomer_gets_the_w
     async def chat() -> None:
         await answer()
 
-    await started(aflow, chat.options(key="k"))
+    await launch(aflow, chat.options(key="k"))
     async with aclosing(tails.read("k", "answer", live=True)) as first:
         assert (await anext(first)).value == "try 1"
         async with aclosing(tails.read("k", "answer", live=True)) as second:
@@ -384,7 +375,7 @@ async def test_a_try_that_begins_before_the_failure_of_the_last_is_durable_is_se
     async def chat() -> None:
         await answer()
 
-    await started(aflow, chat.options(key="k"))
+    await launch(aflow, chat.options(key="k"))
     async with aclosing(tails.read("k", "answer", live=True)) as reader:
         assert (await anext(reader)).value == "try 1"
         with conn.transaction():
@@ -407,12 +398,9 @@ async def test_what_workflow_code_emits_is_durable_at_once(aflow):
             return str(error)
         return "emitted"
 
-    run = await started(aflow, talks)
+    run = await launch(aflow, talks)
     assert "is for the body of a step" in await run.result(SOON)
     assert [value async for value in run.stream("s")] == []
-
-
-# ---------------------------------------------------------------- the endpoint
 
 
 class Browser:
@@ -531,7 +519,7 @@ async def test_drafts_are_events_without_an_id(aflow):
     async def chat() -> None:
         await speak()
 
-    await started(aflow, chat.options(key="k"))
+    await launch(aflow, chat.options(key="k"))
     browser = Browser(endpoint.asgi(aflow.app, may_read=anybody), "/k/answer", query="live=1")
     await eventually(lambda: len(browser.events()) == 1, "the word is there")
     proceed.set()
@@ -591,7 +579,7 @@ async def test_a_socket_has_drafts_that_are_flagged_and_is_told_why_it_is_closed
         await speak()
         await go.wait()
 
-    run = await started(aflow, chat.options(key="k"))
+    run = await launch(aflow, chat.options(key="k"))
     web = endpoint.asgi(aflow.app, may_read=anybody)
     browser = Socket(web, "/k/answer", query="live=1")
     await eventually(lambda: browser.units() == ["hello"], "it is said")
@@ -649,7 +637,7 @@ async def test_a_reader_that_is_gone_when_something_comes_is_no_error(aflow):
 @pytest.mark.full
 async def test_a_silent_line_is_kept_alive(aflow, monkeypatch):
     monkeypatch.setattr(endpoint, "BEAT_SECONDS", 0.01)
-    await started(aflow, hears.options(key="k"), 1)
+    await launch(aflow, hears.options(key="k"), 1)
     browser = Browser(endpoint.asgi(aflow.app, may_read=anybody), "/k/heard")
     await eventually(lambda: browser.text.count(": still here") > 2, "it is told")
     browser.hang_up()

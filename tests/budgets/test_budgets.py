@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, begun, started
+from records import SOON, recover, result_of, settle
 from sqlkit import Claim, claim_one, commit, flush
 
 import pgflow
@@ -313,9 +313,8 @@ async def test_a_run_without_a_pool_is_told_so(aflow):
         await ask.options(admit=Admit(usd=2))("a")
         return "done"
 
-    run = await started(aflow, spend)
     with pytest.raises(RunFailed, match="the run has no pool: start it with"):
-        await run.result(SOON)
+        await result_of(aflow, spend)
 
 
 async def test_a_call_may_name_its_pool(aflow, conn):
@@ -350,8 +349,7 @@ async def test_children_draw_on_the_pool_of_their_parent_or_on_one_of_their_own(
 
 
 async def test_a_run_may_have_limits_of_its_own(aflow):
-    run = await started(aflow, agent.options(budget={"usd": Decimal("0.5")}), ["a", "b"])
-    answers = await run.result(SOON)
+    answers = await result_of(aflow, agent.options(budget={"usd": Decimal("0.5")}), ["a", "b"])
     assert answers[1].startswith("used_up run/")
     many = await aflow.app.start_many(
         agent.options(budget={"usd": Decimal("0.5")}), [(["a", "b"],), (["c"],)]
@@ -465,7 +463,7 @@ async def test_what_a_run_spent_is_not_charged_again_when_it_is_repeated(aflow, 
         return answer
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
-    run = await begun(aflow, spend.options(pool="user"))
+    run = await settle(aflow, spend.options(pool="user"))
     await aflow.skip(3700)
     await run.result(SOON)
     assert sums(conn, "user")[0] == Decimal("0.3") + 2 * CENT
@@ -537,9 +535,6 @@ def test_the_sync_kit_takes_pools_too(flow, conn):
     assert sums(conn, "other")[2] == 5
 
 
-# ---------------------------------------------------------------- lost between two commits
-
-
 def taken_over(conn: psycopg.Connection, question: dict[str, Any]) -> None:
     """A worker takes up the run, asks the database this, and is lost with the answer."""
     claim: Claim = claim_one(conn)
@@ -600,8 +595,7 @@ async def test_what_the_database_has_closed_returns_what_is_left_though_the_work
     aflow(pools=[Pool("user", usd=1)]).include(spend)
     run = await aflow.start(spend.options(pool="user"))
     await entered.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await aflow.crash()
     (key,) = conn.execute("select effect from pgflow.effects").fetchone() or ()
     conn.execute("select pgflow.settle_effect(%s, 'confirmed', '\"done\"')", (key,))
@@ -644,7 +638,7 @@ async def test_what_a_result_costs_that_is_made_anew_is_charged(aflow, conn):
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
     aflow.app.ref_checker("store")(has)
-    run = await begun(aflow, spend.options(pool="user"))
+    run = await settle(aflow, spend.options(pool="user"))
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()

@@ -21,8 +21,6 @@ from tests.kits import clikit
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
 
-# ---------------------------------------------------------------- G40
-
 SETTINGS = {
     "synchronous_commit": "off", "search_path": "app, public", "default_transaction_isolation": "repeatable read", "statement_timeout": "31s",
     "lock_timeout": "32s", "idle_in_transaction_session_timeout": "33s", "timezone": "Asia/Kathmandu", "datestyle": "SQL, DMY", "role": "none",
@@ -174,9 +172,6 @@ def _step_sessions(dsn: str, rounds: int) -> list[str]:
     return wrong + ([] if value == sum(range(rounds)) else [f"the steps came to {value}"])
 
 
-# ---------------------------------------------------------------- G43
-
-
 def limits(ground: Ground) -> list[Evidence]:
     """Values beyond what can be stored: each is refused where it is written, by a typed error, and
     nothing is there afterwards.
@@ -309,9 +304,6 @@ def _refused_by_api(app: App) -> dict[str, Callable[[], object]]:
         "signal: surrogate": lambda: Signal("\ud800", str),
         "option: labels": start(labels={"x": "y" * 17_000}),
     }
-
-
-# ---------------------------------------------------------------- G48
 
 
 HOSTILE = (

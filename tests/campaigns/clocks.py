@@ -62,9 +62,6 @@ def judge(conn: psycopg.Connection[Any], keys: list[str]) -> tuple[int, int, lis
     )
 
 
-# ---------------------------------------------------------------- G22, G39
-
-
 def timers_under_crashes(ground: Ground) -> list[Evidence]:
     """Runs sleep while workers are killed and the server is stopped as by a crash, and started
     again.
@@ -131,9 +128,6 @@ def _work_on(dsn: str, bookings: int) -> None:
     with psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
         wanted = one(conn, "select count(*) from app.booked") + bookings
         wait_until(lambda: one(conn, WORKED, wanted), "the workers work on")
-
-
-# ---------------------------------------------------------------- G21
 
 
 def find_faketime() -> str | None:

@@ -19,8 +19,6 @@ from tests.kits.processes import one
 
 OUTCOME = "select o.xmin::text, o.*::text from pgflow.outcome o where run_id = %s"
 
-# ---------------------------------------------------------------- G6
-
 
 def late_writers(ground: Ground) -> list[Evidence]:
     """Have late writers, who no longer hold a run or never did, try to write its outcome after
@@ -147,9 +145,6 @@ def _late_attempts(
                 "array[%(token)s::bigint]), '{}')")),
         ("cancel", cancel),
     ]  # fmt: skip
-
-
-# ---------------------------------------------------------------- G36
 
 
 STATES = {

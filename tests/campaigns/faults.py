@@ -23,8 +23,6 @@ from tests.kits import servers
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
 
-# ---------------------------------------------------------------- G10
-
 INFRASTRUCTURE = (
     "08000", "08001", "08003", "08004", "08006", "08007", "08P01", "57P01", "57P02", "57P03", "57P04", "57P05", "40001", "40P01",
     "53000", "53100", "53200", "53300", "53400", "25006", "55P03",
@@ -74,9 +72,6 @@ def infrastructure_errors(ground: Ground) -> list[Evidence]:
             "none recorded",
         )
     ]
-
-
-# ---------------------------------------------------------------- G39
 
 
 BOOKED = "select count(*) from app.booked"

@@ -71,9 +71,6 @@ def is_taken(conn: psycopg.Connection[Any], runs: dict[int, int]) -> bool:
     )
 
 
-# ---------------------------------------------------------------- G7
-
-
 def zombies(ground: Ground) -> list[Evidence]:
     """Workers stand still for longer than others believe them alive, and go on when others have
     their runs.
@@ -122,9 +119,6 @@ def _freeze(conn: psycopg.Connection[Any], fleet: Fleet, feeds: list[Feed]) -> i
         for victim in victims:
             victim.send(signal.SIGCONT)
     return len(held)
-
-
-# ---------------------------------------------------------------- G13, G14
 
 
 def recoveries(ground: Ground) -> list[Evidence]:
@@ -296,9 +290,6 @@ def _kill_holder(conn: psycopg.Connection[Any], fleet: Fleet) -> list[int]:
     return [heart.beats()] if held else []
 
 
-# ---------------------------------------------------------------- G16
-
-
 def poison(ground: Ground) -> list[Evidence]:
     """Runs that end the process of whoever works on them, among others that do not."""
     count = ground.scaled(1, 20)
@@ -347,9 +338,6 @@ def poison(ground: Ground) -> list[Evidence]:
             f"{len(healthy)} neighbours completed",
         )
     ]
-
-
-# ---------------------------------------------------------------- G18
 
 
 CUT = """

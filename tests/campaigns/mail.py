@@ -25,8 +25,6 @@ from tests.kits import servers
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
 
-# ---------------------------------------------------------------- G31
-
 
 def signals_under_kills(ground: Ground) -> list[Evidence]:
     """Several senders signal the same runs, now and then without committing, while workers are
@@ -120,8 +118,6 @@ def _delivered(
         wrong += [f"{key} took a signal that was never sent"] if "never sent" in notes else []
     return lost, doubled, wrong
 
-
-# ---------------------------------------------------------------- G15
 
 SWALLOW = """
 create schema mute;

@@ -22,8 +22,6 @@ from tests.kits.processes import one
 
 STARTERS = 32
 
-# ---------------------------------------------------------------- G4
-
 
 def race_for_keys(ground: Ground) -> list[Evidence]:
     """Thirty-two connections start the same runs at the same time: one by one, and in batches in an
@@ -175,9 +173,6 @@ def _all_runs(conn: psycopg.Connection[Any]) -> list[Any]:
     """
     query = "select r.xmin, r.*::text, p.xmin, p.*::text from pgflow.run r join pgflow.ready p using (run_id) order by run_id"
     return conn.execute(query).fetchall()
-
-
-# ---------------------------------------------------------------- G5
 
 
 ENDS = ("commit", "rollback", "error", "terminated", "terminated while it commits")

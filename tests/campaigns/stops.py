@@ -34,8 +34,6 @@ select count(*) from pgflow.lease l join pgflow.worker w using (worker_id) join 
 where w.pid = %s and s.step = 'rest' and s.status = 'started'
 """
 
-# ---------------------------------------------------------------- G20
-
 
 def random_sigterms(ground: Ground) -> list[Evidence]:
     """`pgflow workers` is asked to stop at a random instant, its start included."""
@@ -138,9 +136,6 @@ def second_sigterms(ground: Ground) -> list[Evidence]:
             "exit code 1, runs go on elsewhere",
         )
     ]
-
-
-# ---------------------------------------------------------------- G44
 
 
 def interrupts(ground: Ground) -> list[Evidence]:

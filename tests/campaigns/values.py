@@ -21,8 +21,6 @@ from tests.kits.evidence import Evidence
 from tests.kits.processes import one
 from tests.model.test_values import ANNOTATED, json_values, plain_values
 
-# ---------------------------------------------------------------- G8
-
 KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     *ANNOTATED,
     (Any, json_values),
@@ -106,9 +104,6 @@ def _through_the_journal(
                 f"{again!r:.80} the next time"
             )
     return wrong
-
-
-# ---------------------------------------------------------------- G8, G9
 
 
 WAITING = "select count(*) from pgflow.runs where status = 'waiting'"

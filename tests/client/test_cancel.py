@@ -11,12 +11,13 @@ import pytest
 from records import (
     HOUR,
     SOON,
-    begun,
     count,
     events,
     eventually,
+    launch,
+    recover,
     run_row,
-    started,
+    settle,
     steps,
     wait_until,
 )
@@ -47,9 +48,6 @@ async def assert_cancelled(run: Any, why: str = "cancelled") -> None:
     assert await run.status() == "cancelled"
 
 
-# ---------------------------------------------------------------- wherever it is
-
-
 @pytest.mark.full
 async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(aflow, conn):
     aflow.include(wait_for_go)
@@ -62,7 +60,7 @@ async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(a
 
 @pytest.mark.full
 async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(aflow, conn):
-    run = await begun(aflow, wait_for_go)
+    run = await settle(aflow, wait_for_go)
     await aflow.app.cancel(run.key, why="the customer left")
     await assert_cancelled(run, "the customer left")
     assert run_row(conn, run.key, "status, reason") == ("cancelled", "the customer left")
@@ -90,7 +88,7 @@ async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_s
     async def busy() -> None:
         await endless()
 
-    run = await started(aflow, busy)
+    run = await launch(aflow, busy)
     await entered.wait()
     await run.cancel()
     await assert_cancelled(run)
@@ -111,7 +109,7 @@ def test_a_run_in_a_step_in_a_thread_does_not_wait_for_the_thread(flow):
     async def busy() -> None:
         await endless.aio()
 
-    run = started(flow, busy)
+    run = launch(flow, busy)
     try:
         assert entered.wait(HANG_SECONDS)
         run.cancel()
@@ -130,7 +128,7 @@ async def test_a_run_between_two_attempts_of_a_step_is_cancelled_there(aflow, co
     async def patient() -> None:
         await shaky()
 
-    run = await begun(aflow, patient)
+    run = await settle(aflow, patient)
     await run.cancel()
     await assert_cancelled(run)
     assert steps(conn, run.key) == [("shaky", "abandoned", 1)]
@@ -148,7 +146,7 @@ async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_th
         finally:
             cleaned.append(await note("cleaned"))
 
-    run = await begun(aflow, tidy)
+    run = await settle(aflow, tidy)
     await aflow.crash()
     await run.cancel(why="ordered twice", by="ann")
     assert await run.status() != "cancelled"
@@ -186,9 +184,6 @@ async def test_a_run_that_has_recorded_nothing_but_waits_may_clean_up_too(aflow,
     await run.cancel()
     await assert_cancelled(run)
     assert cleaned == ["cleaned"]
-
-
-# ---------------------------------------------------------------- cleaning up
 
 
 class Tidying:
@@ -240,8 +235,7 @@ async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(aflow, 
     clock.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await clock
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await assert_cancelled(run)
     assert tidying.cleaned == [1, 2, 2]
     assert steps(conn, run.key) == [
@@ -269,7 +263,7 @@ async def test_what_is_shielded_goes_on_and_its_result_can_be_had(aflow):
             pgflow.set_state(cancelled=True)
             return f"cancelled, {await task}"
 
-    run = await started(aflow, guard)
+    run = await launch(aflow, guard)
     await entered.wait()
     await run.cancel()
     await eventually(run.state, "the workflow has caught the cancellation")
@@ -287,7 +281,7 @@ async def test_a_workflow_that_swallows_the_cancellation_completes(aflow):
             return "not today"
         return ""
 
-    run = await begun(aflow, stubborn)
+    run = await settle(aflow, stubborn)
     await run.cancel()
     assert await run.result(SOON) == "not today"
 
@@ -301,7 +295,7 @@ async def test_a_workflow_that_fails_while_it_cleans_up_has_failed(aflow):
         finally:
             raise ValueError("dropped it")
 
-    run = await begun(aflow, clumsy)
+    run = await settle(aflow, clumsy)
     await run.cancel()
     with pytest.raises(pgflow.RunFailed, match="dropped it"):
         await run.result(SOON)
@@ -323,7 +317,7 @@ async def test_every_task_of_a_run_is_cancelled(aflow):
             for n in range(4):
                 group.create_task(one(n))
 
-    run = await begun(aflow, many)
+    run = await settle(aflow, many)
     ended.clear()
     await run.cancel()
     await assert_cancelled(run)
@@ -357,7 +351,7 @@ def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(flow, wher
             cleaned.append(note.sync("cleaned"))
             raise
 
-    run = started(flow, busy)
+    run = launch(flow, busy)
     try:
         assert entered.wait(HANG_SECONDS)
         if where == "waiting":
@@ -388,7 +382,7 @@ async def test_a_request_that_crosses_a_run_on_its_way_to_park_is_not_lost(
         create trigger stand_still after insert on pgflow.parked execute function stand_still();
         select pg_advisory_lock(7);
     """)
-    run = await started(aflow, patient)
+    run = await launch(aflow, patient)
     await eventually(
         lambda: count(conn, "pg_locks", "locktype = 'advisory' and not granted"),
         "the run is about to park",
@@ -399,15 +393,12 @@ async def test_a_request_that_crosses_a_run_on_its_way_to_park_is_not_lost(
     assert await run.status() == ("cancelled" if request_ == "cancel" else "paused")
 
 
-# ---------------------------------------------------------------- final
-
-
 async def test_a_cancel_that_comes_too_late_changes_nothing(aflow, conn):
     @workflow
     async def quick() -> int:
         return 1
 
-    run = await started(aflow, quick)
+    run = await launch(aflow, quick)
     assert await run.result(SOON) == 1
     await run.cancel()
     await aflow.until_idle()
@@ -418,7 +409,7 @@ async def test_a_cancel_that_comes_too_late_changes_nothing(aflow, conn):
 
 @pytest.mark.parametrize("first", ["the message", "the cancel"])
 async def test_of_a_message_and_a_cancel_what_was_sent_first_counts(aflow, conn, first):
-    run = await begun(aflow, wait_for_go)
+    run = await settle(aflow, wait_for_go)
     conn.execute("select pgflow.pause_queue('default')")
     if first == "the message":
         await run.send(go, 7)
@@ -456,14 +447,14 @@ async def test_many_cancels_and_completions_at_once_leave_each_run_with_one_outc
 
 
 async def test_cancelled_is_final(aflow):
-    run = await begun(aflow, wait_for_go.options(key="k"))
+    run = await settle(aflow, wait_for_go.options(key="k"))
     await run.cancel()
     await assert_cancelled(run)
     await run.send(go, 1)
     await aflow.app.resume("k")
     with pytest.raises(WrongState, match="run 'k' is cancelled"):
         await aflow.app.retry("k")
-    again = await begun(aflow, wait_for_go.options(key="k"))
+    again = await settle(aflow, wait_for_go.options(key="k"))
     await assert_cancelled(again)
     with pytest.raises(KeyConflict):
         await aflow.start(workflow(name="other")(wait_for_go.fn).options(key="k"))
@@ -486,7 +477,7 @@ async def test_force_ends_a_run_whose_code_will_not(aflow, conn):
             with contextlib.suppress(asyncio.CancelledError):
                 await go.wait()
 
-    run = await begun(aflow, immortal)
+    run = await settle(aflow, immortal)
     await run.cancel()
     await aflow.until_idle()
     assert await run.status() == "waiting"
@@ -497,7 +488,7 @@ async def test_force_ends_a_run_whose_code_will_not(aflow, conn):
 
 @pytest.mark.full
 def test_a_cancel_from_sql_is_a_cancel(flow, conn):
-    run = begun(flow, wait_for_go)
+    run = settle(flow, wait_for_go)
     conn.execute("select pgflow.cancel_run(%s, 'from psql', sent_by => 'ada')", (run.key,))
     wait_until(lambda: run.status() == "cancelled", "the next poll cancels it")
     (cause,) = conn.execute(

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, begun
+from records import SOON, settle
 from sqlkit import Claim, begin, commit, finish, flush, one, undelivered, wait_for, wake
 
 from pgflow import Delivery, Signal, workflow
@@ -73,7 +73,7 @@ def test_sql_says_how_the_run_has_ended_and_keeps_the_message(db, verb, status):
 
 
 async def test_a_client_is_told_too(aflow, conn, pgflow_dsn):
-    run = await begun(aflow, listens)
+    run = await settle(aflow, listens)
     delivery = await run.send(word, "hello")
     assert (delivery.is_delivered, delivery.ended_as) == (True, None)
     await aflow.until_idle()
@@ -89,7 +89,7 @@ async def test_a_client_is_told_too(aflow, conn, pgflow_dsn):
 
 
 def test_a_sync_client_is_told_too(flow, conn):
-    run = begun(flow, listens_too)
+    run = settle(flow, listens_too)
     assert run.send(word, "hello").is_delivered
     flow.until_idle()
     assert run.result(SOON) == "hello"

@@ -62,9 +62,6 @@ def put_off(conn: Conn, n: int, seconds: float = 10, **options: Any) -> int:
     ).run_id
 
 
-# ---------------------------------------------------------------- how long a key counts
-
-
 @pytest.mark.parametrize("if_taken", ["match", "attach"])
 def test_a_key_that_counts_while_its_run_is_open_has_one_open_run(db, if_taken):
     said = {"key": "k", "key_seconds": 0, "if_taken": if_taken}
@@ -152,9 +149,6 @@ def test_two_that_start_at_once_under_a_key_that_is_free_again_have_one_run(dsn,
             other.until_waiting(conn)
         assert [s.is_new for s in waiting.result(HANG_SECONDS)] == [False, False]
     assert first.is_new
-
-
-# ---------------------------------------------------------------- the last counts
 
 
 def test_of_starts_that_are_put_off_the_last_counts_and_begins_after_a_pause(db):
@@ -300,9 +294,6 @@ def test_a_start_that_is_put_off_is_sealed_as_it_began(db):
     db.execute("select pgflow.seal_units(at_once => true)")
     assert count(db, "pgflow.seal") == 1
     assert rows(db, "select invariant from pgflow.check()") == []
-
-
-# ---------------------------------------------------------------- what people write
 
 
 def test_times_of_keys_are_said_in_python(flow, conn):

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, begun
+from records import SOON, settle
 from sqlkit import begin, finish, one, rows, send, wake
 
 import pgflow
@@ -285,9 +285,6 @@ async def test_a_paused_run_stays_paused(aflow, conn):
     assert why(conn)[0] in ("paused", "completed")
 
 
-# ---------------------------------------------------------------- verbs
-
-
 def test_a_message_for_an_ended_run_is_sent_to_another(db):
     run = begin(db, key="old")
     finish(db, run)
@@ -392,7 +389,7 @@ async def test_the_command_line_lists_and_mends(aflow, conn, pgflow_dsn):
 ])  # fmt: skip
 def test_what_cannot_be_mended_is_one_clear_line(flow, pgflow_dsn, options, says):
     flow.include(*WORKFLOWS)
-    begun(flow, order.options(key="k"))
+    settle(flow, order.options(key="k"))
     answer = cli(pgflow_dsn, "messages", *options)
     assert says in answer.err
     assert (answer.code, answer.err.count("\n")) == (2, 1)

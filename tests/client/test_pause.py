@@ -7,7 +7,7 @@ import contextlib
 from datetime import timedelta
 
 import pytest
-from records import HOUR, SOON, begun, events, eventually, run_row, started, steps
+from records import HOUR, SOON, events, eventually, launch, recover, run_row, settle, steps
 
 import pgflow
 from pgflow import RunCancelled, Signal, step, workflow
@@ -28,7 +28,7 @@ async def wait_for_go() -> int:
 
 
 async def test_a_waiting_run_that_is_paused_keeps_its_mail_and_goes_on_when_resumed(aflow, conn):
-    run = await begun(aflow, wait_for_go)
+    run = await settle(aflow, wait_for_go)
     await aflow.app.pause(run.key, why="end of month")
     assert run_row(conn, run.key, "status, reason") == ("paused", "end of month")
     await run.send(go, 7)
@@ -72,7 +72,7 @@ async def test_a_running_run_that_is_paused_finishes_its_step_and_starts_nothing
         pgflow.set_state(heard=await go.wait())
         return [await working, await work(2)]
 
-    run = await started(aflow, busy)
+    run = await launch(aflow, busy)
     await entered.wait()
     await aflow.app.pause(run.key)
     await run.send(go, 5)  # whoever has taken this has seen the pause before it
@@ -96,7 +96,7 @@ async def test_time_passes_for_a_paused_run_but_nothing_happens(aflow):
         await pgflow.sleep(HOUR)
         return await note("awake")
 
-    run = await begun(aflow, sleepy)
+    run = await settle(aflow, sleepy)
     await aflow.app.pause(run.key)
     await aflow.skip(2 * HOUR)
     assert await run.status() == "paused"
@@ -106,7 +106,7 @@ async def test_time_passes_for_a_paused_run_but_nothing_happens(aflow):
 
 @pytest.mark.full
 async def test_a_deadline_ends_a_paused_run(aflow):
-    run = await begun(aflow, wait_for_go.options(timeout=HOUR))
+    run = await settle(aflow, wait_for_go.options(timeout=HOUR))
     await aflow.app.pause(run.key)
     await aflow.skip(HOUR)
     with pytest.raises(RunCancelled, match="deadline"):
@@ -125,7 +125,7 @@ async def test_a_paused_run_can_be_cancelled_and_cleans_up(aflow):
         finally:
             cleaned.append(await note("cleaned"))
 
-    run = await begun(aflow, tidy)
+    run = await settle(aflow, tidy)
     await aflow.app.pause(run.key)
     await run.cancel()
     with pytest.raises(RunCancelled):
@@ -135,10 +135,9 @@ async def test_a_paused_run_can_be_cancelled_and_cleans_up(aflow):
 
 @pytest.mark.full
 async def test_a_pause_survives_a_crash(aflow):
-    run = await begun(aflow, wait_for_go)
+    run = await settle(aflow, wait_for_go)
     await aflow.app.pause(run.key)
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.status() == "paused"
     await aflow.app.resume(run.key)
     await run.send(go, 1)
@@ -148,7 +147,7 @@ async def test_a_pause_survives_a_crash(aflow):
 
 @pytest.mark.full
 async def test_pausing_twice_is_pausing_and_resuming_what_is_not_paused_is_nothing(aflow, conn):
-    run = await begun(aflow, wait_for_go)
+    run = await settle(aflow, wait_for_go)
     await aflow.app.resume(run.key)
     await aflow.until_idle()
     assert await run.status() == "waiting"
@@ -162,7 +161,7 @@ async def test_pausing_twice_is_pausing_and_resuming_what_is_not_paused_is_nothi
 
 @pytest.mark.full
 async def test_of_a_pause_and_a_resume_the_last_word_counts(aflow, conn):
-    run = await begun(aflow, wait_for_go)
+    run = await settle(aflow, wait_for_go)
     with conn.transaction():
         conn.execute(
             "select pgflow.pause_run(%s), pgflow.resume_run(%s), pgflow.pause_run(%s)",
@@ -184,7 +183,7 @@ async def test_what_has_ended_cannot_be_paused_and_its_retry_is_a_typed_error(af
     async def quick() -> int:
         return 1
 
-    run = await started(aflow, quick.options(key="k"))
+    run = await launch(aflow, quick.options(key="k"))
     assert await run.result(SOON) == 1
     await aflow.app.pause("k")
     await aflow.until_idle()
@@ -207,7 +206,7 @@ async def test_nobody_waits_for_a_run_to_be_paused(aflow):
     async def busy() -> None:
         await endless()
 
-    run = await started(aflow, busy)
+    run = await launch(aflow, busy)
     await entered.wait()
     await aflow.app.pause(run.key)
     assert await run.status() == "running"

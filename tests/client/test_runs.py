@@ -12,7 +12,19 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, begun, count, eventually, run_row, started, steps, wait_until
+from records import (
+    HOUR,
+    SOON,
+    count,
+    eventually,
+    launch,
+    recover,
+    result_of,
+    run_row,
+    settle,
+    steps,
+    wait_until,
+)
 
 import pgflow
 from pgflow import (
@@ -51,9 +63,6 @@ async def total(a: int, b: int = 1) -> int:
 @workflow
 async def wait_for_go(first: int = 0) -> int:
     return first + await go.wait()
-
-
-# ---------------------------------------------------------------- results
 
 
 async def test_a_run_returns_what_its_workflow_returns(aflow):
@@ -128,13 +137,13 @@ def test_a_generated_key_is_a_uuid_of_version_7(flow):
 
 @pytest.mark.full
 def test_a_result_can_be_fetched_by_key_from_another_process(flow, dsn):
-    started(flow, total.options(key="sum"), 1)
+    launch(flow, total.options(key="sum"), 1)
     with App(dsn) as elsewhere:
         assert elsewhere.get("sum", total).result(SOON) == 2
 
 
 async def test_a_result_that_does_not_come_in_time_is_a_timeout_error_and_the_run_goes_on(aflow):
-    run = await started(aflow, wait_for_go.options(key="patient"))
+    run = await launch(aflow, wait_for_go.options(key="patient"))
     with pytest.raises(TimeoutError, match="'patient'"):
         await run.result(timedelta(milliseconds=20))
     await run.send(go, 3)
@@ -191,15 +200,12 @@ def test_runs_go_on_and_results_arrive_without_listening(dsn):
         assert run.result(SOON) == 5
 
 
-# ---------------------------------------------------------------- errors
-
-
 async def test_a_failed_run_raises_run_failed_with_its_error_as_the_cause(aflow):
     @workflow
     async def fails() -> None:
         raise KeyError("sku-7")
 
-    run = await started(aflow, fails.options(key="order-1"))
+    run = await launch(aflow, fails.options(key="order-1"))
     with pytest.raises(RunFailed, match="run 'order-1' failed: builtins.KeyError") as failed:
         await run.result(SOON)
     assert isinstance(failed.value.__cause__, KeyError)
@@ -241,9 +247,6 @@ def test_an_error_named_by_the_workflow_or_by_the_app_arrives_as_itself(flow, ds
     assert isinstance(failed.value.__cause__, CardDeclinedError)
 
 
-# ---------------------------------------------------------------- keys
-
-
 async def test_the_same_key_with_the_same_input_is_the_same_run_and_no_step_runs_again(aflow):
     bodies = []
 
@@ -256,10 +259,8 @@ async def test_the_same_key_with_the_same_input_is_the_same_run_and_no_step_runs
     async def double(n: int) -> int:
         return await note(n)
 
-    first = await started(aflow, double.options(key="k"), 4)
-    assert await first.result(SOON) == 8
-    again = await begun(aflow, double.options(key="k"), 4)
-    assert await again.result(SOON) == 8
+    assert await result_of(aflow, double.options(key="k"), 4) == 8
+    assert await result_of(aflow, double.options(key="k"), 4) == 8
     assert bodies == [4]
 
 
@@ -283,8 +284,7 @@ async def test_a_failed_run_raises_its_error_again_and_is_not_run_again(aflow):
 async def test_a_key_of_another_input_or_workflow_is_a_conflict_and_the_first_run_is_unharmed(
     aflow, conn
 ):
-    aflow.include(total, wait_for_go)
-    first = await aflow.start(wait_for_go.options(key="k"), 1)
+    first = await launch(aflow, wait_for_go.options(key="k"), 1, beside=[total])
     with pytest.raises(KeyConflict, match="'k'.*wait_for_go"):
         await aflow.start(wait_for_go.options(key="k"), 2)
     with pytest.raises(KeyConflict):
@@ -327,9 +327,6 @@ def test_two_starts_with_one_key_at_the_same_time_are_one_run(dsn, conn):
     assert count(conn, "pgflow.runs") == 1
 
 
-# ---------------------------------------------------------------- runs that are not there
-
-
 def test_a_start_that_was_rolled_back_is_not_found(flow, dsn):
     flow.include(wait_for_go)
     with psycopg.connect(dsn) as caller:
@@ -351,13 +348,10 @@ def test_a_start_that_was_rolled_back_is_not_found(flow, dsn):
             use()
 
 
-# ---------------------------------------------------------------- status and what a run is told
-
-
 async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_is_gone(
     aflow, conn
 ):
-    run = await started(aflow, total, 1)
+    run = await launch(aflow, total, 1)
     await run.result(SOON)
     conn.execute("select pgflow.drop_history(clock_timestamp())")
     with pytest.raises(RunNotFound, match=f"run '{run.key}' is gone: its history was removed"):
@@ -367,7 +361,7 @@ async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_
 async def test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_runs_result(
     aflow, conn
 ):
-    lost = await started(aflow, total, 1)
+    lost = await launch(aflow, total, 1)
     await lost.result(SOON)
     conn.execute("select pgflow.drop_history(clock_timestamp())")
     conn.execute(
@@ -383,7 +377,7 @@ async def test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_ru
 
 
 def test_a_sync_handle_of_a_pruned_run_is_told_too(flow, conn):
-    run = started(flow, total, 1)
+    run = launch(flow, total, 1)
     run.result(SOON)
     conn.execute("select pgflow.drop_history(clock_timestamp())")
     with pytest.raises(RunNotFound, match="is gone"):
@@ -420,7 +414,7 @@ async def test_the_status_follows_the_life_of_a_run(aflow, conn):
 
 
 def test_labels_are_there_to_find_runs_by(flow, conn):
-    started(flow, total.options(key="a", labels={"customer": "ada", "tier": "gold"}), 1)
+    launch(flow, total.options(key="a", labels={"customer": "ada", "tier": "gold"}), 1)
     flow.start(total.options(key="b", labels={"customer": "bob"}), 1)
     found = conn.execute(
         """select key, labels from pgflow.runs where labels @> '{"customer": "ada"}'"""
@@ -449,9 +443,10 @@ async def outer() -> list[dict[str, str]]:
 
 
 def test_metadata_travels_from_the_start_to_every_step_and_child(flow):
-    flow.include(outer, inner)
-    run = flow.start(outer.options(metadata={"trace": "t1"}))
-    assert run.result(SOON) == [{"trace": "t1"}] * 4 + [{"trace": "t1", "hop": "2"}] * 2
+    assert (
+        result_of(flow, outer.options(metadata={"trace": "t1"}), beside=[inner])
+        == [{"trace": "t1"}] * 4 + [{"trace": "t1", "hop": "2"}] * 2
+    )
 
 
 async def test_metadata_travels_into_runs_started_by_a_step(aflow, conn):
@@ -508,9 +503,6 @@ def test_a_run_knows_itself(flow):
     )
 
 
-# ---------------------------------------------------------------- order and time
-
-
 def test_lower_priorities_go_first_and_equals_in_the_order_of_their_start(dsn):
     order = []
 
@@ -550,15 +542,12 @@ async def test_a_delayed_run_does_not_begin_before_its_time(aflow):
 
 
 async def test_a_delayed_run_can_be_cancelled_before_it_begins(aflow):
-    run = await started(aflow, total.options(run_at=datetime.now(UTC) + HOUR), 1)
+    run = await launch(aflow, total.options(run_at=datetime.now(UTC) + HOUR), 1)
     await run.cancel()
     with pytest.raises(RunCancelled):
         await run.result(SOON)
     await aflow.skip(2 * HOUR)
     assert await run.status() == "cancelled"
-
-
-# ---------------------------------------------------------------- deadlines
 
 
 async def test_a_deadline_cancels_a_waiting_run_with_that_reason(aflow, conn):
@@ -571,7 +560,7 @@ async def test_a_deadline_cancels_a_waiting_run_with_that_reason(aflow, conn):
         finally:
             cleaned.append(await add(1, 1))
 
-    run = await started(aflow, limited)
+    run = await launch(aflow, limited)
     due = await aflow.until_idle()
     (deadline,) = run_row(conn, run.key, "deadline_at")
     assert due == deadline
@@ -594,7 +583,7 @@ async def test_a_deadline_stops_a_run_in_the_middle_of_a_step(aflow):
     async def busy() -> None:
         await endless()
 
-    run = await started(aflow, busy.options(timeout=HOUR))
+    run = await launch(aflow, busy.options(timeout=HOUR))
     await entered.wait()
     await aflow.skip(HOUR)
     assert await run.status() == "cancelled"
@@ -622,7 +611,7 @@ async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(af
         )
 
     aflow.include(parent, wait_for_go)
-    run = await begun(aflow, parent.options(timeout=HOUR))
+    run = await settle(aflow, parent.options(timeout=HOUR))
     deadlines = dict(conn.execute("select key, deadline_at from pgflow.runs").fetchall())
     assert deadlines["heir"] == deadlines[run.key]
     assert deadlines["own"] > deadlines[run.key] + timedelta(minutes=59)
@@ -639,16 +628,12 @@ async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(af
 
 @pytest.mark.full
 async def test_a_deadline_holds_over_a_crash_of_the_worker(aflow):
-    run = await begun(aflow, wait_for_go.options(timeout=HOUR))
+    run = await settle(aflow, wait_for_go.options(timeout=HOUR))
     await aflow.skip(timedelta(minutes=40))
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.status() == "waiting"
     await aflow.skip(timedelta(minutes=21))
     assert await run.status() == "cancelled"
-
-
-# ---------------------------------------------------------------- input
 
 
 async def test_arguments_that_do_not_fit_are_refused_at_the_start(aflow, conn):
@@ -788,9 +773,6 @@ def test_an_input_from_sql_that_does_not_fit_fails_the_run_with_a_typed_error(fl
         assert isinstance(failed.value.__cause__, NotStorable)
 
 
-# ---------------------------------------------------------------- many at once
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("many", [50, 2 * RUNS_A_STATEMENT + 1])
 def test_many_runs_start_in_one_transaction_and_come_back_in_order(flow, conn, many):
@@ -821,9 +803,6 @@ def test_a_batch_with_one_bad_input_starts_nothing(flow, conn):
     with pytest.raises(DefinitionError, match="key"):
         flow.app.start_many(total.options(key="k"), [(1,)])
     assert count(conn, "pgflow.runs") == 0
-
-
-# ---------------------------------------------------------------- definitions
 
 
 def test_a_workflow_is_started_and_not_called():
@@ -890,9 +869,6 @@ def test_an_app_of_one_colour_refuses_connections_of_the_other(dsn):
     asyncio.run(main())
 
 
-# ---------------------------------------------------------------- a database that goes away
-
-
 @pytest.mark.full
 def test_runs_go_on_when_every_connection_is_lost(flow, conn):
     bodies = []
@@ -908,7 +884,7 @@ def test_runs_go_on_when_every_connection_is_lost(flow, conn):
     async def unlucky() -> list[int]:
         return [await cut(1), await add(1, 1), await cut(3), await add(2, 2)]
 
-    run = started(flow, unlucky)
+    run = launch(flow, unlucky)
     assert run.result(SOON) == [1, 2, 3, 4]
     assert steps(conn, run.key) == [
         ("cut", "completed", 1),

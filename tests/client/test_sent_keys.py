@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, count, started
+from records import SOON, count, launch
 from servers import HANG_SECONDS
 from sqlkit import Actor, begin, connect, finish, one, rows, start
 
@@ -39,7 +39,7 @@ def post(
 
 
 async def test_a_message_sent_again_after_it_was_taken_is_still_one(aflow, conn):
-    run = await started(aflow, sums_up.options(key="k"), 3)
+    run = await launch(aflow, sums_up.options(key="k"), 3)
     first = await run.send(paid, 1, idempotency_key="m-1")
     await aflow.until_idle()
     assert count(conn, "pgflow.signal") == 0
@@ -57,7 +57,7 @@ async def test_a_message_sent_again_after_it_was_taken_is_still_one(aflow, conn)
 
 
 def test_sync_clients_and_those_in_a_transaction_say_it_too(flow, dsn):
-    run = started(flow, sums_up.options(key="k"), 1)
+    run = launch(flow, sums_up.options(key="k"), 1)
     with psycopg.connect(dsn) as mine:
         assert flow.app.using(mine).send("k", paid, 5, idempotency_key="m").is_new
         mine.rollback()
@@ -84,8 +84,7 @@ async def test_a_step_that_runs_again_sends_one_message(aflow, conn):
     async def sender() -> None:
         await pays()
 
-    aflow.include(sender, sums_up)
-    await aflow.start(sums_up.options(key="k"), 2)
+    await launch(aflow, sums_up.options(key="k"), 2, beside=[sender])
     await (await aflow.start(sender)).result(SOON)
     assert len(tries) == 3
     assert rows(

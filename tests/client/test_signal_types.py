@@ -19,7 +19,7 @@ import pytest
 from clikit import pgflow as cli
 from psycopg.types.json import Jsonb
 from pydantic import AfterValidator, AliasChoices, AliasPath, BeforeValidator, ConfigDict, Field
-from records import SOON, begun, started
+from records import SOON, launch, settle
 from sqlkit import one, rows
 from typing_extensions import TypedDict
 
@@ -230,7 +230,7 @@ def mailbox(conn: Conn) -> list[tuple[str, str]]:
 async def test_a_payload_of_the_wrong_type_is_refused_in_sql_python_and_on_the_command_line(
     aflow, conn, pgflow_dsn
 ):
-    run = await begun(aflow, order.options(key="k"))
+    run = await settle(aflow, order.options(key="k"))
     for verb in VERBS:
         with pytest.raises(
             psycopg.Error,
@@ -253,7 +253,7 @@ async def test_a_payload_of_the_wrong_type_is_refused_in_sql_python_and_on_the_c
 
 
 async def test_a_signal_that_nobody_declares_is_sent_as_it_is(aflow, conn):
-    await started(aflow, order.options(key="k"))
+    await launch(aflow, order.options(key="k"))
     conn.execute("select pgflow.send_signal('k', 'word', '5')")
     assert mailbox(conn) == [("word", "5")]
 

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, begun, count, started
+from records import SOON, count, launch, settle
 from servers import HANG_SECONDS
 from sqlkit import (
     Actor,
@@ -42,9 +42,6 @@ async def adds(a: int, b: int = 5, c: str = "c") -> int:
 
 def poll(conn: Conn) -> None:
     conn.execute("select pgflow.poll()")
-
-
-# ---------------------------------------------------------------- what is the same input
 
 
 def test_a_parameter_that_is_left_out_is_the_same_as_its_default(flow, conn):
@@ -115,9 +112,6 @@ def test_a_conflict_says_which_run_has_the_key_what_it_does_and_what_is_differen
             finish(db, held)
 
 
-# ---------------------------------------------------------------- numbers
-
-
 def test_starts_of_known_keys_use_up_no_numbers_of_runs(conn):
     start_many(conn, [(f"k{n}", "{}") for n in range(10)])
     before = one(conn, "select last_value from pgflow.run_id_seq")
@@ -130,9 +124,6 @@ def test_starts_of_known_keys_use_up_no_numbers_of_runs(conn):
     assert [s.is_new for s in mixed] == [True, False, True]
     assert one(conn, "select last_value from pgflow.run_id_seq") == before + 2
     assert [s.run_id for s in mixed][::2] == [before + 1, before + 2]
-
-
-# ---------------------------------------------------------------- reject, attach
 
 
 def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(db):
@@ -161,7 +152,7 @@ def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(
 
 @pytest.mark.full
 def test_attach_is_that_run_whatever_its_input_is(flow, conn):
-    first = started(flow, adds.options(key="k"), 1)
+    first = launch(flow, adds.options(key="k"), 1)
     attached = flow.start(adds.options(key="k", if_taken="attach"), 100, 200)
     many = flow.app.start_many(adds.options(if_taken="attach"), [(9,), (2,)], keys=["k", "new"])
     first.send(go, 1)
@@ -201,9 +192,6 @@ async def test_what_cannot_be_said_of_a_taken_key_is_refused(aflow, conn):
     assert "a child is this run's own" in await (await aflow.start(parent)).result(SOON)
 
 
-# ---------------------------------------------------------------- replace
-
-
 cleaned: list[int] = []
 
 
@@ -223,7 +211,7 @@ async def holds(n: int) -> int:
 
 @pytest.mark.full
 async def test_replace_cancels_the_run_lets_it_clean_up_and_then_begins(aflow, conn):
-    old = await begun(aflow, holds.options(key="k"), 1)
+    old = await settle(aflow, holds.options(key="k"), 1)
     new = await aflow.app.start(holds.options(key="k", if_taken="replace"), 2)
     await new.send(go, 40)
     assert await new.result(SOON) == 42
@@ -360,7 +348,7 @@ def test_the_command_line_starts_under_a_taken_key_as_it_is_told(dsn, conn):
 
 
 def test_a_replacement_in_a_transaction_that_is_rolled_back_leaves_the_run_its_key(flow, dsn, conn):
-    old = started(flow, holds.options(key="k"), 1)
+    old = launch(flow, holds.options(key="k"), 1)
     with psycopg.connect(dsn) as mine:
         flow.app.using(mine).start(holds.options(key="k", if_taken="replace"), 2)
         mine.rollback()

@@ -17,7 +17,7 @@ import pytest
 from clikit import pgflow as cli
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import DiagnosticField
-from records import SOON, count, run_row, started, steps, wait_until
+from records import SOON, count, launch, result_of, run_row, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
@@ -95,9 +95,6 @@ def worker_dsn(dsn: str, conn: psycopg.Connection) -> Iterator[str]:
 
 
 TAKE_AWAY: dict[str, Callable[..., None]] = {"missing": rename, "forbidden": revoke}
-
-
-# ---------------------------------------------------------------- the engine's own calls
 
 
 @pytest.mark.full
@@ -301,9 +298,6 @@ def test_a_signal_of_the_command_line_is_sent_though_nobody_could_be_woken(dsn, 
     assert "could not notify a worker" in caplog.text
 
 
-# ---------------------------------------------------------------- bodies whose errors are their own
-
-
 def no_such_server() -> None:
     psycopg.connect("host=127.0.0.1 port=1 dbname=nowhere user=nobody connect_timeout=2")
 
@@ -368,12 +362,8 @@ def test_raises_of_a_step_counts_for_errors_of_a_database_too(flow, conn, colour
             return "locked"
         return "not locked"
 
-    run = started(flow, work)
-    assert run.result(SOON) == "locked"
+    assert result_of(flow, work) == "locked"
     assert ran == [1]
-
-
-# -------------------------------- transactions: the connection they are handed is ours, no other is
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
@@ -478,7 +468,7 @@ def test_trouble_of_the_transaction_s_connection_is_waited_out(flow, conn, colou
     async def work() -> int:
         return await (mine() if colour == "async" else mine_sync.aio())
 
-    run = started(flow, work)
+    run = launch(flow, work)
     assert run.result(SOON) == 2
     assert steps(conn, run.key) == [("mine" if colour == "async" else "mine_sync", "completed", 1)]
 
@@ -642,7 +632,7 @@ def test_a_transaction_that_loses_every_conflict_for_long_is_held_and_one_that_w
     async def work() -> int:
         return await unlucky()
 
-    run = started(flow, work)
+    run = launch(flow, work)
     if is_held:
         with pytest.raises(RunStuck, match="refused"):
             run.result(SOON)

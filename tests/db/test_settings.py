@@ -166,9 +166,6 @@ def test_a_database_that_cannot_store_every_text_is_refused_in_one_line(server_d
         servers.drop_database(server_dsn, name)
 
 
-# ---------------------------------------------------------------- poolers
-
-
 @pytest.fixture(autouse=True)
 def _said_nothing_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(_base, "_pooled", set())

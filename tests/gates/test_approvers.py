@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import sqlkit
 from psycopg.conninfo import make_conninfo
-from records import SOON, begun
+from records import SOON, settle
 
 import pgflow
 from pgflow import App, workflow
@@ -73,7 +73,7 @@ def gate(flow: Harness, conn: psycopg.Connection) -> Any:
     """Opens a gate that asks these; its run, and its key."""
 
     def opened(approvers: list[str], quorum: int = 1) -> tuple[Any, str]:
-        run = begun(flow, ask, approvers, quorum)
+        run = settle(flow, ask, approvers, quorum)
         return run, sqlkit.one(conn, "select gate from pgflow.gates where key = %s", run.key)
 
     return opened

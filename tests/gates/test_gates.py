@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, begun, count, events, eventually, run_row, started
+from records import SOON, count, events, eventually, launch, result_of, run_row, settle
 
 import pgflow
 from pgflow import InvalidArgument, RunNotFound, step, workflow
@@ -99,12 +99,9 @@ def gate_of(conn: psycopg.Connection, key: str, name: str | None = None) -> str:
 BOOTS = Order("boots", 2)
 
 
-# ---------------------------------------------------------------- asking and answering
-
-
 @pytest.mark.full
 async def test_a_run_at_a_gate_costs_rows_and_nothing_else(aflow, conn):
-    run = await begun(aflow, ship, BOOTS)
+    run = await settle(aflow, ship, BOOTS)
     assert await run.status() == "waiting"
     assert count(conn, "pgflow.lease") == 0
     (gate,) = gates(conn, "gate, key, workflow, name, approvers, quorum, answers, request, path")
@@ -138,7 +135,7 @@ async def test_a_run_at_a_gate_costs_rows_and_nothing_else(aflow, conn):
     ids=lambda answer: type(answer).__name__,
 )
 async def test_the_answer_is_the_verdict_that_the_code_gets(answer, verdict, aflow, conn):
-    run = await begun(aflow, ship, BOOTS)
+    run = await settle(aflow, ship, BOOTS)
     (gate,) = gates(conn)
     await aflow.app.answer(gate, answer, by="ann")
     assert await run.result(SOON) == told(verdict)
@@ -148,7 +145,7 @@ async def test_the_answer_is_the_verdict_that_the_code_gets(answer, verdict, afl
 
 
 def test_so_do_sync_workflows_and_sync_clients(flow, conn):
-    run = begun(flow, ship_sync, BOOTS)
+    run = settle(flow, ship_sync, BOOTS)
     (gate,) = gates(conn)
     flow.app.answer(gate, Approve(edit={"sku": "socks", "qty": 9}), by="ann")
     assert run.result(SOON) == told(Approved(Order("socks", 9), ("ann",), True))
@@ -158,7 +155,7 @@ def test_so_do_sync_workflows_and_sync_clients(flow, conn):
 async def test_an_answer_in_the_callers_transaction_counts_once_that_is_committed(
     aflow, conn, pgflow_dsn
 ):
-    run = await begun(aflow, ship, BOOTS)
+    run = await settle(aflow, ship, BOOTS)
     (gate,) = gates(conn)
     for level in ("read committed", "repeatable read", "serializable"):
         async with await psycopg.AsyncConnection.connect(pgflow_dsn) as own:
@@ -175,7 +172,7 @@ async def test_an_answer_in_the_callers_transaction_counts_once_that_is_committe
 
 @pytest.mark.full
 async def test_an_answer_by_sql_is_found_by_the_next_poll(aflow, conn):
-    run = await begun(aflow, ship, BOOTS)
+    run = await settle(aflow, ship, BOOTS)
     (gate,) = gates(conn)
     conn.execute("select pgflow.answer_gate(%s, 'approve', by => 'ann', reason => 'fine')", (gate,))
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
@@ -186,7 +183,7 @@ async def test_an_answer_by_sql_is_found_by_the_next_poll(aflow, conn):
 
 @pytest.mark.full
 async def test_the_inbox_has_nothing_that_is_answered(aflow, conn):
-    run = await begun(aflow, ship, BOOTS)
+    run = await settle(aflow, ship, BOOTS)
     await aflow.crash()
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -197,7 +194,7 @@ async def test_the_inbox_has_nothing_that_is_answered(aflow, conn):
 
 @pytest.mark.full
 async def test_a_gate_outlives_the_worker(aflow, conn):
-    run = await begun(aflow, ship, BOOTS)
+    run = await settle(aflow, ship, BOOTS)
     await aflow.crash()
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -220,7 +217,7 @@ async def test_long_requests_and_answers_are_kept_whole(answer, aflow, conn):
             TakenOver(BIG, ("ann",)),
         )
 
-    run = await begun(aflow, long, BIG)
+    run = await settle(aflow, long, BIG)
     (gate,) = gates(conn)
     await aflow.app.answer(gate, answer, by="ann")
     assert await run.result(SOON)
@@ -235,7 +232,7 @@ async def ask_twice(order: Order) -> list[str]:
 
 
 async def test_several_gates_of_a_run_have_keys_of_their_own(aflow, conn):
-    run = await begun(aflow, ask_twice, BOOTS)
+    run = await settle(aflow, ask_twice, BOOTS)
     first, second = sorted(gates(conn))
     assert (first.rsplit("/", 2)[1:], second.rsplit("/", 2)[1:]) == (["a", "1"], ["a", "2"])
     await aflow.app.answer(second, Approve(edit=7), by="ann")
@@ -249,12 +246,9 @@ async def test_several_gates_of_a_run_have_keys_of_their_own(aflow, conn):
     ]
 
 
-# ---------------------------------------------------------------- who may, and what counts
-
-
 @pytest.mark.full
 async def test_a_later_answer_is_told_who_when_and_what(aflow, conn):
-    await begun(aflow, ship, BOOTS)
+    await settle(aflow, ship, BOOTS)
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Reject("no"), by="ann")
     for _ in range(2):  # before the run has taken it, and after
@@ -270,7 +264,7 @@ async def test_a_later_answer_is_told_who_when_and_what(aflow, conn):
 
 
 async def test_who_is_not_asked_may_not_answer_and_may_be_delegated_to(aflow, conn):
-    run = await begun(aflow, ship_by, BOOTS, ["ann"])
+    run = await settle(aflow, ship_by, BOOTS, ["ann"])
     (gate,) = gates(conn)
     with pytest.raises(NotAllowed, match=r"'bob' may not answer gate .*: it asks ann"):
         await aflow.app.answer(gate, Approve(), by="bob")
@@ -323,8 +317,8 @@ async def test_the_app_says_which_roles_somebody_has(aflow, conn):
 
 @pytest.mark.full
 async def test_a_quorum_counts_each_person_once_and_one_veto_is_enough(aflow, conn):
-    run = await started(aflow, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
-    other = await begun(aflow, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
+    run = await launch(aflow, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
+    other = await settle(aflow, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
     gate, vetoed = gate_of(conn, run.key), gate_of(conn, other.key)
     for one in (gate, vetoed):
         await aflow.app.answer(one, Approve(), by="ann")
@@ -339,7 +333,7 @@ async def test_a_quorum_counts_each_person_once_and_one_veto_is_enough(aflow, co
 
 
 async def test_nobody_counts_twice_by_delegating(aflow, conn):
-    run = await begun(aflow, ship_by, BOOTS, ["ann", "bob"], 2)
+    run = await settle(aflow, ship_by, BOOTS, ["ann", "bob"], 2)
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Approve(), by="ann")
     with pytest.raises(WrongState, match="'ann' has approved gate .* already"):
@@ -354,7 +348,7 @@ async def test_nobody_counts_twice_by_delegating(aflow, conn):
 
 @pytest.mark.full
 async def test_an_edit_voids_the_approvals_of_what_was_asked_before(aflow, conn):
-    run = await begun(aflow, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
+    run = await settle(aflow, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
     (gate,) = gates(conn)
     (shown,) = gates(conn, "payload_hash")
     await aflow.app.answer(gate, Approve(), by="ann", payload_hash=shown)
@@ -368,7 +362,7 @@ async def test_an_edit_voids_the_approvals_of_what_was_asked_before(aflow, conn)
 
 
 async def test_an_edit_that_does_not_fit_is_refused_where_it_is_made(aflow, conn):
-    run = await begun(aflow, ship, BOOTS)
+    run = await settle(aflow, ship, BOOTS)
     (gate,) = gates(conn)
     with pytest.raises(InvalidArgument, match="does not fit what gate .* asks for: qty"):
         await aflow.app.answer(gate, Approve(edit={"sku": "boots", "qty": "many"}), by="ann")
@@ -393,7 +387,7 @@ async def even(value: int) -> str:
 
 @pytest.mark.full
 async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_says_why(aflow, conn):
-    run = await begun(aflow, even, 2)
+    run = await settle(aflow, even, 2)
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Approve(edit={"n": 3}), by="ann")
     await aflow.until_idle()
@@ -408,15 +402,12 @@ async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_sa
 
 
 async def test_a_gate_that_asks_for_a_value_is_not_approved_without_one(aflow, conn):
-    run = await begun(aflow, price, BOOTS)
+    run = await settle(aflow, price, BOOTS)
     (gate,) = gates(conn)
     with pytest.raises(InvalidArgument, match="asks for a value"):
         await aflow.app.answer(gate, Approve(), by="ann")
     await aflow.app.answer(gate, Approve(edit=Price(995)), by="ann")
     assert await run.result(SOON) == told(Approved(Price(995), ("ann",), True))
-
-
-# ---------------------------------------------------------------- time
 
 
 @pytest.mark.parametrize(
@@ -429,7 +420,7 @@ async def test_a_gate_that_asks_for_a_value_is_not_approved_without_one(aflow, c
     ],
 )
 async def test_what_the_time_brings(on_timeout, verdict, aflow, conn):
-    run = await begun(aflow, ship_by, BOOTS, ["ann"], 1, None, on_timeout, 3600)
+    run = await settle(aflow, ship_by, BOOTS, ["ann"], 1, None, on_timeout, 3600)
     (gate,) = gates(conn)
     await aflow.skip(HOUR / 2)
     assert await run.status() == "waiting"
@@ -443,7 +434,7 @@ async def test_what_the_time_brings(on_timeout, verdict, aflow, conn):
 async def test_an_answer_after_the_time_is_refused_though_no_worker_has_looked(
     aflow, conn, pgflow_dsn
 ):
-    run = await begun(aflow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
+    run = await settle(aflow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     (gate,) = gates(conn)
     await aflow.crash()
     pgflow.testing.set_clock(pgflow_dsn, 2 * HOUR)
@@ -456,7 +447,7 @@ async def test_an_answer_after_the_time_is_refused_though_no_worker_has_looked(
 
 @pytest.mark.full
 async def test_an_answer_in_time_counts_however_late_a_worker_looks(aflow, conn, pgflow_dsn):
-    run = await begun(aflow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
+    run = await settle(aflow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     (gate,) = gates(conn)
     await aflow.crash()
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -467,8 +458,8 @@ async def test_an_answer_in_time_counts_however_late_a_worker_looks(aflow, conn,
 
 @pytest.mark.full
 async def test_a_chain_is_asked_one_after_the_other_each_alone(aflow, conn):
-    run = await started(aflow, ship_by, BOOTS, ["ann", "bob"], 2, ["lead", "cto"], "expire", 3600)
-    other = await begun(aflow, ship_by, BOOTS, ["ann"], 1, ["lead"], "escalate", 3600)
+    run = await launch(aflow, ship_by, BOOTS, ["ann", "bob"], 2, ["lead", "cto"], "expire", 3600)
+    other = await settle(aflow, ship_by, BOOTS, ["ann"], 1, ["lead"], "escalate", 3600)
     gate, ends = gate_of(conn, run.key), gate_of(conn, other.key)
     await aflow.app.answer(gate, Approve(), by="ann")
     await aflow.skip(HOUR + timedelta(minutes=1))
@@ -485,7 +476,7 @@ async def test_a_chain_is_asked_one_after_the_other_each_alone(aflow, conn):
 
 
 async def test_whoever_is_answering_as_the_time_ends_was_in_time(aflow, conn, pgflow_dsn):
-    run = await begun(aflow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
+    run = await settle(aflow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     (gate,) = gates(conn)
     async with await psycopg.AsyncConnection.connect(pgflow_dsn) as own:
         await aflow.app.using(own).answer(gate, Approve(), by="ann")
@@ -498,9 +489,6 @@ async def test_whoever_is_answering_as_the_time_ends_was_in_time(aflow, conn, pg
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
 
 
-# ---------------------------------------------------------------- ends, and parts done again
-
-
 @workflow
 async def impatient(order: Order) -> str:
     try:
@@ -511,7 +499,7 @@ async def impatient(order: Order) -> str:
 
 
 async def test_a_gate_that_the_code_gives_up_is_closed(aflow, conn):
-    run = await begun(aflow, impatient, BOOTS)
+    run = await settle(aflow, impatient, BOOTS)
     (gate,) = gates(conn)
     await aflow.skip(timedelta(minutes=2))
     assert gates(conn, "name") == ["h"]
@@ -542,7 +530,7 @@ async def goes_on(n: int) -> str:
 
 @pytest.mark.parametrize("code", [leaves_open, goes_on], ids=lambda w: w.name)
 async def test_a_gate_closes_with_its_run(code, aflow, conn):
-    run = await begun(aflow, code, BOOTS if code is leaves_open else 0)
+    run = await settle(aflow, code, BOOTS if code is leaves_open else 0)
     left, last = gate_of(conn, run.key, "g"), gate_of(conn, run.key, "h")
     await aflow.app.answer(last, Approve(), by="ann")
     assert await run.result(SOON) == "done"
@@ -554,7 +542,7 @@ async def test_a_gate_closes_with_its_run(code, aflow, conn):
 @pytest.mark.full
 @pytest.mark.parametrize("force", [False, True])
 async def test_a_cancel_closes_it(force, aflow, conn):
-    run = await begun(aflow, ship, BOOTS)
+    run = await settle(aflow, ship, BOOTS)
     if force:
         conn.execute("select pgflow.force_cancel_run(%s)", (run.key,))
     else:
@@ -580,7 +568,7 @@ async def look(sku: str) -> str:
 
 @pytest.mark.full
 async def test_a_rewind_asks_anew_what_is_open_at_the_cut(aflow, conn):
-    run = await begun(aflow, counted, BOOTS)
+    run = await settle(aflow, counted, BOOTS)
     (first,) = gates(conn)
     await aflow.app.answer(first, Approve(), by="ann")
     await aflow.until_idle()
@@ -608,7 +596,7 @@ async def test_a_rewind_asks_anew_what_is_open_at_the_cut(aflow, conn):
 
 @pytest.mark.full
 async def test_a_fork_asks_for_itself(aflow, conn):
-    run = await begun(aflow, ship, BOOTS)
+    run = await settle(aflow, ship, BOOTS)
     (gate,) = gates(conn)
     await aflow.app.fork(run.key, at=1, new_key="other")
     await aflow.until_idle()
@@ -629,14 +617,11 @@ async def parent(order: Order) -> str:
 @pytest.mark.full
 async def test_the_gate_of_a_child_shows_its_path(aflow, conn):
     aflow.include(parent, ship)
-    run = await begun(aflow, parent.options(key="the-root"), BOOTS)
+    run = await settle(aflow, parent.options(key="the-root"), BOOTS)
     ((gate, path),) = gates(conn, "gate, path")
     assert path == ["the-root", "the-child"]
     await aflow.app.answer(gate, Approve(), by="ann")
     await run.result(SOON)
-
-
-# ---------------------------------------------------------------- decisions, notices, looking again
 
 
 @pgflow.decisions.decision(retries=1)
@@ -652,7 +637,7 @@ async def decided(order: Order) -> str:
 
 
 async def test_the_inbox_says_why(aflow, conn):
-    run = await begun(aflow, decided, BOOTS)
+    run = await settle(aflow, decided, BOOTS)
     ((gate, why, evidence),) = gates(conn, "gate, why, evidence")
     assert (why, evidence) == ("they are cheap", ["price list"])
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -675,7 +660,7 @@ async def told_of(order: Order) -> str:
 @pytest.mark.full
 async def test_who_is_asked_is_told_once(aflow, conn):
     mails.clear()
-    run = await begun(aflow, told_of, BOOTS)
+    run = await settle(aflow, told_of, BOOTS)
     (gate,) = gates(conn)
     await aflow.crash()
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -698,17 +683,14 @@ async def in_stock(order: Order) -> bool:
 
 @pytest.mark.full
 async def test_an_approval_that_no_longer_holds_is_stale(aflow, conn):
-    run = await started(aflow, checked, BOOTS)
-    good = await begun(aflow, checked, BOOTS)
+    run = await launch(aflow, checked, BOOTS)
+    good = await settle(aflow, checked, BOOTS)
     first, second = gate_of(conn, run.key), gate_of(conn, good.key)
     await aflow.app.answer(first, Approve(), by="ann")
     with pytest.raises(pgflow.RunFailed, match="does not hold any more"):
         await run.result(SOON)
     await aflow.app.answer(second, Approve(edit=Order("boots", 1)), by="ann")
     assert await good.result(SOON) == told(Approved(Order("boots", 1), ("ann",), True))
-
-
-# ---------------------------------------------------------------- misuse
 
 
 @pytest.mark.parametrize(
@@ -735,5 +717,4 @@ async def test_a_gate_that_can_never_be_asked_is_refused(options, said, aflow):
             return str(error)
         return "asked"
 
-    run = await started(aflow, wrong)
-    assert said in await run.result(SOON)
+    assert said in await result_of(aflow, wrong)

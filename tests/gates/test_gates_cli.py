@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 from clikit import pgflow
-from records import SOON, begun
+from records import SOON, settle
 from test_gates import BOOTS, Order, gate_of, ship, ship_by, told
 
 from pgflow import run_child
@@ -19,7 +19,7 @@ from pgflow.inspect import ask, find_gate, list_gates, list_gates_below
 
 @pytest.mark.full
 def test_a_person_at_a_terminal_finds_and_answers_a_gate(flow, conn, pgflow_dsn):
-    run = begun(flow, ship.options(key="order-1"), BOOTS)
+    run = settle(flow, ship.options(key="order-1"), BOOTS)
     gate = gate_of(conn, "order-1")
     shown = pgflow(pgflow_dsn, "gates", "--table")
     assert gate in shown.out
@@ -51,7 +51,7 @@ def test_a_person_at_a_terminal_finds_and_answers_a_gate(flow, conn, pgflow_dsn)
 def test_names_are_whole_on_a_narrow_terminal_and_advice_works_as_printed(flow, pgflow_dsn):
     flow.include(ship_by)
     key = "refund/of a customer with a long name/o'neil/17"
-    run = begun(flow, ship_by.options(key=key), BOOTS, ["desk of the shop", "ann"])
+    run = settle(flow, ship_by.options(key=key), BOOTS, ["desk of the shop", "ann"])
     said = pgflow(pgflow_dsn, "gates", tty=True, width=80).out
     assert key in said
     assert "{" not in said
@@ -127,7 +127,7 @@ def test_a_run_waits_at_its_own_gates_and_at_those_of_the_runs_that_it_started(f
 def test_readers_page_through_the_inbox(flow, conn):
     flow.include(ship_by)
     for n in range(3):
-        begun(flow, ship_by.options(key=f"o-{n}"), BOOTS, ["ann"] if n else ["bob"])
+        settle(flow, ship_by.options(key=f"o-{n}"), BOOTS, ["ann"] if n else ["bob"])
     page = ask(flow.app, list_gates(limit=2))
     rest = ask(flow.app, list_gates(limit=2, after=page.next))
     assert [gate.key for gate in (*page, *rest)] == ["o-0", "o-1", "o-2"]
@@ -155,7 +155,7 @@ analyze pgflow.run, pgflow.unit, pgflow.gate, pgflow.gate_answer
 
 @pytest.mark.full
 def test_a_page_of_a_long_inbox_is_read_in_its_order_and_no_further(flow, conn):
-    begun(flow, ship_by.options(key="o-"), BOOTS, ["ann"])
+    settle(flow, ship_by.options(key="o-"), BOOTS, ["ann"])
     with conn.transaction(force_rollback=True):
         for text in MANY_GATES.split(";"):
             conn.execute(text)

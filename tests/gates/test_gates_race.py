@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from gaterace import race
-from records import SOON, begun, count
+from records import SOON, count, settle
 from servers import HANG_SECONDS, wait_until_blocked
 from test_gates import BOOTS, gate_of, ship, ship_by
 
@@ -22,7 +22,7 @@ ANSWERERS = 16
 @pytest.mark.full
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
 def test_sixteen_answerers_of_one_gate_have_one_winner(level, flow, conn, pgflow_dsn):
-    run = begun(flow, ship, BOOTS)
+    run = settle(flow, ship, BOOTS)
     gate = gate_of(conn, run.key)
     together = threading.Barrier(ANSWERERS)
 
@@ -55,7 +55,7 @@ def test_sixteen_answerers_of_one_gate_have_one_winner(level, flow, conn, pgflow
 def test_a_quorum_is_met_once_however_many_approve_at_the_same_time(flow, conn, pgflow_dsn):
     flow.include(ship_by)
     names = [f"p{n}" for n in range(8)]
-    run = begun(flow, ship_by, BOOTS, names, 3)
+    run = settle(flow, ship_by, BOOTS, names, 3)
     gate = gate_of(conn, run.key)
     together = threading.Barrier(len(names))
 
@@ -80,7 +80,7 @@ def test_a_quorum_is_met_once_however_many_approve_at_the_same_time(flow, conn, 
 
 @pytest.mark.full
 def test_who_comes_second_waits_for_the_first_and_wins_if_that_rolls_back(flow, conn, pgflow_dsn):
-    run = begun(flow, ship, BOOTS)
+    run = settle(flow, ship, BOOTS)
     gate = gate_of(conn, run.key)
     with psycopg.connect(pgflow_dsn) as first, ThreadPoolExecutor(1) as pool:
         first.execute("select pgflow.answer_gate(%s, 'approve', by => 'ann')", (gate,))
@@ -100,7 +100,7 @@ def test_who_comes_second_waits_for_the_first_and_wins_if_that_rolls_back(flow, 
 def test_expiry_sees_an_answer_that_was_committed_as_it_took_the_lock(
     level, flow, conn, pgflow_dsn
 ):
-    run = begun(flow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
+    run = settle(flow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     gate = gate_of(conn, run.key)
     flow.crash()
     conn.execute("alter function pgflow.latch_(text) rename to soundly_")
@@ -146,7 +146,7 @@ def test_expiry_sees_an_answer_that_was_committed_as_it_took_the_lock(
 
 
 def test_an_answer_that_is_committed_while_another_is_judged_comes_first(flow, conn, pgflow_dsn):
-    run = begun(flow, ship, BOOTS)
+    run = settle(flow, ship, BOOTS)
     gate = gate_of(conn, run.key)
     of_gate = "pgflow.approvers_of_(pgflow.gate, timestamptz)"
     conn.execute(f"alter function {of_gate} rename to soundly_")  # type: ignore[arg-type]
@@ -185,7 +185,7 @@ def test_an_answer_that_is_committed_while_another_is_judged_comes_first(flow, c
 
 @pytest.mark.full
 def test_expiry_waits_for_nobody_who_is_answering(flow, conn, pgflow_dsn):
-    run = begun(flow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
+    run = settle(flow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     gate = gate_of(conn, run.key)
     flow.crash()
     ((run_id, call),) = conn.execute("select run_id, call from pgflow.gate").fetchall()

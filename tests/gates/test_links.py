@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, begun, count
+from records import SOON, count, settle
 from test_gates import BOOTS, gate_of, ship, ship_by, told
 
 from pgflow import InvalidArgument
@@ -47,7 +47,7 @@ def shown_hash(conn: psycopg.Connection, gate: str) -> str:
 async def at_gate(
     aflow: AsyncHarness, conn: psycopg.Connection, *given: Any
 ) -> tuple[Any, str, str]:
-    run = await begun(aflow, ship_by, BOOTS, *given)
+    run = await settle(aflow, ship_by, BOOTS, *given)
     gate = gate_of(conn, run.key)
     return run, gate, shown_hash(conn, gate)
 
@@ -73,7 +73,7 @@ async def test_looking_at_a_link_changes_nothing_and_the_button_answers(aflow, c
 
 @pytest.mark.full
 def test_so_does_a_sync_app(flow, conn):
-    run = begun(flow, ship, BOOTS)
+    run = settle(flow, ship, BOOTS)
     gate = gate_of(conn, run.key)
     link = KEYS.sign(gate, shown_hash(conn, gate), "reject", "ann", later())
     served = asgi(flow.app, keys=KEYS)

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, begun, count, events, started
+from records import SOON, count, events, launch, settle
 
 import pgflow
 from pgflow import InvalidArgument, workflow
@@ -56,7 +56,7 @@ def gates(conn: psycopg.Connection, columns: str = "gate") -> list[Any]:
 
 @pytest.mark.full
 async def test_an_approved_effect_acts_once_with_what_was_approved(aflow, conn):
-    run = await started(aflow, pay, 600)
+    run = await launch(aflow, pay, 600)
     assert await (await aflow.start(pay, 5)).result(SOON) == "charge of 5"
     await aflow.until_idle()
     ((gate, name, request),) = gates(conn, "gate, name, request")
@@ -83,7 +83,7 @@ async def test_an_approved_effect_acts_once_with_what_was_approved(aflow, conn):
 
 @pytest.mark.full
 def test_so_does_one_of_a_sync_workflow(flow, conn):
-    run = begun(flow, pay_sync, 600)
+    run = settle(flow, pay_sync, 600)
     flow.answer("policy/charge")
     assert run.result(SOON) == "charge of 600"
     assert [(cents, to) for cents, to, _ in done] == [(600, "bank")]
@@ -91,7 +91,7 @@ def test_so_does_one_of_a_sync_workflow(flow, conn):
 
 @pytest.mark.full
 async def test_an_edit_is_what_is_done(aflow, conn):
-    run = await begun(aflow, pay, 600)
+    run = await settle(aflow, pay, 600)
     (gate,) = gates(conn)
     with pytest.raises(InvalidArgument, match="dollars is unknown"):
         await aflow.app.answer(gate, Approve(edit={"cents": 1, "dollars": 6}), by="ann")
@@ -118,7 +118,7 @@ async def book_it(cents: int, at: datetime) -> str:
 @pytest.mark.full
 async def test_an_edit_may_be_written_in_another_way_than_the_code_would(aflow, conn):
     conn.execute("select pgflow.set_policy('[{\"name\": \"book\"}]', 'all')")
-    run = await started(aflow, book_it, 600, datetime(2026, 1, 2, 10, tzinfo=UTC))
+    run = await launch(aflow, book_it, 600, datetime(2026, 1, 2, 10, tzinfo=UTC))
     await aflow.answer("policy/book", Approve(edit={"cents": 5, "at": "2026-01-02 09:30:00Z"}))
     assert await run.result(SOON) == "5 at 09:30"
 
@@ -130,7 +130,7 @@ async def test_an_edit_may_be_written_in_another_way_than_the_code_would(aflow, 
     ids=["rejected", "escalated"],
 )
 async def test_without_leave_nothing_is_done(answer, said, aflow, conn):
-    run = await started(aflow, pay, 600)
+    run = await launch(aflow, pay, 600)
     await aflow.answer("policy/charge", answer)
     assert await run.result(SOON) == said
     assert done == []
@@ -139,7 +139,7 @@ async def test_without_leave_nothing_is_done(answer, said, aflow, conn):
 
 
 async def test_what_a_person_took_over_is_recorded_and_never_run(aflow, conn):
-    run = await started(aflow, pay, 600)
+    run = await launch(aflow, pay, 600)
     await aflow.answer("policy/charge", TakeOver("by hand"), by="ann")
     assert await run.result(SOON) == "by hand"
     assert done == []
@@ -157,14 +157,14 @@ async def pay_through_child(cents: int) -> str:
 @pytest.mark.full
 async def test_the_policy_holds_for_a_whole_tree(aflow, conn):
     aflow.include(pay_through_child, pay)
-    run = await begun(aflow, pay_through_child.options(key="root"), 600)
+    run = await settle(aflow, pay_through_child.options(key="root"), 600)
     assert gates(conn, "path") == [["root", "child"]]
     await aflow.answer("policy/charge")
     assert await run.result(SOON) == "charge of 600"
 
 
 async def test_a_leave_is_for_these_arguments_and_for_one_act(aflow, conn):
-    run = await begun(aflow, pay, 600)
+    run = await settle(aflow, pay, 600)
     (gate,) = gates(conn)
     run_id = conn.execute("select run_id from pgflow.gates").fetchall()[0][0]
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -198,7 +198,7 @@ async def impatient(cents: int) -> str:
 
 @pytest.mark.full
 async def test_who_gives_the_effect_up_closes_the_gate(aflow, conn):
-    run = await begun(aflow, impatient, 600)
+    run = await settle(aflow, impatient, 600)
     assert len(gates(conn)) == 1
     await aflow.skip(61)
     assert await run.result(SOON) == "gave up"
@@ -219,7 +219,7 @@ async def test_what_waits_for_leave_reserves_nothing_and_is_admitted_when_it_act
         return await charge.options(admit=Admit(usd=Decimal("0.5")))(600)
 
     aflow(pools=[Pool("user", usd=1, calls=1)]).include(spend)
-    run = await begun(aflow, spend.options(pool="user"))
+    run = await settle(aflow, spend.options(pool="user"))
     assert count(conn, "pgflow.reservation") == 0
     if not calls:  # whoever has done it needs no pool
         conn.execute("select pgflow.revoke_pool('user')")

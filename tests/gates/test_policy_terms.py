@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as pgflow_cli
-from records import SOON, begun, count, eventually, started
+from records import SOON, count, eventually, launch, recover, result_of, settle
 
 import pgflow
 from pgflow import step, workflow
@@ -90,7 +90,7 @@ def enough_sync(cents: list[int]) -> list[str]:
 @pytest.mark.full
 async def test_a_rule_says_who_may_answer_and_how_many_must(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann", "bob", "cfo"], "quorum": 2})
-    run = await begun(aflow, pay, 600)
+    run = await settle(aflow, pay, 600)
     assert gates(conn, "approvers, quorum, expires_at") == [(["ann", "bob", "cfo"], 2, None)]
     (gate,) = gates(conn)
     with pytest.raises(NotAllowed, match="eve"):
@@ -123,7 +123,7 @@ async def test_a_rule_says_until_when_whom_next_and_what_then(at_last, result, a
             "on_timeout": at_last,
         },
     )
-    run = await begun(aflow, pay, 600)
+    run = await settle(aflow, pay, 600)
     await aflow.skip(timedelta(hours=9))
     assert gates(conn, "approvers") == [["cto"]]
     await aflow.skip(timedelta(hours=8))
@@ -135,7 +135,7 @@ async def test_a_rule_says_until_when_whom_next_and_what_then(at_last, result, a
 @pytest.mark.full
 def test_so_it_does_for_a_sync_workflow(flow, conn):
     rule(conn, {"name": "charge", "timeout": 3600})
-    run = begun(flow, pay_sync, 600)
+    run = settle(flow, pay_sync, 600)
     assert [gate.request for gate, _ in told] == [{"cents": 600}]
     flow.skip(timedelta(hours=2))
     assert run.result(SOON) == "expire: "
@@ -144,7 +144,7 @@ def test_so_it_does_for_a_sync_workflow(flow, conn):
 @pytest.mark.full
 async def test_a_gate_that_is_asked_keeps_the_terms_of_the_rule_that_asked_it(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann"]})
-    run = await begun(aflow, pay, 600)
+    run = await settle(aflow, pay, 600)
     await aflow.crash()
     rule(conn, {"name": "charge", "approvers": ["bob"]})
     await aflow.until_idle()
@@ -156,9 +156,8 @@ async def test_a_gate_that_is_asked_keeps_the_terms_of_the_rule_that_asked_it(af
 @pytest.mark.full
 async def test_whoever_the_policy_asks_is_told_once(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann"]})
-    run = await begun(aflow, pay, 600)
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, pay, 600)
+    await recover(aflow)
     ((gate, _),) = told
     assert gate == GateRequest(
         gates(conn)[0], "policy/charge", run.key, {"cents": 600}, gates(conn, "payload_hash")[0]
@@ -174,7 +173,7 @@ async def test_whoever_the_policy_asks_is_told_once(aflow, conn):
 )
 async def test_each_item_of_a_map_asks(flow_of, approved, aflow, conn):
     rule(conn, {"name": "charge", "amount": "$.cents", "above": 500, "approvers": ["ann"]})
-    run = await begun(aflow, flow_of, [600, 5, 700])
+    run = await settle(aflow, flow_of, [600, 5, 700])
     asked = conn.execute("select gate from pgflow.gates order by request->>'cents'").fetchall()
     assert len(asked) == approved
     assert done == [5]
@@ -187,8 +186,7 @@ async def test_each_item_of_a_map_asks(flow_of, approved, aflow, conn):
 @pytest.mark.parametrize("flow_of", [enough, enough_sync], ids=["async", "sync"])
 async def test_an_item_that_is_not_wanted_any_more_closes_its_gate(flow_of, aflow, conn):
     rule(conn, {"name": "charge", "amount": "$.cents", "above": 500})
-    run = await started(aflow, flow_of, [600, 5])
-    assert await run.result(SOON) == ["charge of 5"]
+    assert await result_of(aflow, flow_of, [600, 5]) == ["charge of 5"]
     assert gates(conn) == []
     assert done == [5]
 
@@ -216,7 +214,7 @@ async def test_a_rule_may_be_for_what_a_model_has_chosen(aflow, conn):
     aflow.include(choose_and_pay, pay)
     for run in (await aflow.start(choose_and_pay, "code"), await aflow.start(pay, 600)):
         assert await run.result(SOON) == "charge of 600"
-    run = await begun(aflow, choose_and_pay, "model")
+    run = await settle(aflow, choose_and_pay, "model")
     assert gates(conn, "name, why, approvers") == [("policy/charge", "the largest", ["ann"])]
     await aflow.answer("policy/charge", Approve(), by="ann")
     assert await run.result(SOON) == "charge of 600"
@@ -249,7 +247,7 @@ async def root(cents: int) -> str:
 async def test_terms_hold_for_a_whole_tree_and_the_gate_shows_the_path(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann"], "quorum": 1, "timeout": "1 day"})
     aflow.include(root, branch, leaf)
-    run = await begun(aflow, root.options(key="root"), 600)
+    run = await settle(aflow, root.options(key="root"), 600)
     assert gates(conn, "path, approvers, expires_at is not null") == [
         (["root", "branch", "leaf"], ["ann"], True)
     ]
@@ -283,9 +281,6 @@ def test_terms_that_cannot_be_are_refused(conn, said, says):
         rule(conn, said)
     assert refused.value.sqlstate == "PF003"
     assert len(str(refused.value).splitlines()[0]) > 20
-
-
-# ---------------------------------------------------------------- who acts, and what would be asked
 
 
 @pytest.fixture
@@ -332,7 +327,7 @@ def test_a_rule_looks_at_the_role_that_acts(conn, roles):
 @pytest.mark.full
 async def test_a_worker_of_a_role_asks_where_another_acts(aflow, conn, roles):
     rule(conn, {"name": "charge", "role": f"{roles}_group"})
-    run = await started(aflow, pay, 100)
+    run = await launch(aflow, pay, 100)
     assert await run.result(SOON) == "charge of 100"
     assert count(conn, "pgflow.gate") == 0
     run = await aflow.start(pay.options(queue="agents"), 200)

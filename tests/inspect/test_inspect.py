@@ -34,8 +34,6 @@ from pgflow.inspect import RunFilter
 
 Ask = Callable[[inspect.Question[Any]], Any]
 
-# --------------------------------------------------------------- a database with some of everything
-
 
 @decision()
 async def pick() -> Choice[str]:
@@ -153,9 +151,6 @@ def pages(ask: Ask, reader: Callable[..., Any], **options: Any) -> list[Any]:
         if page.next is None:
             return found
         after = page.next
-
-
-# ---------------------------------------------------------------- runs
 
 
 def test_runs_come_in_pages_the_newest_first(ask, look):
@@ -422,9 +417,6 @@ def test_long_lists_are_streamed_in_a_transaction(prepared, monkeypatch):
     assert len(expected) > 8
 
 
-# ---------------------------------------------------------------- one run
-
-
 def test_steps_come_in_pages(ask, look):
     found = pages(
         ask, lambda **options: inspect.list_steps(run_id(look, "rest-1"), **options), limit=4
@@ -589,9 +581,6 @@ def test_an_audit_tells_decisions_effects_and_debts(ask, look):
     assert (audit.run.status, audit.owed) == ("stuck", [debt])
 
 
-# ---------------------------------------------------------------- queues, workers, mail, versions
-
-
 def test_queues_and_lanes_count_what_stands(ask):
     queues = {queue.queue: queue for queue in ask(inspect.list_queues())}
     assert (
@@ -710,9 +699,6 @@ def test_versions_tell_what_may_go(ask, look):
     )
 
 
-# ---------------------------------------------------------------- health
-
-
 def test_health_is_told_without_words(ask):
     (waiting,) = ask(inspect.list_waiting_queues())
     assert (waiting.queue, waiting.queued, waiting.is_paused, waiting.is_served) == (
@@ -779,8 +765,6 @@ def test_losses_and_violations_are_told(dsn, conn):
     assert ask(inspect.check_books(1))[0].invariant
     assert len(ask(inspect.check_books(1))) == 1
 
-
-# ---------------------------------------------------------------- rows and sources
 
 VIEWS: list[tuple[str, Callable[[psycopg.Connection[Any]], inspect.Question[Any]], str]] = [
     ("runs", lambda _: inspect.find_detail("order-1"), "key = 'order-1'"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from records import SOON, begun
+from records import SOON, settle
 
 import pgflow
 from pgflow import InvalidArgument, inspect, step, workflow
@@ -68,7 +68,7 @@ def test_nothing_is_read_of_no_runs(conn):
 
 
 async def test_a_decision_has_what_rests_on_it_and_what_became_of_that(aflow, conn):
-    run = await begun(aflow, trip.options(key="trip-1", labels={"set": "a"}))
+    run = await settle(aflow, trip.options(key="trip-1", labels={"set": "a"}))
     ((gate,),) = conn.execute("select gate from pgflow.gates").fetchall()
     await aflow.app.answer(gate, Approve(), by="ann")
     with pytest.raises(pgflow.RunFailed):

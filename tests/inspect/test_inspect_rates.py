@@ -8,7 +8,7 @@ import json
 
 import psycopg
 import pytest
-from records import SOON, begun, started, wait_until
+from records import SOON, launch, settle, wait_until
 from sqlkit import one
 
 import pgflow
@@ -111,8 +111,8 @@ def test_the_pulse_changes_with_what_is_written(conn):
 
 
 def test_workflows_and_their_steps_are_told_by_their_newest_runs(flow, dsn):
-    started(flow, counting.options(key="a"), 3)
-    begun(flow, counting.options(key="b"), 0)
+    launch(flow, counting.options(key="a"), 3)
+    settle(flow, counting.options(key="b"), 0)
     with psycopg.connect(dsn) as conn:
         (row,) = inspect.ask(conn, inspect.list_workflow_rows())
         assert (row.workflow, row.runs, row.unended, row.failed) == ("counting", 2, 0, 1)

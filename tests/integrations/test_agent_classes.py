@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from gitkit import git, make_repository
 from processes import worker
-from records import SOON, begun
+from records import SOON, settle
 from servers import HANG_SECONDS, wait_until
 from sqlkit import one, rows
 
@@ -40,9 +40,6 @@ def lines(name: str) -> list[dict[str, Any]]:
 
 def lose(name: str, loss: Loss | None, *places: int) -> None:
     world.counterparty(name).lose = {place: loss for place in places if loss is not None}
-
-
-# ---------------------------------------------------------------- browser
 
 
 @ALL
@@ -72,9 +69,6 @@ async def test_a_page_that_has_changed_is_not_clicked_on(aflow, conn, monkeypatc
     assert await run.result(SOON) == browser.Page("thanks", ("bread",))
     assert [line["button"] for line in lines("shop")] == ["add bread", "buy"]
     assert rows(conn, "select status from pgflow.effects order by seq") == ["failed", "confirmed"]
-
-
-# ---------------------------------------------------------------- SRE
 
 
 @pytest.mark.full
@@ -113,9 +107,6 @@ async def test_without_leave_nothing_is_destroyed(aflow):
     assert lines("fleet") == []
 
 
-# ---------------------------------------------------------------- research
-
-
 @pytest.mark.parametrize(("usd", "readings"), [(1, 6), (Decimal("0.06"), 3)])
 async def test_a_report_has_a_source_for_each_claim_and_ends_with_the_money(
     aflow, conn, usd, readings
@@ -129,9 +120,6 @@ async def test_a_report_has_a_source_for_each_claim_and_ends_with_the_money(
     assert one(conn, "select sum(usd) from pgflow.charges") == readings * research.PRICE
     found = "select evidence->>0 from pgflow.decisions order by seq"
     assert rows(conn, found) == [url for _, url in report.claims]
-
-
-# ---------------------------------------------------------------- sales
 
 
 @pytest.mark.full
@@ -162,8 +150,6 @@ async def test_whoever_wants_no_mail_gets_none_from_any_run(aflow):
     assert lines("mail") == []
 
 
-# ---------------------------------------------------------------- coding
-
 SHOP = "def price(cents):\n    return cents\n"
 TEST = "import shop\nassert shop.price(5) == {}, shop.price(5)\n"
 
@@ -182,7 +168,7 @@ async def test_edits_are_pushed_once_a_person_has_seen_them(aflow, conn, reposit
     remote = tmp_path / "remote"
     aflow(pools=[Pool("tickets", usd=1)]).include(coding.code)
     options = coding.code.options(pool="tickets")
-    run = await begun(aflow, options, repository, "twice the price", str(remote))
+    run = await settle(aflow, options, repository, "twice the price", str(remote))
     (diff,) = rows(conn, "select request #>> '{}' from pgflow.gates")
     assert "+    return cents * 2" in diff
     assert git(remote, "for-each-ref") == ""
@@ -210,9 +196,6 @@ async def test_edits_that_stay_red_are_dropped_and_those_of_people_are_not(
     assert (folder / "shop.py").read_text() == SHOP
     assert (folder / "mine").read_text() == "mine"
     assert one(conn, "select sum(usd) from pgflow.charges") == Decimal("0.50")
-
-
-# ---------------------------------------------------------------- kills
 
 
 @pytest.mark.full

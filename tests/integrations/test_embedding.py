@@ -74,9 +74,6 @@ def are_one_transaction(conn: psycopg.Connection) -> bool:
     return (row, step) == ((True,), (True,))
 
 
-# ---------------------------------------------------------------- programs
-
-
 @pytest.mark.full
 @pytest.mark.parametrize(
     "main",
@@ -100,9 +97,6 @@ def test_of_two_orders_through_a_pooler_in_transaction_mode_the_one_that_is_comm
     assert capsys.readouterr().out == SAID
     assert books(conn) == SHIPPED
     assert are_one_transaction(conn)
-
-
-# ---------------------------------------------------------------- FastAPI
 
 
 REQUEST = {
@@ -168,9 +162,6 @@ def test_the_commit_of_a_request_of_fastapi_precedes_its_answer(conn):
     assert seen == [1]
 
 
-# ---------------------------------------------------------------- Flask
-
-
 @pytest.mark.full
 def test_a_request_of_flask_is_a_transaction_and_another_process_does_the_work(dsn, conn):
     web = with_flask.create_web()
@@ -183,9 +174,6 @@ def test_a_request_of_flask_is_a_transaction_and_another_process_does_the_work(d
         assert (worker.code, worker.err, worker.data["completed"]) == (0, "", 1), worker
     assert books(conn) == SHIPPED
     assert are_one_transaction(conn)
-
-
-# ---------------------------------------------------------------- Django
 
 
 @pytest.fixture
@@ -362,9 +350,6 @@ def test_the_projects_command_lists_workers_where_that_is_asked_for(manage):
     assert json.loads(manage("pgflow", "workers", "--list", "--json")) == []
 
 
-# ---------------------------------------------------------------- Alembic
-
-
 @pytest.fixture
 def config() -> Iterator[Config]:
     """Alembic as `alembic -c examples/embedding/with_alembic/alembic.ini` has it."""
@@ -418,9 +403,6 @@ def test_only_what_is_in_the_schema_of_pgflow_is_left_out():
     assert include_name(None, "schema", {})
     assert include_name("pgflow", "table", {"schema_name": None})
     assert include_name("orders", "table", {"schema_name": "shop"})
-
-
-# ---------------------------------------------------------------- all
 
 
 def test_every_example_says_what_it_shows_and_is_in_the_list():

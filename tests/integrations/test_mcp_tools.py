@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import begun, started
+from records import launch, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -34,9 +34,6 @@ def remote_bank() -> Any:
         args=[str(BANK)],
         env={"PGFLOW_TEST_BOOK": os.environ["PGFLOW_TEST_BOOK"]},
     )
-
-
-# ---------------------------------------------------------------- workflows as tools
 
 
 @workflow
@@ -75,8 +72,7 @@ def shop(app: Any, *workflows: Any, wait_seconds: float = 20) -> Any:
 
 @pytest.mark.full
 async def test_a_workflow_is_a_tool_that_returns_its_result_and_one_key_is_one_run(aflow):
-    aflow.include(greet, fail, other)
-    elsewhere = await aflow.start(other)
+    elsewhere = await launch(aflow, other, beside=[greet, fail])
     async with aflow.app.worker(), shop(aflow.app, greet, fail) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert list(tools) == ["greet", "fail", WAIT]
@@ -118,9 +114,6 @@ def test_a_workflow_whose_parameters_the_tool_needs_itself_is_refused():
 
     with pytest.raises(InvalidArgument, match="rename it"):
         add_workflows(MCPServer("shop"), pgflow.AsyncApp(include=[bad]), [bad])
-
-
-# ---------------------------------------------------------------- tools as steps
 
 
 bank = RemoteTools("bank", lambda: bank_mcp.server, timeout=30)  # in this process
@@ -188,8 +181,7 @@ def lines(book: Path) -> list[dict[str, Any]]:
 async def test_tools_of_a_server_are_steps_of_their_class_with_keys_in_both_colours(
     aflow, book, conn
 ):
-    aflow.include(pay, pay_sync)
-    run = await aflow.start(pay, "bob", 30)
+    run = await launch(aflow, pay, "bob", 30, beside=[pay_sync])
     assert await run.result(HANG_SECONDS) == [1_000, {"receipt": "30 to bob"}, 970]
     again = await aflow.start(pay_sync, "bob", 5)
     assert await again.result(HANG_SECONDS) == [{"receipt": "5 to bob"}, 965]
@@ -204,7 +196,7 @@ async def test_tools_of_a_server_are_steps_of_their_class_with_keys_in_both_colo
 
 @pytest.mark.full
 async def test_a_call_whose_answer_is_lost_is_asked_after_and_not_made_again(aflow, book):
-    run = await started(aflow, pay_remotely, "bob", 30)
+    run = await launch(aflow, pay_remotely, "bob", 30)
     assert await run.result(HANG_SECONDS) == {"receipt": "30 to bob"}
     assert len(lines(book)) == 1
 
@@ -226,7 +218,7 @@ async def test_a_tool_asks_for_leave_where_the_policy_wants_it(aflow, book, conn
         """select pgflow.set_policy(
             '[{"name": "bank.transfer", "amount": "$.cents", "above": 50}]', 'limits')"""
     )
-    run = await begun(aflow, pay, "bob", 80)
+    run = await settle(aflow, pay, "bob", 80)
     (gate,) = await aflow.gates()
     assert (gate.name, gate.request) == ("policy/bank.transfer", {"to": "bob", "cents": 80})
     assert not book.exists()

@@ -250,9 +250,6 @@ def test_a_histogram_counts_each_value_in_its_bucket():
     assert (histogram.counts, histogram.total) == ([2, 1, 1], 102)
 
 
-# ---------------------------------------------------------------- the command
-
-
 @pytest.mark.full
 def test_workers_serves_figures_and_logs_objects(dsn, conn):
     conn.execute("create schema app; create table app.booked (key text, n int)")

@@ -16,7 +16,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from processes import worker
-from records import SOON, begun, run_row, wait_until
+from records import SOON, recover, run_row, settle, wait_until
 from servers import HANG_SECONDS
 from spankit import Spans, is_child
 
@@ -230,9 +230,8 @@ async def test_what_a_workflow_traces_itself_is_not_traced_again_by_a_replay(afl
     provider_of_phases["x"] = spans
     aflow.include(phases)
     aflow.app._interceptors.append(Tracing(spans.provider))
-    run = await begun(aflow, phases, "x")
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, phases, "x")
+    await recover(aflow)
     await run.send(go, 1)
     await run.result(SOON)
     assert len(spans.named("before")) == len(spans.named("after")) == 1

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
-from records import SOON, begun
+from records import SOON, result_of
 from spankit import Spans, said
 
 import pgflow
@@ -154,8 +154,7 @@ async def asks() -> int:
 
 async def test_a_body_tells_of_each_model_that_it_asks(aflow, spans):
     aflow(interceptors=[Tracing(spans.provider)]).include(asks)
-    run = await begun(aflow, asks)
-    assert await run.result(SOON) == 2
+    assert await result_of(aflow, asks) == 2
     first, second, third = spans.named("chat big-1")
     assert spans.parent_of(first) == spans.parent_of(second) == "step ask_twice"
     assert spans.parent_of(third) == "decision says_itself", "and no second one for its choice"

@@ -159,9 +159,6 @@ def _nest() -> _Nest:
     return _Nest()
 
 
-# ---------------------------------------------------------------- in the process itself
-
-
 def main() -> None:
     """Fork a child for each request, until there is nobody who asks."""
     control = socket.socket(fileno=int(sys.argv[1]))

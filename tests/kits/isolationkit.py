@@ -54,8 +54,6 @@ FEW = 48
 """Number of specs of a shorter proof."""
 OPTIONS = "-c jit=off -c deadlock_timeout=50ms"
 
-# ---------------------------------------------------------------- playing
-
 
 def find_tester() -> Path:
     """Postgres' own tester: it comes with the embedded server's programs, and with those that the
@@ -189,8 +187,6 @@ def difference(name: str, printed: str) -> str:
     return "\n".join(told)
 
 
-# ---------------------------------------------------------------- judging
-
 # What a caller may be told, by the step that may be told so. Nothing else is an error that a call
 # may raise.
 ALLOWED = (
@@ -284,8 +280,6 @@ def faults(spec: str, printed: str) -> list[str]:
     return found if plays else [f"{spec}: nothing was played: {printed[-500:]}"]
 
 
-# ---------------------------------------------------------------- the proof
-
 # guarantee -> fault, and the steps that make a permutation speak of it
 PROMISES = (
     ("G29", "two calls in every order of their steps and commits", r".*"),
@@ -343,9 +337,6 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
         ),
     }
     return findings
-
-
-# ---------------------------------------------------------------- the program
 
 
 def main() -> int:

@@ -1,5 +1,5 @@
-"""Records of a run from the views and tables, in the shape in which tests compare them; beginning
-runs, and waiting for a condition.
+"""Runs on a harness in one line; their records from the views and tables, in the shape in which
+tests compare them; and waiting for a condition.
 """
 
 from __future__ import annotations
@@ -8,14 +8,17 @@ import asyncio
 import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psycopg
 import servers
 
-from pgflow.testing import AsyncHarness, Harness
+import pgflow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import psycopg
 
 SOON = timedelta(seconds=servers.HANG_SECONDS)
 """Time that a test waits for a result: a guard against hangs."""
@@ -50,6 +53,70 @@ async def eventually(
         await asyncio.sleep(0.005)
 
 
+def launch(
+    harness: Any, workflow: Any, *args: Any, beside: Iterable[Any] = (), **named: Any
+) -> Any:
+    """Include a workflow, and others beside it, and start it; a coroutine for `aflow`."""
+    harness.include(workflow, *beside)
+    return harness.start(workflow, *args, **named)
+
+
+def result_of(harness: Any, workflow: Any, *args: Any, **named: Any) -> Any:
+    """Include and start a workflow, and return its result; a coroutine for `aflow`."""
+    run = launch(harness, workflow, *args, **named)
+
+    async def result() -> Any:
+        return await (await run).result(SOON)
+
+    return result() if inspect.isawaitable(run) else run.result(SOON)
+
+
+def settle(harness: Any, workflow: Any, *args: Any, **named: Any) -> Any:
+    """Include and start a workflow, and work until idle; return the run, a coroutine for `aflow`."""
+    run = launch(harness, workflow, *args, **named)
+
+    async def settled() -> Any:
+        started = await run
+        await harness.until_idle()
+        return started
+
+    if inspect.isawaitable(run):
+        return settled()
+    harness.until_idle()
+    return run
+
+
+def recover(harness: Any) -> Any:
+    """Kill the worker, and let another one work until idle; a coroutine for `aflow`."""
+    crash = harness.crash()
+
+    async def recovered() -> None:
+        await crash
+        await harness.until_idle()
+
+    return recovered() if inspect.isawaitable(crash) else harness.until_idle()
+
+
+def calling(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Return a workflow that does nothing but await this call."""
+
+    @pgflow.workflow
+    async def caller() -> Any:
+        return await function(*args, **named)
+
+    return caller
+
+
+def calling_sync(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Return a workflow in a thread that does nothing but this call."""
+
+    @pgflow.workflow
+    def caller() -> Any:
+        return function(*args, **named)
+
+    return caller
+
+
 def run_row(conn: psycopg.Connection, key: str, columns: str) -> tuple[Any, ...]:
     """Columns of a run's row in the view `runs`."""
     row = conn.execute(f"select {columns} from pgflow.runs where key = %s", (key,)).fetchone()
@@ -73,26 +140,3 @@ def count(conn: psycopg.Connection, table: str, condition: str = "true") -> int:
     """Rows of a table."""
     (number,) = conn.execute(f"select count(*) from {table} where {condition}").fetchone()
     return number
-
-
-def started(flow: Harness | AsyncHarness, workflow: Any, *args: Any, **options: Any) -> Any:
-    """Include a workflow and start a run of it; await that of an ``AsyncHarness``."""
-    flow.include(workflow.origin)
-    return flow.start(workflow, *args, **options)
-
-
-def begun(flow: Harness | AsyncHarness, workflow: Any, *args: Any, **options: Any) -> Any:
-    """Include a workflow, start a run of it and work until nothing is left to do before time
-    passes; await that of an ``AsyncHarness``.
-    """
-    run = started(flow, workflow, *args, **options)
-    if isinstance(flow, Harness):
-        flow.until_idle()
-        return run
-    return _worked_on(flow, run)
-
-
-async def _worked_on(flow: AsyncHarness, starting: Awaitable[Any]) -> Any:
-    run = await starting
-    await flow.until_idle()
-    return run

@@ -13,7 +13,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from records import SOON, begun, run_row, started
+from records import SOON, launch, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -187,9 +187,6 @@ async def test_a_crash_in_every_compensation_takes_each_back_once(aflow):
     assert all(len(keys) == 1 for keys in World.keys.values())
 
 
-# ---------------------------------------------------------------- what is carried
-
-
 async def test_outside_of_a_block_the_run_takes_back_what_it_can(aflow):
     @workflow
     async def loose(n: int) -> None:
@@ -216,7 +213,7 @@ async def test_what_nothing_takes_back_needs_a_person_in_the_next_generation_too
                 pgflow.continue_as_new(1)
         raise Trouble
 
-    run = await begun(aflow, arson.options(key="k"), 0)
+    run = await settle(aflow, arson.options(key="k"), 0)
     assert run_row(conn, "k", "generation, status, reason") == (2, "stuck", "effect")
     ((name, key),) = conn.execute("select name, effect from pgflow.obligations").fetchall()
     assert name == "burn.compensate"
@@ -342,7 +339,7 @@ async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_h
         for place in known:
             if place[1] == "book":
                 del carry._declared[place]
-        run = await begun(aflow, tour.options(key="k"), 0, 1, True)
+        run = await settle(aflow, tour.options(key="k"), 0, 1, True)
         assert run_row(conn, "k", "status, reason") == ("stuck", "definition")
         assert "effect book of an earlier generation or a child is to be taken back" in str(
             conn.execute("select detail from pgflow.held").fetchone()
@@ -398,7 +395,7 @@ async def test_cancelled_before_it_has_begun_the_next_generation_takes_back(aflo
             pgflow.continue_as_new(1)
         await go.wait()
 
-    run = await begun(aflow, waiting.options(key="k"), 0)
+    run = await settle(aflow, waiting.options(key="k"), 0)
     conn.execute("select pgflow.pause_queue('default')")
     await run.send(go, "on")
     conn.execute("select pgflow.resume_queue('default')")
@@ -408,9 +405,6 @@ async def test_cancelled_before_it_has_begun_the_next_generation_takes_back(aflo
     with pytest.raises(RunCancelled):
         await run.result(SOON)
     assert World.calls == ["book flight", "cancel flight"]
-
-
-# ---------------------------------------------------------------- accepted
 
 
 @effect(risk="compensable")
@@ -458,7 +452,7 @@ def buying_sync(n: int) -> None:
 def test_what_was_accepted_is_taken_back_once_it_is_confirmed_and_left_if_it_was_rejected(
     flow, conn, made, verdict, crashes
 ):
-    run = begun(flow, made.options(key="k"), 1)
+    run = settle(flow, made.options(key="k"), 1)
     assert World.calls == ["order tea", "book table", "cancel table"]
     assert run_row(conn, "k", "status, reason_code") == ("waiting", "effect")
     if crashes:
@@ -490,7 +484,7 @@ async def test_what_was_accepted_and_rejected_is_not_carried(aflow, conn):
                 pgflow.continue_as_new(1)
         raise Trouble
 
-    run = await begun(aflow, buying_on.options(key="k"), 0)
+    run = await settle(aflow, buying_on.options(key="k"), 0)
     assert run_row(conn, "k", "generation, status") == (1, "waiting")
     await aflow.app.confirm_effect("ref tea")
     await aflow.app.confirm_effect("ref milk", "failed")
@@ -499,12 +493,9 @@ async def test_what_was_accepted_and_rejected_is_not_carried(aflow, conn):
     assert World.calls == ["order tea", "order milk", "call back tea ref tea"]
 
 
-# ------------------------------------------------------------ a part again, elsewhere, in the books
-
-
 async def carried_run(aflow: AsyncHarness) -> Any:
     """A chain of two generations that has failed: what both did is taken back."""
-    run = await started(aflow, tour.options(key="k"), 0, 1, True)
+    run = await launch(aflow, tour.options(key="k"), 0, 1, True)
     with pytest.raises(RunFailed):
         await run.result(SOON)
     assert World.calls[4:] == UNDONE[2:]
@@ -550,7 +541,7 @@ async def test_a_rewound_generation_still_has_what_earlier_ones_handed_on(aflow,
         if await go.wait() == "fail":
             raise Trouble
 
-    run = await begun(aflow, patient.options(key="k"), 0)
+    run = await settle(aflow, patient.options(key="k"), 0)
     await aflow.app.restart("k", effects="repeat")
     await run.send(go, "fail")
     with pytest.raises(RunFailed):
@@ -618,9 +609,6 @@ async def test_from_decision_to_the_compensation_of_a_later_generation(aflow, co
         await (await aflow.start(regret, 0)).result(SOON)
     found = conn.execute("select why, name, status, compensation from pgflow.provenance").fetchall()
     assert found == [("near the sea", "book", "confirmed", "confirmed")]
-
-
-# ---------------------------------------------------------------- at every unit of a long history
 
 
 @effect(risk="irreversible", keyed=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, begun, count, started
+from records import SOON, count, launch, settle
 
 import pgflow
 from pgflow import RunNotFound, Signal, workflow
@@ -69,7 +69,7 @@ def words(conn: Conn) -> list[tuple[str, str | None, Any]]:
 
 @pytest.mark.full
 async def test_a_confirmation_that_is_delivered_again_and_again_is_taken_once(aflow, conn):
-    run = await begun(aflow, payout, ["T-1", "T-2"])
+    run = await settle(aflow, payout, ["T-1", "T-2"])
     with psycopg.connect(aflow.app.dsn) as held:  # nobody can take the first before the second
         held.execute("select from pgflow.parked for update")
         await aflow.app.confirm_effect("T-1", value={"at": "noon"}, by="bank")
@@ -95,7 +95,7 @@ async def test_a_confirmation_that_is_delivered_again_and_again_is_taken_once(af
 
 
 async def test_a_confirmation_that_comes_before_the_acceptance_is_to_be_sent_again(aflow, conn):
-    run = await begun(aflow, payout_once_told, "T-1")
+    run = await settle(aflow, payout_once_told, "T-1")
     with pytest.raises(RunNotFound, match="no effect was accepted under the reference 'T-1'"):
         await aflow.app.confirm_effect("T-1")
     await run.send(go, "now")
@@ -105,7 +105,7 @@ async def test_a_confirmation_that_comes_before_the_acceptance_is_to_be_sent_aga
 
 
 async def test_a_confirmation_after_a_persons_word_is_no_error_if_it_says_the_same(aflow, conn):
-    run = await begun(aflow, payout, ["T-1"])
+    run = await settle(aflow, payout, ["T-1"])
     ((key,),) = conn.execute("select effect from pgflow.obligations").fetchall()
     await aflow.app.settle_effect(key, "confirmed", by="ada")
     assert await run.result(SOON) == 1
@@ -121,7 +121,7 @@ async def test_a_confirmation_after_its_own_answer_is_no_error_if_it_says_the_sa
     aflow, conn, answer
 ):
     said[:] = [answer]
-    run = await begun(aflow, film, "job")
+    run = await settle(aflow, film, "job")
     await aflow.skip(timedelta(seconds=61))
     await run.result(SOON)
     same, other = ("confirmed", "failed")[:: 1 if isinstance(answer, Confirmed) else -1]
@@ -132,10 +132,10 @@ async def test_a_confirmation_after_its_own_answer_is_no_error_if_it_says_the_sa
 
 @pytest.mark.full
 async def test_a_reference_may_be_used_again_and_is_then_confirmed_again(aflow, conn):
-    run = await begun(aflow, payout, ["T-1"])
+    run = await settle(aflow, payout, ["T-1"])
     await aflow.app.confirm_effect("T-1", value=1)
     assert await run.result(SOON) == 1
-    second = await begun(aflow, payout, ["T-1"])
+    second = await settle(aflow, payout, ["T-1"])
     assert await second.status() == "waiting"
     await aflow.app.confirm_effect("T-1", "failed", value=2)
     assert await second.result(SOON) == 1
@@ -150,7 +150,7 @@ async def test_a_reference_may_be_used_again_and_is_then_confirmed_again(aflow, 
 async def test_a_confirmation_in_a_transaction_of_the_caller_counts_once_that_is_committed(
     aflow, conn
 ):
-    run = await begun(aflow, payout, ["T-1"])
+    run = await settle(aflow, payout, ["T-1"])
     with psycopg.connect(aflow.app.dsn) as other:
         other.execute("set transaction isolation level serializable")
         other.execute("select pgflow.confirm_effect('T-1')")
@@ -164,7 +164,7 @@ async def test_a_confirmation_in_a_transaction_of_the_caller_counts_once_that_is
 
 @pytest.mark.full
 def test_of_many_deliveries_at_the_same_moment_each_is_told_that_it_was_taken(flow, conn):
-    run = begun(flow, payout, ["T-1"])
+    run = settle(flow, payout, ["T-1"])
     together = threading.Barrier(8)
 
     def deliver(n: int) -> None:
@@ -179,7 +179,7 @@ def test_of_many_deliveries_at_the_same_moment_each_is_told_that_it_was_taken(fl
 
 
 def test_a_reference_is_forgotten_with_the_history_of_its_run(flow, conn):
-    run = begun(flow, payout, ["T-1"])
+    run = settle(flow, payout, ["T-1"])
     flow.app.confirm_effect("T-1")
     assert run.result(SOON) == 1
     flow.skip(timedelta(days=1))
@@ -218,7 +218,7 @@ async def test_a_queue_in_the_database_confirms_in_the_transaction_that_takes_th
 ):
     conn.execute("create table message (id int primary key, ref text, tries int default 0)")
     conn.execute("insert into message values (1, 'T-1'), (2, 'T-2'), (3, 'T-1')")
-    first = await begun(aflow, payout, ["T-1"])
+    first = await settle(aflow, payout, ["T-1"])
     assert consume(aflow.app.dsn, dies=True)
     assert count(conn, "message") == 3
     assert count(conn, "pgflow.signal") == 0
@@ -227,7 +227,7 @@ async def test_a_queue_in_the_database_confirms_in_the_transaction_that_takes_th
     assert conn.execute("select ref, tries from message").fetchall() == [("T-2", 1)]
     await aflow.until_idle()
     assert await first.result(SOON) == 1
-    second = await begun(aflow, payout, ["T-2"])
+    second = await settle(aflow, payout, ["T-2"])
     assert consume(aflow.app.dsn)
     assert not consume(aflow.app.dsn)
     await aflow.until_idle()
@@ -247,8 +247,8 @@ async def test_a_run_may_confirm_the_effect_of_another_and_is_repeated_until_tha
     async def on_message(ref: str) -> None:
         await confirm(ref)
 
-    message = await started(aflow, on_message, "T-1")
-    run = await begun(aflow, payout, ["T-1"])
+    message = await launch(aflow, on_message, "T-1")
+    run = await settle(aflow, payout, ["T-1"])
     await aflow.skip(timedelta(minutes=1))
     await message.result(SOON)
     assert await run.result(SOON) == 1

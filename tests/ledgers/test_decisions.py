@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from records import SOON, begun, started
+from records import SOON, result_of, settle
 
 import pgflow
 from pgflow import InvalidArgument, Retries, RunFailed, step, workflow
@@ -74,8 +74,7 @@ async def shop() -> tuple[str, str]:
 
 @pytest.mark.full
 async def test_a_choice_is_made_once_and_kept_with_its_reasons(aflow, conn):
-    run = await started(aflow, shop)
-    bought, key = await run.result(SOON)
+    bought, key = await result_of(aflow, shop)
     assert bought == "bought from a"
     assert Book.picked == 1
     row = conn.execute(
@@ -149,7 +148,7 @@ async def test_a_decision_outlives_its_worker(aflow):
         await go.wait()
         return chosen.value.seller + str(chosen.usage)
 
-    run = await begun(aflow, slowly)
+    run = await settle(aflow, slowly)
     await aflow.crash()
     await run.send(go, "!")
     await aflow.until_idle()
@@ -169,8 +168,7 @@ def test_decisions_work_in_sync_workflows(flow, conn):
             second = choose(first.value)
         return second.value
 
-    run = started(flow, counting)
-    assert run.result(SOON) == 3
+    assert result_of(flow, counting) == 3
     first, second = (
         key
         for (key,) in conn.execute("select decision from pgflow.decisions order by seq").fetchall()

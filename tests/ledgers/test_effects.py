@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, begun, eventually, run_row, started
+from records import HOUR, SOON, eventually, launch, recover, result_of, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -156,9 +156,6 @@ def kinds(conn: psycopg.Connection[Any]) -> str:
     )
 
 
-# ---------------------------------------------------------------- what is known at once
-
-
 async def test_an_effect_is_intended_before_it_acts_and_confirmed_after(aflow, conn, bank):
     seen: list[Any] = []
 
@@ -200,21 +197,16 @@ def test_sync_effects_keep_the_same_books(flow, conn, bank):
 
 
 async def test_a_definite_refusal_is_failed_and_raised_as_itself(aflow, conn, bank):
-    run = await started(aflow, pay, 5000)
     with pytest.raises(pgflow.RunFailed) as failed:
-        await run.result(SOON)
+        await result_of(aflow, pay, 5000)
     assert isinstance(failed.value.__cause__, CardDeclined)
     assert bank.calls == []
     assert effects(conn, "name, status, error->>'message'") == [("charge", "failed", "too much")]
 
 
-# ---------------------------------------------------------------- what is not known
-
-
 async def test_a_lost_reply_is_asked_after_and_never_sent_again(aflow, conn, bank):
     bank.lose = lambda _: True
-    run = await started(aflow, pay, 100)
-    assert await run.result(SOON) == "charge of 100"
+    assert await result_of(aflow, pay, 100) == "charge of 100"
     assert len(bank.calls) == 1
     assert bank.asked == bank.calls
     assert effects(conn) == [("charge", "confirmed", 1, 1)]
@@ -225,7 +217,7 @@ async def test_a_lost_reply_is_asked_after_and_never_sent_again(aflow, conn, ban
 async def test_absent_is_believed_only_when_no_attempt_can_be_under_way(aflow, conn, bank):
     bank.lose = lambda n: n == 1
     bank.book_before_losing = False
-    run = await begun(aflow, pay, 100)
+    run = await settle(aflow, pay, 100)
     assert owed(conn) == [("charge", "unknown")]
     assert await run.status() == "waiting"
     await aflow.skip(timedelta(seconds=25))
@@ -266,7 +258,7 @@ async def hope_until_stuck(aflow: AsyncHarness, bank: Bank) -> Any:
     async def hopeful() -> str:
         return await hope(7)
 
-    run = await begun(aflow, hopeful)
+    run = await settle(aflow, hopeful)
     for _ in range(3):
         assert await run.status() == "waiting"
         await aflow.skip(timedelta(minutes=2))
@@ -302,7 +294,7 @@ async def test_a_person_says_what_no_counterparty_could(aflow, conn, bank):
 @pytest.mark.full
 async def test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides(aflow, conn, bank):
     bank.lose = lambda _: True
-    run = await begun(aflow, pay_by_wire, 9)
+    run = await settle(aflow, pay_by_wire, 9)
     assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
     key = bank.calls[0]
     with pytest.raises(InvalidArgument, match="confirmed, failed or absent"):
@@ -337,7 +329,7 @@ async def test_a_retry_by_a_person_asks_the_counterparty_again(aflow, conn, bank
     async def hopeful() -> str:
         return await hope(7)
 
-    run = await begun(aflow, hopeful)
+    run = await settle(aflow, hopeful)
     assert await run.status() == "stuck"
     knows = True
     conn.execute("select pgflow.retry_run(%s)", (run.key,))
@@ -350,7 +342,7 @@ async def test_a_retry_by_a_person_asks_the_counterparty_again(aflow, conn, bank
 async def test_a_person_may_say_that_nothing_was_done_and_it_is_tried_again(aflow, conn, bank):
     bank.lose = lambda n: n == 1
     bank.book_before_losing = False
-    run = await begun(aflow, pay_by_wire, 9)
+    run = await settle(aflow, pay_by_wire, 9)
     await aflow.app.settle_effect(bank.calls[0], "absent", by="ada")
     assert await run.result(SOON) == "charge of 9"
     assert len(bank.calls) == 2
@@ -360,7 +352,7 @@ async def test_a_person_may_say_that_nothing_was_done_and_it_is_tried_again(aflo
 async def test_absent_does_not_repeat_what_has_no_key(aflow, conn, bank):
     bank.lose = lambda _: True
     bank.book_before_losing = False
-    run = await begun(aflow, pay_by_post, 9)
+    run = await settle(aflow, pay_by_post, 9)
     assert await run.status() == "waiting", "the attempt may still be under way"
     await aflow.skip(timedelta(seconds=31))
     assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
@@ -372,7 +364,7 @@ async def test_within_the_window_the_same_key_is_sent_again_and_past_it_it_is_se
     aflow, conn, bank
 ):
     bank.lose = lambda n: n <= 2
-    run = await begun(aflow, pay_insistently, 9)
+    run = await settle(aflow, pay_insistently, 9)
     await aflow.skip(timedelta(minutes=2))
     assert len(bank.calls) == 2
     assert bank.asked == []
@@ -390,7 +382,7 @@ async def test_what_could_arrive_only_after_the_window_is_not_sent_again(
 ):
     """The window is an hour; an attempt may be under way for five minutes and ten seconds."""
     bank.lose = lambda n: n == 1
-    run = await begun(aflow, pay_insistently, 9)
+    run = await settle(aflow, pay_insistently, 9)
     await aflow.skip(timedelta(minutes=minutes))
     assert await run.result(SOON) == "charge of 9"
     assert (len(bank.calls), len(bank.asked)) == (sent, asked)
@@ -410,8 +402,7 @@ async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(aflow, conn
     aflow.replace(charge, slow)
     run = await aflow.start(pay, 100)
     await asyncio.wait_for(entered.wait(), HANG_SECONDS)
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.result(SOON) == "charge of 100"
     assert len(bank.calls) == 1
     assert kinds(conn) == "iUEC"
@@ -437,13 +428,9 @@ async def test_a_time_out_is_not_a_failure(aflow, conn, bank):
     async def patient() -> str:
         return await slow(4)
 
-    run = await started(aflow, patient)
-    assert await run.result(SOON) == "charge of 4"
+    assert await result_of(aflow, patient) == "charge of 4"
     assert effects(conn) == [("slow", "confirmed", 1, 1)]
     assert len(bank.calls) == 1
-
-
-# ---------------------------------------------------------------- before and after the act
 
 
 @pytest.mark.full
@@ -526,8 +513,8 @@ async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(aflow, conn
             cents = await price()
             return f"{stale}; then {await charge(cents)}"
 
-    fresh = await started(aflow, shopper, 1800)
-    old = await begun(aflow, shopper, 4000)
+    fresh = await launch(aflow, shopper, 1800)
+    old = await settle(aflow, shopper, 4000)
     await aflow.skip(timedelta(seconds=1900))
     assert await fresh.result(SOON) == "charge of 7"
     await aflow.skip(timedelta(seconds=4100))
@@ -537,9 +524,6 @@ async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(aflow, conn
         "then charge of 7"
     )
     assert len(bank.calls) == 2
-
-
-# ---------------------------------------------------------------- accepted now, confirmed later
 
 
 @effect(risk="irreversible")
@@ -557,11 +541,10 @@ async def payout(cents: int) -> str:
 
 @pytest.mark.full
 async def test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed(aflow, conn, bank):
-    run = await begun(aflow, payout, 12)
+    run = await settle(aflow, payout, 12)
     assert await run.status() == "waiting"
     assert owed(conn) == [("transfer", "accepted")]
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.status() == "waiting"
     with pytest.raises(RunNotFound, match="T-13"):
         await aflow.app.confirm_effect("T-13")
@@ -581,7 +564,7 @@ async def test_a_confirmation_may_come_while_the_code_still_goes_on(aflow, conn,
         assert isinstance(taken, Accepted)
         return taken.ref + await go.wait()
 
-    run = await begun(aflow, payout_slowly)
+    run = await settle(aflow, payout_slowly)
     await aflow.app.confirm_effect("T-5", "failed", why="account closed", by="webhook")
     await aflow.until_idle()
     assert effects(conn, "status") == [("failed",)]
@@ -603,9 +586,6 @@ async def test_a_next_generation_has_keys_of_its_own(aflow, conn, bank):
     assert await (await aflow.start(monthly, 3)).result(SOON) == 1
     assert len(set(bank.calls)) == len(bank.calls) == 3
     assert sorted(bank.booked.values()) == [1, 2, 3]
-
-
-# ---------------------------------------------------------------- given up, cancelled, forced
 
 
 @pytest.mark.full
@@ -640,7 +620,7 @@ async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(aflo
 @pytest.mark.full
 async def test_an_effect_left_open_by_force_can_still_be_closed(aflow, conn, bank):
     bank.lose = lambda _: True
-    run = await begun(aflow, pay_by_wire, 9)
+    run = await settle(aflow, pay_by_wire, 9)
     conn.execute("select pgflow.cancel_run(%s, 'enough', force => true)", (run.key,))
     await aflow.until_idle()
     assert await run.status() == "cancelled"
@@ -670,9 +650,6 @@ async def test_an_effect_under_way_cannot_be_settled(aflow, conn, bank):
         await aflow.app.settle_effect(key, "confirmed", "me")
     may_end.set()
     assert await run.result(SOON) == "charge of 3"
-
-
-# ---------------------------------------------------------------- policy
 
 
 @pytest.mark.full

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, begun, eventually, run_row, started
+from records import HOUR, SOON, eventually, launch, recover, run_row, settle
 from servers import HANG_SECONDS
 from test_effects import (
     SLOWLY,
@@ -57,9 +57,6 @@ async def settled(
     await eventually(look, what)
 
 
-# ---------------------------------------------------------------- words
-
-
 @pytest.mark.full
 async def test_a_word_counts_before_another_attempt(aflow, conn, bank):
     """Both are due at once: the retry of an unknown effect, and the word of a person that it was
@@ -75,7 +72,7 @@ async def test_a_word_counts_before_another_attempt(aflow, conn, bank):
     async def payer() -> str:
         return await pay_it(5)
 
-    run = await begun(aflow, payer)
+    run = await settle(aflow, payer)
     await aflow.crash()
     set_clock(aflow._dsn, timedelta(minutes=3))
     conn.execute(
@@ -97,10 +94,9 @@ async def test_a_word_reaches_a_run_that_waits_for_something_else_too(aflow, con
         first, second = await asyncio.gather(wire(1), go.wait())
         return first + second
 
-    run = await begun(aflow, both)
+    run = await settle(aflow, both)
     assert run_row(conn, run.key, "status")[0] == "waiting"
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await aflow.app.settle_effect(bank.calls[0], "confirmed", "q")
     await settled(aflow, conn, lambda: owed(conn) == [], "the word is taken")
     await run.send(go, "!")
@@ -119,7 +115,7 @@ async def test_what_only_a_person_can_say_does_not_stop_the_clock(aflow, conn, b
         except TimeoutError:
             return "late"
 
-    run = await begun(aflow, impatient)
+    run = await settle(aflow, impatient)
     assert run_row(conn, run.key, "status")[0] == "waiting"
     await aflow.skip(timedelta(minutes=5))
     assert "X" in kinds(conn)
@@ -146,7 +142,7 @@ async def test_words_on_several_effects_at_once_are_replayed_as_they_came(aflow,
         tasks = [asyncio.create_task(one(1)), asyncio.create_task(one(2))]
         return "".join([await task for task in tasks])
 
-    run = await begun(aflow, many)
+    run = await settle(aflow, many)
     (_, first, second) = [
         key
         for (key,) in conn.execute("select effect from pgflow.obligations order by call").fetchall()
@@ -179,7 +175,7 @@ async def test_an_effect_whose_result_cannot_be_stored_was_done_and_its_key_is_n
     async def shop() -> Any:
         return await buy()
 
-    run = await begun(aflow, shop)
+    run = await settle(aflow, shop)
     assert len(done) == 1
     assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
     await aflow.app.settle_effect(done[0], "confirmed", "bought", by="ada")
@@ -198,7 +194,7 @@ async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(aflow, conn, 
         except NotStorable as misfit:
             return f"done, with a value of another kind: {type(misfit).__name__}"
 
-    run = await begun(aflow, payer)
+    run = await settle(aflow, payer)
     await aflow.app.settle_effect(bank.calls[0], "confirmed", {"not": "a text"}, by="ada")
     assert await run.result(SOON) == "done, with a value of another kind: NotStorable"
     assert effects(conn, "status") == [("confirmed",)]
@@ -236,16 +232,13 @@ async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(aflow, conn
 @pytest.mark.full
 async def test_a_word_that_came_before_a_forced_end_is_kept(aflow, conn, bank):
     bank.lose = lambda _: True
-    run = await begun(aflow, pay_by_wire, 9)
+    run = await settle(aflow, pay_by_wire, 9)
     with conn.transaction():
         conn.execute("select pgflow.settle_effect(%s, 'confirmed', '\"seen\"')", (bank.calls[0],))
         conn.execute("select pgflow.cancel_run(%s, 'enough', force => true)", (run.key,))
     conn.execute("select pgflow.wake()")
     assert run_row(conn, run.key, "status")[0] == "cancelled"
     assert effects(conn, "status, result") == [("confirmed", "seen")]
-
-
-# ---------------------------------------------------------------- what is asked, and when
 
 
 def absent_in_time(
@@ -284,7 +277,7 @@ async def test_absent_counts_by_when_it_was_asked_not_by_when_it_is_recorded(
 ):
     asking, may_answer = asyncio.Event(), asyncio.Event()
     asker = absent_in_time(conn, asking, may_answer, is_keyed=is_keyed)
-    run = await started(aflow, asker)
+    run = await launch(aflow, asker)
 
     async def until_status(*wanted: str) -> str:
         def status() -> str:
@@ -341,7 +334,7 @@ async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
 ):
     bank.lose = lambda n: n == 1
     traveller = travelling()
-    run = await begun(aflow, traveller)
+    run = await settle(aflow, traveller)
     await aflow.skip(timedelta(minutes=2))
     reasons = conn.execute(
         "select payload->>'reason' from pgflow.unit where kind = 'U' order by seq"
@@ -451,9 +444,6 @@ async def test_what_belongs_to_an_effect_belongs_to_its_variants(aflow, conn, ba
     assert await (await aflow.start(actor)).result(SOON) == "found 3"
 
 
-# ---------------------------------------------------------------- the end
-
-
 async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(aflow, conn, bank):
     done: list[str] = []
 
@@ -472,7 +462,7 @@ async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(aflow, conn,
         await pgflow.sleep(0.001)
         return f"done while {task.get_name()} goes on"
 
-    run = await started(aflow, hasty)
+    run = await launch(aflow, hasty)
     await eventually(lambda: "i" in kinds(conn), "it is intended")
     await settled(
         aflow,
@@ -491,13 +481,10 @@ async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(aflow, conn
     async def payout() -> None:
         await transfer(12)
 
-    run = await begun(aflow, payout)
+    run = await settle(aflow, payout)
     assert run_row(conn, run.key, "status, reason") == ("waiting", "effect transfer")
     await aflow.app.confirm_effect("T-12")
     await run.result(SOON)
-
-
-# ---------------------------------------------------------------- policies that err
 
 
 @pytest.mark.parametrize(("rule", "request_", "needs"), [

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pydantic
 import pytest
-from records import HOUR, SOON, begun, started
+from records import HOUR, SOON, result_of, settle
 
 import pgflow
 from pgflow import InvalidArgument, Retries, read, workflow
@@ -102,8 +102,7 @@ async def test_an_effect_acts_on_what_it_expects(aflow, conn, site):
 
 async def test_an_effect_does_not_act_when_what_it_expects_has_changed(aflow, conn, site):
     site.changes_after = {1: Page("cart", 150)}
-    run = await started(aflow, shop)
-    assert await run.result(SOON) == "buy at 150", "it has decided again"
+    assert await result_of(aflow, shop) == "buy at 150", "it has decided again"
     assert site.presses == ["buy at 150"]
     assert rows(conn, "status, attempts") == [("failed", 1), ("confirmed", 1)]
     ((error,),) = conn.execute("select payload from pgflow.unit where kind = 'F'").fetchall()
@@ -188,7 +187,7 @@ async def test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it(af
         except Diverged:
             return "nothing was done"
 
-    run = await begun(aflow, clicker)
+    run = await settle(aflow, clicker)
     await aflow.skip(timedelta(minutes=2))
     await aflow.skip(timedelta(minutes=2))
     assert await run.result(SOON) == "found"
@@ -216,7 +215,7 @@ async def test_what_is_absent_is_observed_anew_before_it_is_tried_again(aflow, c
         except Diverged as diverged:
             return diverged.observed
 
-    run = await begun(aflow, clicker)
+    run = await settle(aflow, clicker)
     await aflow.skip(timedelta(minutes=2))
     await aflow.skip(timedelta(minutes=2))
     assert await run.result(SOON) == fingerprint(Page("sold out", 0))

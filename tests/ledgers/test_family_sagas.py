@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, begun, run_row
+from records import SOON, launch, recover, result_of, run_row, settle
 
 import pgflow
 from pgflow import RunCancelled, RunFailed, Signal, workflow
@@ -212,10 +212,8 @@ async def test_what_a_child_did_is_carried_into_the_next_generation_of_its_paren
                 pgflow.continue_as_new(n + 1)
             raise Trouble
 
-    aflow.include(parent, leg)
-    run = await aflow.start(parent.options(key="k"), 0)
     with pytest.raises(RunFailed):
-        await run.result(SOON)
+        await result_of(aflow, parent.options(key="k"), 0, beside=[leg])
     assert run_row(conn, "k", "generation") == (3,)
     assert calls[6:] == [f"release leg {n} {way}" for n in (2, 1, 0) for way in ("back", "there")]
     assert unbalanced(conn) == []
@@ -253,7 +251,7 @@ async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(aflow)
             raise Trouble
 
     aflow.include(parent, sending)
-    run = await begun(aflow, parent)
+    run = await settle(aflow, parent)
     await aflow.app.confirm_effect("ref tea")
     await aflow.app.confirm_effect("ref milk", "failed")
     with pytest.raises(RunFailed):
@@ -277,10 +275,8 @@ async def test_a_child_that_may_outlive_its_parent_answers_for_itself(aflow):
 
 @pytest.mark.full
 async def test_a_fork_takes_back_nothing_of_its_origins_children(aflow):
-    aflow.include(journey, leg)
-    run = await aflow.start(journey.options(key="k"), True)
     with pytest.raises(RunFailed):
-        await run.result(SOON)
+        await result_of(aflow, journey.options(key="k"), True, beside=[leg])
     calls.clear()
     await aflow.app.fork("k", "f", from_step="release", effects="repeat")
     with pytest.raises(RunFailed):
@@ -290,16 +286,12 @@ async def test_a_fork_takes_back_nothing_of_its_origins_children(aflow):
 
 @pytest.mark.full
 async def test_a_crash_between_takes_each_back_once(aflow, conn):
-    aflow.include(journey, leg)
-    run = await aflow.start(journey, True)
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await launch(aflow, journey, True, beside=[leg])
+    await recover(aflow)
     with pytest.raises(RunFailed):
         await run.result(SOON)
     assert unbalanced(conn) == []
 
-
-# ---------------------------------------------------------------- children that are still running
 
 go = Signal("go", str)
 
@@ -345,7 +337,7 @@ async def waiting_leg_of(what: str) -> str:
 @pytest.mark.parametrize("made", [impatient, impatient_sync])
 def test_a_child_that_runs_is_cancelled_and_waited_for(flow, conn, made, stubborn, crashes):
     flow.include(made, waiting_leg, waiting_leg_of)
-    run = begun(flow, made.options(key="k"), stubborn)
+    run = settle(flow, made.options(key="k"), stubborn)
     assert calls == ["reserve first", "reserve middle"]
     if crashes:
         flow.crash()
@@ -367,7 +359,7 @@ async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(aflow, co
     from datetime import timedelta
 
     aflow.include(impatient, waiting_leg)
-    run = await begun(aflow, impatient, False)
+    run = await settle(aflow, impatient, False)
     await aflow.skip(timedelta(minutes=2))
     await aflow.until_idle()
     with pytest.raises(RunFailed):
@@ -378,8 +370,7 @@ async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(aflow, co
 
 @pytest.mark.full
 def test_a_child_whose_effects_were_taken_back_is_not_handed_over(flow, conn):
-    flow.include(journey, leg)
-    run = flow.start(journey.options(key="k"), True)
+    run = launch(flow, journey.options(key="k"), True, beside=[leg])
     with pytest.raises(RunFailed):
         run.result(SOON)
     del calls[:]
@@ -432,8 +423,7 @@ async def test_a_child_that_did_more_than_its_parent_can_be_given_takes_it_back_
                 raise
             return str(error)
 
-    aflow.include(filing, reports)
-    handle = await aflow.start(filing)
+    handle = await launch(aflow, filing, beside=[reports])
     if fails:
         with pytest.raises(RunFailed, match="which is given it to take it back"):
             await handle.result(SOON)
@@ -486,7 +476,7 @@ async def test_the_effects_of_blocks_that_a_run_leaves_open_are_taken_back_in_th
         raise Trouble
 
     aflow.include(parent, leg)
-    run = await begun(aflow, parent)
+    run = await settle(aflow, parent)
     await aflow.skip(60)
     with pytest.raises(RunFailed):
         await run.result(SOON)

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import begun
+from records import settle
 from sqlkit import one, rows
 
 import pgflow
@@ -140,10 +140,7 @@ async def begin(
     aflow: AsyncHarness, flow: pgflow.Workflow[..., Any], *args: Any
 ) -> pgflow.AsyncRun[Any]:
     aflow.include(*WORKFLOWS)
-    return await begun(aflow, flow.options(key="k"), *args)
-
-
-# ---------------------------------------------------------------- what is owed
+    return await settle(aflow, flow.options(key="k"), *args)
 
 
 @pytest.mark.full
@@ -326,9 +323,6 @@ async def test_force_before_a_restart_has_taken_back_leaves_that_owed(aflow, con
     assert owed(conn) == [("k", "uncompensated", "forced")]
 
 
-# ---------------------------------------------------------------- going on after force
-
-
 @pytest.mark.full
 async def test_a_rewind_behind_what_was_done_has_it_in_hand_again(aflow, conn):
     run = await begin(aflow, order, "ab")
@@ -409,9 +403,6 @@ async def test_a_parent_that_is_restarted_has_its_childs_effects_again(aflow, co
     assert calls == ["charge leg", "went on all the same"]
     force(conn, "k")
     assert [key for key, *_ in owed(conn)] == ["k"]
-
-
-# ---------------------------------------------------------------- people
 
 
 async def test_only_a_verdict_that_fits_closes_it(aflow, conn):

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, begun, eventually, run_row, started
+from records import SOON, eventually, launch, recover, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -188,7 +188,7 @@ async def test_a_cancelled_run_takes_back_too(aflow):
             await book("flight")
             await go.wait()
 
-    run = await begun(aflow, waiting)
+    run = await settle(aflow, waiting)
     await run.cancel()
     with pytest.raises(RunCancelled):
         await run.result(SOON)
@@ -236,7 +236,7 @@ async def test_what_is_not_known_is_settled_before_it_is_taken_back(aflow, conn)
         await fail.wait()
         raise Trouble
 
-    run = await started(aflow, together)
+    run = await launch(aflow, together)
     await eventually(lambda: "book hotel" in World.calls, "it is under way")
     await run.send(fail, 1)
     with pytest.raises(RunFailed):
@@ -275,8 +275,7 @@ async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(aflow):
     aflow.replace(book.compensation, slow_cancel)
     run = await aflow.start(trip, True)
     await asyncio.wait_for(entered.wait(), HANG_SECONDS)
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     with pytest.raises(RunFailed):
         await run.result(SOON)
     assert World.there == set()
@@ -294,7 +293,7 @@ async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(
             await burn("papers")
             raise Trouble
 
-    run = await begun(aflow, arson)
+    run = await settle(aflow, arson)
     assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
     ((name, key),) = conn.execute("select name, effect from pgflow.obligations").fetchall()
     assert name == "burn.compensate"
@@ -340,9 +339,6 @@ async def test_from_fact_to_decision_to_effect_to_compensation(aflow, conn):
         "confirmed",
     )
     await eventually(lambda: World.there == set(), "taken back")
-
-
-# ---------------------------------------------------------------- tasks, generators, keys
 
 
 async def test_what_a_task_does_while_its_block_is_taken_back_is_taken_back_too(aflow):
@@ -474,7 +470,7 @@ async def test_cancelled_twice_it_is_taken_back_once(aflow):
     aflow.include(timed)
     assert book.compensation is not None
     aflow.replace(book.compensation, slow)
-    run = await begun(aflow, timed)
+    run = await settle(aflow, timed)
     set_clock(aflow._dsn, timedelta(seconds=61))
     aflow._worker.poll_now()  # type: ignore[union-attr]
     await asyncio.wait_for(entered.wait(), HANG_SECONDS)

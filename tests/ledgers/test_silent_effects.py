@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, begun, count, events, eventually, run_row
+from records import SOON, count, events, eventually, recover, run_row, settle
 
 import pgflow
 from pgflow import InvalidArgument, Page, Retries, RunFailed, RunNotFound, Signal, workflow
@@ -159,14 +159,11 @@ def reasons(conn: Conn) -> list[str]:
     ]
 
 
-# ---------------------------------------------------------------- beats
-
-
 @pytest.mark.full
 async def test_beats_keep_an_effect_accepted_and_neither_wake_the_run_nor_grow_its_journal(
     aflow, conn, farm
 ):
-    run = await begun(aflow, rendering, "a")
+    run = await settle(aflow, rendering, "a")
     before = events(conn, run.key)
     for percent in (10, 20, None):
         await aflow.skip(PART)
@@ -185,7 +182,7 @@ async def test_beats_keep_an_effect_accepted_and_neither_wake_the_run_nor_grow_i
 
 @pytest.mark.full
 def test_a_sync_client_beats_too(flow, conn, farm):
-    run = begun(flow, rendering_sync, "a")
+    run = settle(flow, rendering_sync, "a")
     flow.skip(PART)
     flow.app.beat_effect("job a", [1, 2])
     flow.skip(PART)
@@ -201,7 +198,7 @@ def test_a_sync_client_beats_too(flow, conn, farm):
 async def test_a_beat_in_a_transaction_of_the_callers_counts_once_that_is_committed(
     aflow, conn, farm
 ):
-    await begun(aflow, rendering, "a")
+    await settle(aflow, rendering, "a")
     async with (
         await psycopg.AsyncConnection.connect(aflow.app.dsn) as other,
         other.transaction() as transaction,
@@ -213,8 +210,8 @@ async def test_a_beat_in_a_transaction_of_the_callers_counts_once_that_is_commit
 
 @pytest.mark.full
 async def test_a_beat_that_nobody_waits_for_is_refused(aflow, conn, farm):
-    run = await begun(aflow, rendering, "a")
-    quiet = await begun(aflow, rendering_quietly, "b")
+    run = await settle(aflow, rendering, "a")
+    quiet = await settle(aflow, rendering_quietly, "b")
     with pytest.raises(
         RunNotFound, match="no open effect was accepted under the reference 'job c'"
     ):
@@ -241,13 +238,10 @@ def test_a_promise_is_none_of_the_value_that_code_sees():
     assert repr(Accepted("job", heartbeat_timeout=5)) == "Accepted(ref='job')"
 
 
-# ---------------------------------------------------------------- silence
-
-
 @pytest.mark.full
 async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(aflow, conn, farm):
     farm.answers = [StillUnknown(), ConnectionResetError("no reply"), Confirmed("model 7")]
-    run = await begun(aflow, training, "a")
+    run = await settle(aflow, training, "a")
     await aflow.app.beat_effect("job a", {"epoch": 3})
     await aflow.skip(LONGER)
     assert obligations(conn) == [("train", "unknown")]
@@ -271,7 +265,7 @@ async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_
 ):
     pages: list[Page] = []
     aflow.app.pager(pages.append)
-    run = await begun(aflow, rendering, "a")
+    run = await settle(aflow, rendering, "a")
     await aflow.app.beat_effect("job a", "half")
     await aflow.skip(LONGER)
     assert await run.status() == "stuck"
@@ -287,7 +281,7 @@ async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_
 
 @pytest.mark.full
 async def test_a_person_may_say_what_became_of_it_and_not_have_it_done_again(aflow, conn, farm):
-    run = await begun(aflow, rendering, "a")
+    run = await settle(aflow, rendering, "a")
     await aflow.skip(LONGER)
     ((key,),) = obligations(conn, "effect")
     with pytest.raises(InvalidArgument, match="confirmed or failed, not absent"):
@@ -306,7 +300,7 @@ async def test_what_the_counterparty_still_has_is_accepted_again_and_beats_count
         Confirmed(Accepted("job a", heartbeat_timeout=600)),
         Confirmed("model 7"),
     ]
-    run = await begun(aflow, training, "a")
+    run = await settle(aflow, training, "a")
     await aflow.skip(LONGER)
     assert obligations(conn) == [("train", "accepted")]
     await aflow.app.beat_effect("job a", "again")
@@ -324,7 +318,7 @@ async def test_what_the_counterparty_still_has_is_accepted_again_and_beats_count
 
 async def test_what_the_counterparty_has_lost_is_failed_and_not_sent_again(aflow, conn, farm):
     farm.answers = [Absent()]
-    run = await begun(aflow, training, "a")
+    run = await settle(aflow, training, "a")
     await aflow.skip(LONGER)
     assert await run.result(SOON) == "job a"
     assert effects(conn, "status, attempts") == [("failed", 1)]
@@ -341,7 +335,7 @@ async def test_a_counterparty_that_never_says_leaves_the_run_stuck_and_a_retry_a
         StillUnknown(),
         Confirmed("model 7"),
     ]
-    run = await begun(aflow, training, "a")
+    run = await settle(aflow, training, "a")
     for _ in range(3):
         await aflow.skip(LONGER)
     assert await run.status() == "stuck"
@@ -354,7 +348,7 @@ async def test_a_counterparty_that_never_says_leaves_the_run_stuck_and_a_retry_a
 @pytest.mark.full
 async def test_it_is_noticed_while_the_code_goes_on_and_without_a_worker_too(aflow, conn, farm):
     farm.answers = [Confirmed("model 7")]
-    run = await begun(aflow, training_and_waiting, "a")
+    run = await settle(aflow, training_and_waiting, "a")
     await run.send(go, "!")
     await aflow.until_idle()
     await aflow.crash()
@@ -371,7 +365,7 @@ async def test_it_is_noticed_while_the_code_goes_on_and_without_a_worker_too(afl
 @pytest.mark.full
 async def test_what_is_silent_is_known_before_it_is_taken_back(aflow, conn, farm):
     farm.answers = [StillUnknown(), Confirmed("model 7")]
-    run = await begun(aflow, failing, "a")
+    run = await settle(aflow, failing, "a")
     await aflow.skip(LONGER)
     assert farm.removed == []
     await aflow.crash()
@@ -383,7 +377,7 @@ async def test_what_is_silent_is_known_before_it_is_taken_back(aflow, conn, farm
 
 async def test_what_turns_out_to_be_lost_need_not_be_taken_back(aflow, conn, farm):
     farm.answers = [Absent()]
-    run = await begun(aflow, failing, "a")
+    run = await settle(aflow, failing, "a")
     await aflow.skip(LONGER)
     with pytest.raises(RunFailed):
         await run.result(SOON)
@@ -394,16 +388,13 @@ async def test_what_turns_out_to_be_lost_need_not_be_taken_back(aflow, conn, far
 @pytest.mark.full
 async def test_a_confirmation_stops_the_question_that_is_under_way(aflow, conn, farm):
     farm.answers = [StillUnknown()]
-    run = await begun(aflow, training, "a")
+    run = await settle(aflow, training, "a")
     await aflow.skip(LONGER)
     await aflow.app.confirm_effect("job a", value="model 7")
     assert await run.result(SOON) == "job a"
     await aflow.skip(timedelta(hours=1))
     assert len(farm.asked) == 1
     assert effects(conn, "status, result") == [("confirmed", "model 7")]
-
-
-# ---------------------------------------------------------------- who comes first
 
 
 def words(conn: Conn) -> list[str]:
@@ -418,7 +409,7 @@ def words(conn: Conn) -> list[str]:
 
 async def left_alone(aflow: AsyncHarness) -> Any:
     """A run with an accepted effect, and no worker."""
-    run = await begun(aflow, rendering, "a")
+    run = await settle(aflow, rendering, "a")
     await aflow.crash()
     return run
 
@@ -498,23 +489,19 @@ async def test_two_sweeps_tell_the_run_once_and_a_dead_one_not_at_all(aflow, con
 @pytest.mark.full
 async def test_silence_that_a_dying_worker_has_taken_is_found_by_the_next(aflow, conn, farm):
     farm.answers = [asyncio.Event(), Confirmed("model 7")]
-    run = await begun(aflow, training, "a")
+    run = await settle(aflow, training, "a")
     set_clock(aflow.app.dsn, LONGER)
     aflow._worker.poll_now()  # type: ignore[union-attr]
     await eventually(lambda: farm.asked, "the farm is asked")
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.result(SOON) == "job a"
     assert reasons(conn) == ["silent"]
-
-
-# ---------------------------------------------------------------- a part of a run again
 
 
 @pytest.mark.full
 async def test_a_rewind_hands_the_promise_on(aflow, conn, farm):
     farm.answers = [Confirmed("model 7")]
-    run = await begun(aflow, training_and_waiting, "a")
+    run = await settle(aflow, training_and_waiting, "a")
     await run.send(go, "!")
     await aflow.until_idle()
     conn.execute("select pgflow.rewind_run(%s, to_seq => 2)", (run.key,))
@@ -530,7 +517,7 @@ async def test_a_rewind_hands_the_promise_on(aflow, conn, farm):
 @pytest.mark.full
 async def test_silence_behind_a_cut_is_found_again(aflow, conn, farm):
     farm.answers = [StillUnknown(), Confirmed("model 7")]
-    run = await begun(aflow, training_and_waiting, "a")
+    run = await settle(aflow, training_and_waiting, "a")
     await aflow.skip(LONGER)
     assert reasons(conn) == ["silent", "still_unknown"]
     conn.execute("select pgflow.rewind_run(%s, to_seq => 2, effects => 'repeat')", (run.key,))
@@ -551,7 +538,7 @@ async def test_what_is_silent_in_a_dropped_part_is_settled_and_taken_back(
     aflow, conn, farm, known_at
 ):
     farm.answers = [StillUnknown(), Confirmed("model 7"), Confirmed("model 8")]
-    run = await begun(aflow, training, "a")
+    run = await settle(aflow, training, "a")
     if known_at == "before":
         await aflow.skip(LONGER)
     conn.execute("select pgflow.restart_run(%s, effects => 'compensate')", (run.key,))
@@ -570,7 +557,7 @@ async def test_what_is_silent_in_a_dropped_part_is_settled_and_taken_back(
 
 @pytest.mark.full
 async def test_what_a_restart_leaves_to_the_old_generation_is_watched_there(aflow, conn, farm):
-    run = await begun(aflow, rendering, "a")
+    run = await settle(aflow, rendering, "a")
     conn.execute("select pgflow.restart_run(%s, effects => 'repeat')", (run.key,))
     await aflow.until_idle()
     keys = [key for (key,) in obligations(conn, "effect")]
@@ -588,7 +575,7 @@ async def test_what_a_restart_leaves_to_the_old_generation_is_watched_there(aflo
 async def test_what_a_forced_cancel_leaves_open_is_watched_until_a_person_says(aflow, conn, farm):
     pages: list[Page] = []
     aflow.app.pager(pages.append)
-    run = await begun(aflow, training, "a")
+    run = await settle(aflow, training, "a")
     conn.execute("select pgflow.cancel_run(%s, 'enough', force => true)", (run.key,))
     await aflow.until_idle()
     await aflow.app.beat_effect("job a", "still at it")

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, begun, run_row, started
+from records import SOON, launch, run_row, settle
 from sqlkit import Actor, one, rows
 
 import pgflow
@@ -113,13 +113,10 @@ def sound(conn: Conn) -> None:
     assert rows(conn, "select invariant, detail from pgflow.check()") == []
 
 
-# ---------------------------------------------------------------- where a journal may be cut
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
 def test_no_cut_keeps_an_effect_and_drops_its_compensation(flow, conn, effects):
-    run = started(flow, trip.options(key="k"), "hotel", "flight")
+    run = launch(flow, trip.options(key="k"), "hotel", "flight")
     with pytest.raises(RunFailed):
         run.result(SOON)
     assert calls == ["book hotel", "book flight", "cancel flight", "cancel hotel"]
@@ -143,7 +140,7 @@ def test_no_cut_keeps_an_effect_and_drops_its_compensation(flow, conn, effects):
 @pytest.mark.full
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
 def test_a_retry_goes_back_to_before_what_was_taken_back(flow, conn, effects):
-    run = started(flow, trip.options(key="k"), "hotel", "flight")
+    run = launch(flow, trip.options(key="k"), "hotel", "flight")
     with pytest.raises(RunFailed):
         run.result(SOON)
     prices["fare"] = 1
@@ -160,8 +157,7 @@ def test_a_retry_goes_back_to_before_what_was_taken_back(flow, conn, effects):
 
 @pytest.mark.full
 def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow, conn):
-    flow.include(journey, leg)
-    run = flow.start(journey.options(key="k"))
+    run = launch(flow, journey.options(key="k"), beside=[leg])
     with pytest.raises(RunFailed):
         run.result(SOON)
     taken = one(
@@ -181,9 +177,6 @@ def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow, conn):
     assert run.result(SOON) == "done"
     assert calls == ["book middle", "cancel middle", "book middle"]
     sound(conn)
-
-
-# ---------------------------------------------------------------- children
 
 
 @pytest.mark.full
@@ -211,11 +204,8 @@ def test_what_a_child_left_to_its_parent_is_not_the_childs_to_do_again(
     sound(conn)
 
 
-# ----------------------------------------------------------- what was handed over and not asked for
-
-
 def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow, conn):
-    run = started(flow, shopping.options(key="k"), ["milk", "tea", "gin"])
+    run = launch(flow, shopping.options(key="k"), ["milk", "tea", "gin"])
     run.result(SOON)
     flow.app.restart("k", effects="reuse", input={"items": ["milk"]})
     assert run.result(SOON) == ["paper of milk"]
@@ -230,11 +220,8 @@ def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow, conn):
     sound(conn)
 
 
-# ---------------------------------------------------------------- older generations
-
-
 def test_a_fork_of_an_older_generation_is_not_handed_what_a_later_one_took_back(flow, conn):
-    run = started(flow, fickle.options(key="k"))
+    run = launch(flow, fickle.options(key="k"))
     assert run.result(SOON) == "paper of tea"
     prices["tea"] = 1
     flow.app.restart("k", effects="compensate")
@@ -257,7 +244,7 @@ def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took
         return "done"
 
     flow.include(patient, leg)
-    run = begun(flow, patient.options(key="k"))
+    run = settle(flow, patient.options(key="k"))
     flow.app.restart("k", effects="reuse")
     flow.until_idle()
     run.send(go, "fail")
@@ -271,15 +258,12 @@ def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took
     sound(conn)
 
 
-# ----------------------------------------------------------- cancels, and words of the counterparty
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_generation(
     flow, conn, crashes
 ):
-    run = begun(flow, ordering.options(key="k"), 0)
+    run = settle(flow, ordering.options(key="k"), 0)
     assert run_row(conn, "k", "status, reason_code") == ("waiting", "effect")
     flow.app.cancel("k", why="enough")
     flow.until_idle()
@@ -301,7 +285,7 @@ def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_genera
 @pytest.mark.full
 @pytest.mark.parametrize("by", ["reference", "key"])
 def test_a_word_that_crosses_a_rewind_is_recorded_where_the_debt_is_now(flow, conn, dsn, by):
-    begun(flow, ordering.options(key="k"), 0)
+    settle(flow, ordering.options(key="k"), 0)
     cut = one(conn, "select max(seq) from pgflow.timeline")
     key = one(conn, "select effect from pgflow.obligations")
     query = (

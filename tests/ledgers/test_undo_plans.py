@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, begun, count, eventually, run_row, started
+from records import SOON, count, eventually, launch, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -141,7 +141,7 @@ async def stays_owed(
     """A run whose effect is not taken back: stuck, with one open obligation; answers why, and the
     obligation.
     """
-    run = await begun(aflow, flow)
+    run = await settle(aflow, flow)
     status, error = run_row(conn, run.key, "status, error")
     assert status == "stuck"
     ((name, key, detail),) = conn.execute(
@@ -157,9 +157,6 @@ async def stays_owed(
     await end_failed(run)
     assert count(conn, "pgflow.obligations") == 0
     return detail["why"], detail
-
-
-# ---------------------------------------------------------------- a plan that is run
 
 
 async def undo_by_plan(aflow: AsyncHarness) -> Any:
@@ -255,7 +252,7 @@ def test_in_a_sync_saga_what_is_refused_stays_owed(flow, shop):
             raise Trouble
 
     World.trouble = ConnectionError("no model today")
-    run = begun(flow, sync_outing)
+    run = settle(flow, sync_outing)
     assert run.status() == "stuck"
     ((why,),) = shop.execute("select detail->>'why' from pgflow.obligations").fetchall()
     assert why == "the planner propose failed: no model today"
@@ -291,9 +288,6 @@ async def test_an_inverse_that_is_declared_is_preferred_and_a_block_inside_has_t
         ("inner", 1, ["give_back"]),
     ]
     assert World.acts[-1][0] == "give back"
-
-
-# ---------------------------------------------------------------- crashes
 
 
 @pytest.mark.full
@@ -343,9 +337,6 @@ async def test_a_crash_goes_on_where_it_was_and_asks_the_planner_no_second_time(
     assert (len(World.told), free(shop)) == (1, 10)
     assert len(set(World.acts)) == 3
     assert World.acts[-1][0] == "tell sorry"
-
-
-# ---------------------------------------------------------------- plans that are refused
 
 
 REFUSED = [
@@ -407,7 +398,7 @@ async def at_gate_of_plan(aflow: AsyncHarness, shop: psycopg.Connection[Any], ru
         PlannedCall("tell", {"text": "sorry"}),
     ]
     aflow.include(outing, outing_sync)
-    return await begun(aflow, outing)
+    return await settle(aflow, outing)
 
 
 @pytest.mark.full
@@ -442,7 +433,7 @@ def outing_sync() -> None:
 def test_so_it_is_in_a_sync_workflow(flow, shop):
     shop.execute("""select pgflow.set_policy('[{"name": "return_seat"}]', 'careful')""")
     World.plan = [GIVE_BACK, PlannedCall("return_seat", {"seat": 7})]
-    run = begun(flow, outing_sync)
+    run = settle(flow, outing_sync)
     assert (asked(shop), free(shop)) == (["policy/return_seat"], 9)
     flow.answer("policy/return_seat", pgflow.authority.Approve())
     with pytest.raises(RunFailed):
@@ -604,7 +595,7 @@ async def test_a_plan_takes_back_again_what_is_done_again_and_is_not_taken_back_
     aflow, shop, effects
 ):
     World.plan = [PlannedCall("return_seat", {"seat": 1}), GIVE_BACK]
-    run = await started(aflow, outing.options(key="k"))
+    run = await launch(aflow, outing.options(key="k"))
     await end_failed(run)
     assert free(shop) == 10
     await aflow.app.restart("k", effects=effects)

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, begun, eventually, run_row, started
+from records import HOUR, SOON, eventually, launch, result_of, run_row, settle
 from sqlkit import one, rows
 
 import pgflow
@@ -99,11 +99,8 @@ async def waits(aflow: AsyncHarness, conn: Conn, key: str) -> None:
     assert run_row(conn, key, "status, reason_code") == ("waiting", "owes")
 
 
-# ---------------------------------------------------------------- owing
-
-
 async def test_a_run_that_owes_does_not_complete_until_it_is_discharged(aflow, conn):
-    run = await started(aflow, promises.options(key="k"))
+    run = await launch(aflow, promises.options(key="k"))
     await waits(aflow, conn, "k")
     root = one(conn, "select root::text from pgflow.run")
     assert owed(conn, "key, kind, name, state, owed_to, due_at, detail, effect, outlives") == [
@@ -136,7 +133,7 @@ async def test_a_run_that_owes_does_not_complete_until_it_is_discharged(aflow, c
     ("said", "verdict"), [("r-1", "discharged"), ("waive", "waived"), ("transfer", "transferred")]
 )
 async def test_the_code_closes_what_it_owes(aflow, conn, said, verdict):
-    run = await started(aflow, keeps)
+    run = await launch(aflow, keeps)
     await run.send(go, said)
     assert await run.result(SOON) == said
     assert events(conn, "kind, payload->>'verdict'") == [("O", None), ("D", verdict)]
@@ -145,7 +142,7 @@ async def test_the_code_closes_what_it_owes(aflow, conn, said, verdict):
 
 
 def test_a_sync_workflow_owes_as_an_async_one_does(flow, conn):
-    run = begun(flow, promises_in_sync.options(key="k"))
+    run = settle(flow, promises_in_sync.options(key="k"))
     assert run_row(conn, "k", "status, reason_code") == ("waiting", "owes")
     flow.app.waive(key_of(conn), by="ada", why="never mind")
     assert run.result(SOON).endswith("/owe/refund/1")
@@ -156,14 +153,14 @@ async def test_each_use_of_a_name_is_an_obligation_of_its_own(aflow, conn):
     async def twice() -> list[str]:
         return [pgflow.authority.owe(what, outlives=True).key for what in ("a", "b", "a")]
 
-    run = await started(aflow, twice)
+    run = await launch(aflow, twice)
     root = one(conn, "select root::text from pgflow.run")
     assert await run.result(SOON) == [f"{root}/owe/{place}" for place in ("a/1", "b/1", "a/2")]
     assert sorted(owed(conn, "effect")) == sorted(await run.result(SOON))
 
 
 async def test_what_is_closed_twice_counts_once_and_the_code_goes_on(aflow, conn):
-    run = await started(aflow, keeps)
+    run = await launch(aflow, keeps)
     await aflow.until_idle()
     await aflow.app.waive(key_of(conn), by="eve", why="a mistake")
     await aflow.until_idle()
@@ -175,8 +172,7 @@ async def test_what_is_closed_twice_counts_once_and_the_code_goes_on(aflow, conn
 
 @pytest.mark.full
 async def test_what_outlives_its_run_is_closed_after_the_outcome(aflow, conn):
-    run = await started(aflow, promises, None, True)
-    key = await run.result(SOON)
+    key = await result_of(aflow, promises, None, True)
     assert owed(conn, "effect, state, outlives") == [(key, "open", True)]
     await aflow.app.transfer(key, "support", why="they know her", by="bob")
     assert owed(conn, "holder, state") == [("support", "open")]
@@ -193,7 +189,7 @@ async def test_what_outlives_its_run_is_closed_after_the_outcome(aflow, conn):
 
 
 async def test_what_a_failed_run_owes_stays_for_a_person(aflow, conn):
-    run = await started(aflow, keeps)
+    run = await launch(aflow, keeps)
     await run.send(go, "fail")
     with pytest.raises(RunFailed):
         await run.result(SOON)
@@ -208,7 +204,7 @@ async def test_what_a_failed_run_owes_stays_for_a_person(aflow, conn):
 @pytest.mark.full
 @pytest.mark.parametrize("has_ended", [False, True])
 async def test_what_a_cancelled_run_owes_stays_for_a_person(aflow, conn, has_ended):
-    run = await started(aflow, promises if has_ended else keeps)
+    run = await launch(aflow, promises if has_ended else keeps)
     await aflow.until_idle()
     await run.cancel()
     with pytest.raises(RunCancelled):
@@ -217,7 +213,7 @@ async def test_what_a_cancelled_run_owes_stays_for_a_person(aflow, conn, has_end
 
 
 async def test_a_run_ended_by_force_drops_nothing(aflow, conn):
-    run = await started(aflow, keeps.options(key="k"))
+    run = await launch(aflow, keeps.options(key="k"))
     await aflow.until_idle()
     conn.execute("select pgflow.force_cancel_run('k')")
     with pytest.raises(RunCancelled):
@@ -229,7 +225,7 @@ async def test_a_run_ended_by_force_drops_nothing(aflow, conn):
 @pytest.mark.full
 async def test_a_word_that_crosses_the_end_of_its_run_counts(aflow, conn):
     """The sender has seen the run open; by the time it commits, the run has failed."""
-    run = await started(aflow, keeps)
+    run = await launch(aflow, keeps)
     await aflow.until_idle()
     with conn.transaction():
         conn.execute("select pgflow.discharge(%s, '1')", (key_of(conn),))
@@ -253,7 +249,7 @@ async def hands_on(key: str | None = None) -> str:
 
 async def test_a_word_that_crosses_the_next_generation_counts_and_holds_nobody_up(aflow, conn):
     """The run hands its debt on while the sender's transaction is open."""
-    run = await started(aflow, hands_on.options(key="k"))
+    run = await launch(aflow, hands_on.options(key="k"))
     await aflow.until_idle()
     with conn.transaction():
         conn.execute("select pgflow.discharge(%s)", (key_of(conn),))
@@ -270,7 +266,7 @@ async def test_a_word_that_crosses_the_next_generation_counts_and_holds_nobody_u
 @pytest.mark.parametrize("has_failed", [False, True])
 async def test_a_word_that_crosses_a_restart_counts(aflow, conn, has_failed):
     """Only into the journal of a run that has ended is it written at once: a restart waits then."""
-    run = await started(aflow, keeps.options(key="k"))
+    run = await launch(aflow, keeps.options(key="k"))
     if has_failed:
         await run.send(go, "fail")
         with pytest.raises(RunFailed):
@@ -299,7 +295,7 @@ async def test_a_word_that_crosses_a_restart_counts(aflow, conn, has_failed):
 async def test_a_word_that_retention_keeps_from_being_recorded_is_looked_for_again(
     aflow, conn, dsn
 ):
-    run = await started(aflow, keeps)
+    run = await launch(aflow, keeps)
     await run.send(go, "fail")
     with pytest.raises(RunFailed):
         await run.result(SOON)
@@ -323,7 +319,7 @@ async def test_a_word_that_retention_keeps_from_being_recorded_is_looked_for_aga
 
 
 async def test_an_open_transaction_closes_an_obligation_or_rolls_that_back(aflow, conn, dsn):
-    run = await started(aflow, promises)
+    run = await launch(aflow, promises)
     await aflow.until_idle()
     async with await psycopg.AsyncConnection.connect(dsn) as mine:
         await aflow.app.using(mine).discharge(key_of(conn))
@@ -364,7 +360,7 @@ async def test_discharge_closes_the_debt_of_an_effect_too(aflow, conn):
         await charge()
         return await go.wait()
 
-    run = await started(aflow, order.options(key="k"))
+    run = await launch(aflow, order.options(key="k"))
     await aflow.until_idle()
     effect_key = one(conn, "select effect from pgflow.effects")
     conn.execute("select pgflow.force_cancel_run('k')")
@@ -389,7 +385,7 @@ async def test_only_who_may_settle_effects_discharges_the_debt_of_one(aflow, con
         await charge()
         return await go.wait()
 
-    await started(aflow, order.options(key="k"))
+    await launch(aflow, order.options(key="k"))
     await aflow.until_idle()
     effect_key = one(conn, "select effect from pgflow.effects")
     conn.execute("select pgflow.force_cancel_run('k')")
@@ -419,7 +415,7 @@ async def test_an_effect_that_is_not_settled_is_not_discharged(aflow, conn):
     async def pay() -> None:
         await wire()
 
-    run = await started(aflow, pay)
+    run = await launch(aflow, pay)
     await aflow.until_idle()
     with pytest.raises(WrongState, match="settled, not discharged"):
         await aflow.app.discharge(key_of(conn))
@@ -438,7 +434,7 @@ async def test_a_run_with_an_effect_and_an_obligation_waits_for_both(aflow, conn
         await wire()
         return "done"
 
-    run = await started(aflow, pay.options(key="k"))
+    run = await launch(aflow, pay.options(key="k"))
     await aflow.until_idle()
     assert run_row(conn, "k", "status, reason_code") == ("waiting", "effect")
     await aflow.app.confirm_effect("r-2")
@@ -447,13 +443,10 @@ async def test_a_run_with_an_effect_and_an_obligation_waits_for_both(aflow, conn
     assert await run.result(SOON) == "done"
 
 
-# ---------------------------------------------------------------- breaches
-
-
 @pytest.mark.full
 async def test_a_breach_is_recorded_by_the_database_clock_and_it_stays_owed(aflow, conn):
     before = one(conn, "select pgflow.now_()")
-    run = await started(aflow, promises.options(key="k"), 3600)
+    run = await launch(aflow, promises.options(key="k"), 3600)
     due = await aflow.until_idle()
     assert due is not None
     ((state, due_at, now),) = owed(conn, "state, due_at, pgflow.now_()")
@@ -479,7 +472,7 @@ async def test_a_breach_sends_the_run_a_signal(aflow, conn):
         pgflow.authority.discharge(told)
         return told.key, told.detail
 
-    run = await started(aflow, attentive)
+    run = await launch(aflow, attentive)
     await aflow.until_idle()
     key = key_of(conn)
     await aflow.skip(HOUR)
@@ -495,8 +488,7 @@ async def test_a_breach_starts_a_workflow_once_under_a_key_of_its_own(aflow, con
         ).key
 
     aflow.include(escalate)
-    run = await started(aflow, careless)
-    key = await run.result(SOON)
+    key = await result_of(aflow, careless)
     await aflow.skip(HOUR)
     await eventually(lambda: alarms == ["refund for ada"], "somebody is alarmed")
     await aflow.skip(DAY)
@@ -515,7 +507,7 @@ async def test_two_sweeps_at_once_breach_an_obligation_once(aflow, conn, dsn):
         return pgflow.authority.owe("refund", due=HOUR, on_breach=escalate, outlives=True).key
 
     aflow.include(escalate)
-    run = await started(aflow, careless)
+    run = await launch(aflow, careless)
     await run.result(SOON)
     await aflow.crash()
     await aflow.skip(HOUR)
@@ -535,7 +527,7 @@ async def test_a_breach_that_cannot_start_its_workflow_pages_a_person(aflow, con
         return pgflow.authority.owe("refund", due=HOUR, on_breach=escalate, outlives=True).key
 
     aflow.include(escalate)
-    await (await started(aflow, careless)).result(SOON)
+    await (await launch(aflow, careless)).result(SOON)
     conn.execute(
         "update pgflow.owed set detail = jsonb_set(detail, '{on_breach,priority}', '99999')"
     )
@@ -623,7 +615,7 @@ async def test_a_batch_that_draws_has_the_rows_of_obligations_before_those_of_po
         raise ValueError("no money")
 
     aflow(pools=[Pool("user", usd=1)]).include(fails)
-    run = await begun(aflow, fails.options(key="k", pool="user"))
+    run = await settle(aflow, fails.options(key="k", pool="user"))
     with psycopg.connect(dsn) as sweep:
         sweep.execute("select from pgflow.owed for update")
         await run.send(go, "on")
@@ -659,7 +651,7 @@ async def test_a_breach_pages_a_person_once(aflow, conn):
     async def tell(page: pgflow.Page) -> None:
         pages.append(page)
 
-    key = await (await started(aflow, careless)).result(SOON)
+    key = await (await launch(aflow, careless)).result(SOON)
     await aflow.skip(HOUR)
     await eventually(lambda: len(pages) == 1, "somebody is told")
     (page,) = pages
@@ -673,7 +665,7 @@ async def test_a_breach_pages_a_person_once(aflow, conn):
 
 
 async def test_a_discharged_obligation_is_not_breached(aflow, conn):
-    run = await started(aflow, promises, 3600)
+    run = await launch(aflow, promises, 3600)
     await aflow.until_idle()
     await aflow.app.discharge(key_of(conn))
     await run.result(SOON)
@@ -683,8 +675,7 @@ async def test_a_discharged_obligation_is_not_breached(aflow, conn):
 
 
 async def test_what_a_caller_keeps_locked_makes_no_poll_hurry(aflow, conn, dsn):
-    run = await started(aflow, promises, 3600, True)
-    key = await run.result(SOON)
+    key = await result_of(aflow, promises, 3600, True)
     await aflow.crash()
     conn.execute("update pgflow.owed set due_at = due_at - interval '2 hours'")
     with psycopg.connect(dsn) as caller:
@@ -705,7 +696,7 @@ async def test_a_breach_does_what_was_agreed_on_when_it_was_promised(aflow, conn
         return key + await go.wait()
 
     aflow.include(escalate)
-    await started(aflow, changing.options(key="k"))
+    await launch(aflow, changing.options(key="k"))
     await aflow.until_idle()
     terms.reverse()
     await aflow.app.restart("k")
@@ -725,16 +716,13 @@ async def test_a_due_time_may_be_a_point_in_time(aflow, conn):
     async def dated() -> None:
         pgflow.authority.owe("refund", due=at, outlives=True)
 
-    await (await started(aflow, dated)).result(SOON)
+    await (await launch(aflow, dated)).result(SOON)
     assert owed(conn, "due_at") == [at]
-
-
-# ---------------------------------------------------------------- replay, crashes
 
 
 @pytest.mark.full
 async def test_a_crash_forgets_no_promise_and_makes_none_twice(aflow, conn):
-    run = await started(aflow, keeps)
+    run = await launch(aflow, keeps)
     await aflow.until_idle()
     await aflow.crash()
     await aflow.app.transfer(key_of(conn), "support")
@@ -764,7 +752,7 @@ async def test_words_and_signals_of_one_look_are_replayed_as_they_came(aflow, co
             pgflow.authority.discharge(each)
         return said
 
-    run = await started(aflow, busy)
+    run = await launch(aflow, busy)
     await aflow.until_idle()
     await aflow.crash()
     for key in owed(conn, "effect"):
@@ -786,7 +774,7 @@ async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(aflow,
         await go.wait()
         return type(verdict).__name__
 
-    run = await started(aflow, asks)
+    run = await launch(aflow, asks)
     await aflow.until_idle()
     assert run_row(conn, run.key, "reason_code") == ("gate",)
     await aflow.crash()
@@ -865,7 +853,7 @@ async def test_code_that_closes_another_way_on_a_replay_diverges(aflow, conn):
             pgflow.authority.waive(made, by="x", why="y")
         return await go.wait()
 
-    await started(aflow, fickle.options(key="k"))
+    await launch(aflow, fickle.options(key="k"))
     await aflow.until_idle()
     await aflow.crash()
     await aflow.app.send("k", go, "1")
@@ -875,9 +863,6 @@ async def test_code_that_closes_another_way_on_a_replay_diverges(aflow, conn):
     )
     await aflow.app.retry("k")
     await eventually(lambda: run_row(conn, "k", "status") == ("completed",), "completed")
-
-
-# ---------------------------------------------------------------- the next generation
 
 
 @workflow
@@ -895,7 +880,7 @@ async def goes_on(keys: list[str]) -> list[str]:
 
 
 async def test_a_run_that_continues_as_new_carries_what_it_owes(aflow, conn):
-    run = await started(aflow, goes_on.options(key="k"), [])
+    run = await launch(aflow, goes_on.options(key="k"), [])
     await aflow.until_idle()
     newest = one(conn, "select max(run_id) from pgflow.run")
     assert sorted(owed(conn, "name, run_id, detail, outlives")) == [
@@ -912,7 +897,7 @@ async def test_a_run_that_continues_as_new_carries_what_it_owes(aflow, conn):
 
 @pytest.mark.full
 async def test_a_word_to_an_earlier_generation_finds_the_one_that_owes(aflow, conn):
-    run = await started(aflow, goes_on.options(key="k"), [])
+    run = await launch(aflow, goes_on.options(key="k"), [])
     await aflow.until_idle()
     await run.send(go, "leave it")
     await waits(aflow, conn, "k")
@@ -928,7 +913,7 @@ async def rewound(aflow: AsyncHarness, conn: Conn, seq: int) -> None:
 
 @pytest.mark.full
 async def test_a_rewind_keeps_what_was_opened_before_it(aflow, conn):
-    run = await started(aflow, keeps.options(key="k"))
+    run = await launch(aflow, keeps.options(key="k"))
     await aflow.until_idle()
     key = key_of(conn)
     await rewound(aflow, conn, 1)
@@ -944,7 +929,7 @@ async def test_a_rewind_keeps_what_was_opened_before_it(aflow, conn):
 
 @pytest.mark.full
 async def test_a_restart_hands_on_the_promise_and_does_not_make_it_twice(aflow, conn):
-    await started(aflow, keeps.options(key="k"))
+    await launch(aflow, keeps.options(key="k"))
     await aflow.until_idle()
     key = key_of(conn)
     await aflow.app.restart("k")
@@ -967,7 +952,7 @@ async def test_a_promise_that_the_new_generation_does_not_make_stays_owed(aflow,
     async def changing(what: str) -> str:
         return pgflow.authority.owe(what, to="ada").key
 
-    await started(aflow, changing.options(key="k"), "refund")
+    await launch(aflow, changing.options(key="k"), "refund")
     await aflow.until_idle()
     await aflow.app.restart("k", input={"what": "letter"})
     await waits(aflow, conn, "k")
@@ -979,7 +964,7 @@ async def test_a_promise_that_the_new_generation_does_not_make_stays_owed(aflow,
 
 
 async def test_what_a_dropped_part_has_discharged_stays_so(aflow, conn):
-    run = await started(aflow, keeps.options(key="k"))
+    run = await launch(aflow, keeps.options(key="k"))
     await run.send(go, "r-1")
     await run.result(SOON)
     await rewound(aflow, conn, 1)
@@ -994,7 +979,7 @@ async def test_what_a_dropped_part_has_discharged_stays_so(aflow, conn):
 
 @pytest.mark.full
 async def test_a_failed_run_that_is_retried_is_nobodys_to_see_to(aflow, conn):
-    run = await started(aflow, keeps.options(key="k"))
+    run = await launch(aflow, keeps.options(key="k"))
     await run.send(go, "fail")
     with pytest.raises(RunFailed):
         await run.result(SOON)
@@ -1007,7 +992,7 @@ async def test_a_failed_run_that_is_retried_is_nobodys_to_see_to(aflow, conn):
 
 @pytest.mark.full
 async def test_a_fork_owes_nothing_of_its_origin(aflow, conn):
-    run = await started(aflow, keeps.options(key="k"))
+    run = await launch(aflow, keeps.options(key="k"))
     await aflow.until_idle()
     await aflow.app.fork("k", new_key="f")
     await aflow.app.send("f", go, "r-2")
@@ -1018,7 +1003,7 @@ async def test_a_fork_owes_nothing_of_its_origin(aflow, conn):
 
 
 async def test_a_fork_that_begins_again_owes_nothing_of_its_origin_either(aflow, conn):
-    await started(aflow, promises.options(key="k"))
+    await launch(aflow, promises.options(key="k"))
     await aflow.until_idle()
     await aflow.app.fork("k", new_key="f")
     await eventually(lambda: run_row(conn, "f", "status") == ("completed",), "the fork is through")
@@ -1030,7 +1015,7 @@ async def test_a_fork_that_begins_again_owes_nothing_of_its_origin_either(aflow,
 
 
 async def test_a_history_with_a_word_after_its_end_is_imported(aflow, conn):
-    key = await (await started(aflow, promises, None, True)).result(SOON)
+    key = await (await launch(aflow, promises, None, True)).result(SOON)
     await aflow.app.discharge(key)
     conn.execute(
         "select pgflow.check_history_("
@@ -1040,7 +1025,7 @@ async def test_a_history_with_a_word_after_its_end_is_imported(aflow, conn):
 
 
 async def test_a_rewind_takes_along_what_was_said_and_not_heard(aflow, conn):
-    await started(aflow, keeps.options(key="k"))
+    await launch(aflow, keeps.options(key="k"))
     await aflow.until_idle()
     await aflow.app.pause("k")
     conn.execute("select pgflow.wake()")
@@ -1052,9 +1037,6 @@ async def test_a_rewind_takes_along_what_was_said_and_not_heard(aflow, conn):
     await aflow.app.send("k", go, "r-1")
     await aflow.until_idle()
     assert run_row(conn, "k", "status") == ("completed",)
-
-
-# ---------------------------------------------------------------- what is refused
 
 
 def test_obligations_are_for_the_code_of_a_workflow():
@@ -1092,7 +1074,7 @@ async def test_what_cannot_be_recorded_is_refused_in_the_code(aflow, conn, wrong
             return str(refused)
         return "it was taken"
 
-    assert says in await (await started(aflow, tries)).result(SOON)
+    assert says in await (await launch(aflow, tries)).result(SOON)
     assert owed(conn) == []
 
 
@@ -1102,7 +1084,7 @@ async def test_what_cannot_be_stored_in_a_reason_is_replaced(aflow, conn):
         pgflow.authority.transfer(pgflow.authority.owe("a"), "desk", why="be\0fore")
         pgflow.authority.waive(pgflow.authority.owe("b"), by="a\0da", why="\ud800" + "x" * 5000)
 
-    await (await started(aflow, careless)).result(SOON)
+    await (await launch(aflow, careless)).result(SOON)
     (transferred, by), (waived, said_by) = rows(
         conn,
         "select payload->>'why', payload->>'by' from pgflow.unit where kind = 'D' order by seq",
@@ -1122,7 +1104,7 @@ async def test_long_facts_and_evidence_are_kept_whole(aflow, conn):
         await go.wait()
         pgflow.authority.discharge(made, evidence="y" * 500_000)
 
-    run = await started(aflow, wordy)
+    run = await launch(aflow, wordy)
     await aflow.until_idle()
     assert one(conn, "select length(detail #>> '{}') from pgflow.obligations") == 60_000
     await run.send(go, "on")
@@ -1147,7 +1129,7 @@ def test_no_key_is_the_key_of_nothing(conn, call):
 
 
 async def test_waiving_needs_a_reason_and_a_transfer_somebody(aflow, conn):
-    run = await started(aflow, promises)
+    run = await launch(aflow, promises)
     await aflow.until_idle()
     with pytest.raises(InvalidArgument):
         await aflow.app.waive(key_of(conn), by="x", why="")

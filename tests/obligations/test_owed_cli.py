@@ -7,7 +7,7 @@ import re
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, begun
+from records import SOON, settle
 
 import pgflow
 from pgflow import workflow
@@ -26,7 +26,7 @@ async def promises() -> list[str]:
 
 @pytest.mark.full
 async def test_the_command_line_shows_and_closes_what_is_owed(aflow, dsn):
-    run = await begun(aflow, promises.options(key="k"))
+    run = await settle(aflow, promises.options(key="k"))
     refund, call, letter = cli(dsn, "owed").data
     (shown,) = cli(dsn, "list").data
     assert shown["why"] == "obligation call, obligation refund"
@@ -87,7 +87,7 @@ def test_what_cannot_be_closed_is_one_clear_line(conn, dsn, words, says):
 
 
 def test_a_reader_gives_what_the_view_has(flow, conn):
-    begun(flow, promises)
+    settle(flow, promises)
     found = ask(conn, list_obligations(state="open"))
     assert [(o.name, o.owed_to, o.outlives, o.detail) for o in found.items] == [
         ("refund", "ada", False, {"eur": 30}),
@@ -106,7 +106,7 @@ def test_a_reader_gives_what_the_view_has(flow, conn):
     ],
 )
 def test_closing_is_for_those_who_act(flow, conn, role, may):
-    begun(flow, promises)
+    settle(flow, promises)
     for key in (row[0] for row in conn.execute("select effect from pgflow.obligations").fetchall()):
         with conn.transaction(force_rollback=True):
             conn.execute(f"set local role {role}")  # type: ignore[arg-type]

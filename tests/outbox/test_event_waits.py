@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from outboxkit import take
-from records import SOON, begun, eventually
+from records import SOON, eventually, result_of, settle
 from sqlkit import begin, commit, connect, flush, one, rows
 
 import pgflow
@@ -48,7 +48,7 @@ async def any_of(key: str | None = None, after: int | None = None) -> Event:
 async def test_a_run_waits_for_the_first_event_that_contains_what_it_says(aflow, conn):
     aflow.include(paid)
     publish(conn, {"order": 7, "state": {"paid": True}})  # before the wait began
-    run = await begun(aflow, paid, 7)
+    run = await settle(aflow, paid, 7)
     assert waiting(conn) == 1
     for payload in ({"order": 7}, {"order": 8, "state": {"paid": True}}, [7], 7, None):
         publish(conn, payload)
@@ -63,7 +63,7 @@ async def test_a_run_waits_for_the_first_event_that_contains_what_it_says(aflow,
 
 
 async def test_an_event_is_whole(aflow, conn):
-    run = await begun(aflow, any_of)
+    run = await settle(aflow, any_of)
     number = publish(conn, {"a": [1, {"b": "ü"}]}, key="k")
     await aflow.until_idle()
     event = await run.result(SOON)
@@ -78,7 +78,7 @@ async def test_an_event_of_a_transaction_that_was_open_when_the_wait_began_is_se
     with psycopg.connect(dsn) as slow:
         early = publish(slow, "early")
         publish(conn, "before")
-        run = await begun(aflow, any_of)
+        run = await settle(aflow, any_of)
         assert waiting(conn) == 1
         publish(conn, "later")
         for _ in range(3):
@@ -95,7 +95,7 @@ async def test_an_event_of_a_transaction_that_rolls_back_is_passed(aflow, conn, 
     aflow.include(any_of)
     with psycopg.connect(dsn) as slow:
         publish(slow, "vain")
-        run = await begun(aflow, any_of)
+        run = await settle(aflow, any_of)
         later = publish(conn, "later")
         slow.rollback()
     await aflow.until_idle()
@@ -143,7 +143,7 @@ def test_an_event_whose_wait_is_locked_just_then_comes_later(conn, dsn):
 
 
 async def test_an_event_may_be_looked_for_by_its_key(aflow, conn):
-    run = await begun(aflow, any_of, "b")
+    run = await settle(aflow, any_of, "b")
     publish(conn, 1, "a")
     publish(conn, 1)
     number = publish(conn, 1, "b")
@@ -164,8 +164,7 @@ async def test_a_run_that_goes_on_behind_an_event_misses_none(aflow, conn):
 
     aflow.include(three)
     numbers = [publish(conn, {"n": {"x": n}}) for n in range(5)]
-    run = await begun(aflow, three)
-    assert await run.result(SOON) == numbers[:3]
+    assert await result_of(aflow, three) == numbers[:3]
 
 
 async def test_a_run_that_has_published_finds_the_answer_however_early_it_came(aflow, conn):
@@ -180,8 +179,7 @@ async def test_a_run_that_has_published_finds_the_answer_however_early_it_came(a
         event = await pgflow.events.wait_for_event("answers", {"to": number}, after=number)
         return int(event.payload["to"]) - number
 
-    run = await begun(aflow, ask)
-    assert await run.result(SOON) == 0
+    assert await result_of(aflow, ask) == 0
 
 
 @pytest.mark.full
@@ -195,7 +193,7 @@ async def test_a_wait_may_be_given_up_and_its_event_is_nobodys(aflow, conn):
         event = await pgflow.events.wait_for_event("orders", {"n": 2})
         return [said, event.id]
 
-    run = await begun(aflow, patient)
+    run = await settle(aflow, patient)
     assert waiting(conn) == 1
     await aflow.skip(timedelta(seconds=61))
     await aflow.until_idle()
@@ -216,7 +214,7 @@ async def test_two_waits_of_a_run_each_get_their_event(aflow, conn):
         )
         return [one_.id, other.id]
 
-    run = await begun(aflow, both)
+    run = await settle(aflow, both)
     number = publish(conn, {"n": 1, "m": 1})
     await aflow.until_idle()
     assert await run.result(SOON) == [number, number]
@@ -248,7 +246,7 @@ async def test_a_rewound_run_gets_the_same_event_again(aflow, conn):
         event = await pgflow.events.wait_for_event("orders", {"n": 1})
         return await ship(event.id)
 
-    run = await begun(aflow, sell)
+    run = await settle(aflow, sell)
     number = publish(conn, {"n": 1})
     await aflow.until_idle()
     assert await run.status() == "failed"
@@ -265,7 +263,7 @@ def test_sync_workflows_wait_too(flow, conn):
     def taken() -> Any:
         return pgflow.sync.wait_for_event("orders", {"n": 1}, timeout=3600).payload
 
-    run = begun(flow, taken)
+    run = settle(flow, taken)
     publish(conn, {"n": 1})
     flow.until_idle()
     assert run.result(SOON) == {"n": 1}
@@ -291,8 +289,7 @@ async def test_what_no_event_can_be_is_refused(aflow):
                 found.append(str(error))
         return found
 
-    run = await begun(aflow, wrong)
-    assert len(await run.result(SOON)) == 7
+    assert len(await result_of(aflow, wrong)) == 7
     with pytest.raises(NotInRunError):
         await pgflow.events.wait_for_event("orders")
 
@@ -312,7 +309,7 @@ async def test_an_event_is_kept_while_a_run_may_wait_for_it(aflow, conn, dsn):
     aflow.include(any_of)
     with psycopg.connect(dsn) as slow:
         publish(slow, "slow")
-        run = await begun(aflow, any_of)
+        run = await settle(aflow, any_of)
         number = publish(conn, "kept")
         drop = "select events from pgflow.drop_events('0')"
         assert one(conn, drop) == 0

@@ -84,9 +84,6 @@ def publish(conn: psycopg.Connection[Any], keys: Sequence[str | None]) -> list[i
     ]
 
 
-# ---------------------------------------------------------------- publishing
-
-
 @awaited
 async def test_an_event_commits_together_with_what_its_writer_writes(dsn, conn):
     conn.execute("create table orders (id int)")
@@ -189,9 +186,6 @@ def test_a_sync_run_publishes_too(flow, conn):
     ]
 
 
-# ---------------------------------------------------------------- to a workflow
-
-
 @workflow
 async def fulfil(order: Order) -> int:
     return order.id
@@ -240,9 +234,6 @@ async def test_an_event_that_no_run_can_take_is_dead_and_the_others_start_theirs
         "fulfilment/3",
     ]
     assert "order" in one(conn, "select error from pgflow.deliveries")
-
-
-# ---------------------------------------------------------------- to a handler
 
 
 @awaited
@@ -391,9 +382,6 @@ async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(dsn
     ]
 
 
-# ---------------------------------------------------------------- to a sink
-
-
 @pytest.mark.full
 @awaited
 async def test_keys_go_side_by_side_each_in_its_order(dsn, conn):
@@ -489,9 +477,6 @@ async def test_an_app_with_a_codec_publishes_and_reads_in_clear(dsn, conn):
         assert "12345" not in str(one(conn, "select payload from pgflow.events"))
         await eventually(lambda: one(conn, "select count(*) from pgflow.runs") == 1, "started")
         assert await app.get("f/1", fulfil).result() == 12345
-
-
-# ---------------------------------------------------------------- declarations
 
 
 @workflow

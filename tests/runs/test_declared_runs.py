@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from records import recover
 from runkit import MARK, ended, play, start, write
 from servers import wait_until
 
@@ -453,8 +454,7 @@ async def test_an_external_node_is_not_done_again_after_a_crash(aflow, conn, tmp
     path = write(tmp_path, f'- {{id: publish, bash: "{script}", effect: external}}')
     run = await start(aflow, path)
     await asyncio.to_thread(wait_until, (tmp_path / "acts").exists, "it acts")
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.status() == "stuck"
     (key,) = conn.execute("select effect from pgflow.effects").fetchone() or ()
     await aflow.app.settle_effect(key, "failed", by="ada")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records import settle
 from ruamel.yaml import YAML
 from runkit import ended, seen
 
@@ -37,9 +38,7 @@ async def begin(aflow: AsyncHarness, root: Path, agent: str = "scribe") -> Any:
     aflow.include(declared)
     settings = Settings(cwd=str(root), provider=f"python:declared_agents:{agent}")
     frozen = freeze(parse_workflow(root), root)
-    run = await aflow.start(declared.options(key="weekly"), frozen, settings, "", {})
-    await aflow.until_idle()
-    return run
+    return await settle(aflow, declared.options(key="weekly"), frozen, settings, "", {})
 
 
 async def deliver(aflow: AsyncHarness, run: Any) -> None:

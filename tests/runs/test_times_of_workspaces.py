@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import begun
+from records import settle
 from runkit import ended
 
 import pgflow
@@ -42,7 +42,7 @@ async def begin(aflow: AsyncHarness, root: Path, **fields: str) -> Any:
     if declared.name not in aflow.app.definitions.workflows:
         aflow.include(declared)
     settings = Settings(cwd=str(root), provider="cmd:echo noted")
-    return await begun(
+    return await settle(
         aflow, declared.options(key="timed"), freeze(parse_workflow(root), root), settings, "", {}
     )
 

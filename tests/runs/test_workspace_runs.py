@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import begun
+from records import settle
 from runkit import Run, ended, seen
 
 import pgflow
@@ -38,7 +38,7 @@ async def begin(aflow: AsyncHarness, root: Path, key: str | None = None, **optio
     inputs, message = options.pop("inputs", {}), options.pop("message", "")
     settings = Settings(cwd=str(root), **{"provider": SCRIBE, **options})
     frozen = freeze(parse_workflow(root), root)
-    return await begun(aflow, declared.options(key=key), frozen, settings, message, inputs)
+    return await settle(aflow, declared.options(key=key), frozen, settings, message, inputs)
 
 
 async def answer(aflow: AsyncHarness, run: Any, name: str, said: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as command
-from records import begun
+from records import settle
 from sealkit import findings, seal, switch_on, tamper
 from sqlkit import one, rows
 
@@ -47,7 +47,7 @@ TABLES = {
 
 def fill(conn: Conn, flow: Harness) -> None:
     """Write some of every kind."""
-    run = begun(flow, ask)
+    run = settle(flow, ask)
     gate = one(conn, "select gate from pgflow.gates")
     conn.execute("select pgflow.delegate_gate(%s, 'desk', 'bob', 'away')", (gate,))
     for by in ("ann", "bob"):
@@ -246,7 +246,7 @@ def test_acts_of_operators_are_sealed_though_no_run_was_started(dsn, conn):
 
 
 def test_evidence_goes_with_the_history_of_its_run(flow, conn):
-    run = begun(flow, ask)
+    run = settle(flow, ask)
     gate = one(conn, "select gate from pgflow.gates")
     switch_on(conn)
     seal(conn)

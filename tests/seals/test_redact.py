@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow
-from records import begun, wait_until
+from records import settle, wait_until
 from sealkit import adding, findings, paying, seal, switch_on
 from servers import HANG_SECONDS
 from sqlkit import one, rows
@@ -169,7 +169,7 @@ def test_readers_say_that_it_was_redacted(conn, dsn, flow, paid):
 def test_copies_in_later_generations_go_with_it(conn, flow):
     flow.include(adding)
     switch_on(conn)
-    run = begun(flow, adding, 41)
+    run = settle(flow, adding, 41)
     conn.execute("select pgflow.rewind_run(%s, 3, effects => 'repeat')", (run.key,))
     flow.until_idle()
     seal(conn)
@@ -185,7 +185,7 @@ def test_copies_in_later_generations_go_with_it(conn, flow):
 def test_a_generation_that_begins_with_a_redacted_value_is_stuck_and_says_why(conn, flow):
     flow.include(adding)
     switch_on(conn)
-    run = begun(flow, adding, 41)
+    run = settle(flow, adding, 41)
     flow.app.redact(run.key, 2, why="asked for")
     seal(conn)
     conn.execute("select pgflow.rewind_run(%s, 3, effects => 'repeat')", (run.key,))
@@ -197,7 +197,7 @@ def test_a_generation_that_begins_with_a_redacted_value_is_stuck_and_says_why(co
 
 
 def test_what_is_carried_for_reuse_goes_with_it(conn, flow):
-    run = begun(flow, adding, 41)
+    run = settle(flow, adding, 41)
     seq = one(conn, "select seq from pgflow.unit where payload::text = '44' and kind = 'c'")
     conn.execute("select pgflow.rewind_run(%s, %s, effects => 'reuse')", (run.key, seq - 1))
     with pytest.raises(WrongState, match="is open"):
@@ -212,7 +212,7 @@ def test_what_is_carried_for_reuse_goes_with_it(conn, flow):
 @pytest.mark.full
 def test_what_a_person_had_changed_is_redacted_too(conn, dsn, flow):
     """The unit of a rewind says what the run had come to, and what it was given instead."""
-    run = begun(flow, adding, 41)
+    run = settle(flow, adding, 41)
     flow.app.restart(run.key, input={"x": 70_001}, effects="repeat", why="a typing error")
     flow.until_idle()
     ((seq, payload),) = rows(
@@ -230,7 +230,7 @@ def test_what_a_person_had_changed_is_redacted_too(conn, dsn, flow):
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["i", "U", "E"])
 def test_what_became_of_an_effect_is_redacted_and_still_told(conn, dsn, flow, kind):
-    run = begun(flow, losing)
+    run = settle(flow, losing)
     conn.execute(
         "select pgflow.settle_effect(effect, 'confirmed', '\"done\"', 'seen', 'ada') from pgflow.obligations"
     )
@@ -251,7 +251,7 @@ def test_what_became_of_an_effect_is_redacted_and_still_told(conn, dsn, flow, ki
 def test_a_redacted_verdict_leaves_the_history_of_its_entity_too(conn, flow):
     flow.include(tallying)
     switch_on(conn)
-    run = begun(flow, tallying)
+    run = settle(flow, tallying)
     seal(conn)
     flow.app.redact(run.key, seqs(conn, "H")[0], why="asked for")
     verdicts = rows(conn, "select verdict::text from pgflow.entity_history")
@@ -278,7 +278,7 @@ def test_a_redacted_verdict_leaves_the_history_of_its_entity_too(conn, flow):
 def test_what_was_asked_at_a_gate_and_said_is_redacted_and_still_told(conn, dsn, flow, kind):
     flow.include(asking)
     switch_on(conn)
-    run = begun(flow, asking, "4000-1234")
+    run = settle(flow, asking, "4000-1234")
     gate = one(conn, "select gate from pgflow.gates")
     conn.execute("select pgflow.answer_gate(%s, 'approve', null, '\"4000-1235\"')", (gate,))
     flow.until_idle()
@@ -303,7 +303,7 @@ def test_what_was_asked_at_a_gate_and_said_is_redacted_and_still_told(conn, dsn,
 def test_what_a_run_owed_is_redacted_once_it_is_closed_and_still_told(conn, dsn, flow, kind):
     flow.include(owing)
     switch_on(conn)
-    run = begun(flow, owing)
+    run = settle(flow, owing)
     assert run.result(HANG_SECONDS) == "done"
     seal(conn)
     with pytest.raises(WrongState, match="is open"):
@@ -322,7 +322,7 @@ def test_what_a_run_owed_is_redacted_once_it_is_closed_and_still_told(conn, dsn,
 
 @pytest.mark.full
 def test_an_open_run_is_not_redacted(conn, flow):
-    run = begun(flow, waiting)
+    run = settle(flow, waiting)
     with pytest.raises(WrongState, match="is open"):
         flow.app.redact(run.key, why="asked for", what="input")
     assert seqs(conn, "Z") == []

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from records import begun, wait_until
+from records import launch, settle, wait_until
 from sealkit import adding, findings, paying, seal, switch_on, tamper
 from servers import HANG_SECONDS
 from sqlkit import T0, connect, one, rows, set_clock
@@ -23,7 +23,7 @@ def waiting() -> str:
 
 
 def test_nothing_is_sealed_until_somebody_asks_for_it(conn, flow):
-    begun(flow, adding, 1)
+    settle(flow, adding, 1)
     assert one(conn, "select * from pgflow.seal_units(at_once => true)") == (0, False, None)
     assert rows(conn, "select * from pgflow.seal") == []
     assert rows(conn, "select * from pgflow.seal_pending") == []
@@ -35,7 +35,7 @@ def test_what_has_ended_is_sealed_as_a_whole_and_once(conn, flow):
     flow.include(adding, paying)
     for n in range(3):
         flow.start(adding, n)
-    begun(flow, paying, 2)
+    settle(flow, paying, 2)
     switch_on(conn)
     assert seal(conn) == 4
     units = "select max(seq) from pgflow.unit group by run_id order by run_id"
@@ -50,7 +50,7 @@ def test_what_has_ended_is_sealed_as_a_whole_and_once(conn, flow):
 
 @pytest.mark.full
 def test_an_open_run_is_sealed_as_far_as_it_is_and_again_when_it_has_grown(conn, flow):
-    run_ = begun(flow, waiting)
+    run_ = settle(flow, waiting)
     switch_on(conn)
     seal(conn)
     assert rows(conn, "select count(*) from pgflow.seal_pending") == [1]
@@ -66,7 +66,7 @@ def test_an_open_run_is_sealed_as_far_as_it_is_and_again_when_it_has_grown(conn,
 
 @pytest.mark.full
 def test_a_long_journal_is_sealed_in_parts(conn, flow):
-    begun(flow, adding, 1)
+    settle(flow, adding, 1)
     # As a run of 2,500 emitted values would have it.
     with conn.transaction():
         conn.execute("alter table pgflow.unit disable trigger user")
@@ -95,7 +95,7 @@ def test_a_run_whose_start_is_not_committed_yet_is_not_passed(dsn, conn, flow):
     seal(conn)
     with connect(dsn) as slow, slow.transaction():
         slow.execute("select pgflow.start_run('adding', input => '{\"x\": 1}', key => 'slow')")
-        begun(flow, adding, 2)
+        settle(flow, adding, 2)
         seal(conn)
         assert one(conn, "select passed_run_id from pgflow.seal_state") == 1
     flow.until_idle()
@@ -134,7 +134,7 @@ def test_whoever_looks_at_the_sequence_holds_nobody_up(dsn, conn):
 
 
 def test_what_is_said_of_an_ended_run_that_owes_is_sealed_too(conn, flow):
-    begun(flow, paying, 1)
+    settle(flow, paying, 1)
     me = one(conn, "select run_id from pgflow.run")
     # As a run ended by force that still owes what its journal has opened.
     conn.execute(
@@ -158,7 +158,7 @@ def test_what_is_said_of_an_ended_run_that_owes_is_sealed_too(conn, flow):
 
 
 def test_a_rewind_after_the_end_is_no_change_of_history(conn, flow):
-    run_ = begun(flow, adding, 1)
+    run_ = settle(flow, adding, 1)
     switch_on(conn)
     seal(conn)
     flow.app.restart(run_.key, effects="repeat", why="again")
@@ -190,14 +190,14 @@ def test_a_day_gets_its_root_once_it_is_over(conn, flow):
     switch_on(conn)
     for day in range(3):
         set_clock(conn, T0 + timedelta(days=2 * day, hours=3))
-        begun(flow, adding, day)
+        settle(flow, adding, day)
         seal(conn)
     days = "select day::text, first_round, last_round from pgflow.seal_day order by day"
     assert rows(conn, days) == [("2030-01-01", 1, 1), ("2030-01-03", 2, 2)]
     assert findings(conn) == []
     # The clock goes back: what is sealed then belongs to the last day, not to one that is closed.
     set_clock(conn, T0 + timedelta(hours=4))
-    begun(flow, adding, 9)
+    settle(flow, adding, 9)
     seal(conn)
     assert one(conn, "select day::text from pgflow.seal_round order by round desc") == "2030-01-05"
     assert findings(conn) == []
@@ -208,7 +208,7 @@ def test_removed_history_leaves_the_roots_and_no_findings(conn, flow):
     flow.include(adding)
     switch_on(conn)
     for n in range(4):
-        begun(flow, adding, n)
+        settle(flow, adding, n)
         if n != 2:
             seal(conn)
     anchor = one(conn, "select pgflow.anchor()::text")
@@ -234,7 +234,7 @@ def test_removed_history_leaves_the_roots_and_no_findings(conn, flow):
 
 
 def test_one_seals_at_a_time_and_the_others_do_not_wait(dsn, conn, flow):
-    begun(flow, adding, 1)
+    settle(flow, adding, 1)
     switch_on(conn)
     with connect(dsn) as other, other.transaction():
         other.execute("select pgflow.seal_units()")
@@ -244,8 +244,7 @@ def test_one_seals_at_a_time_and_the_others_do_not_wait(dsn, conn, flow):
 
 
 def test_a_round_reads_no_table_from_end_to_end(conn, flow):
-    flow.include(adding, waiting)
-    flow.start(waiting)
+    launch(flow, waiting, beside=[adding])
     for n in range(5):
         flow.start(adding, n)
     flow.until_idle()
@@ -310,7 +309,7 @@ def test_the_audit_misses_a_guard_that_somebody_took_away(conn):
 
 
 def test_a_trial_balance_adds_up(conn, flow):
-    begun(flow, paying, 3)
+    settle(flow, paying, 3)
     assert rows(conn, "select * from pgflow.trial_balance()") == [("effects", 3, 3, 0, 0, 0, 0)]
 
 
@@ -325,7 +324,7 @@ def test_a_trial_balance_adds_up(conn, flow):
     ],
 )
 def test_the_trial_balance_misses_what_was_taken_out(conn, flow, change):
-    begun(flow, paying, 3)
+    settle(flow, paying, 3)
     tamper(conn, change)
     found = rows(conn, "select invariant from pgflow.check_balance_()")
     assert "effects balance in total" in found
@@ -336,7 +335,7 @@ def test_the_trial_balance_misses_what_was_taken_out(conn, flow, change):
 
 
 def test_whoever_asks_while_the_sealer_looks_is_not_forgotten(dsn, conn, flow):
-    begun(flow, adding, 1)
+    settle(flow, adding, 1)
     switch_on(conn)
     seal(conn)
     pending = "select run_id from pgflow.seal_pending"
@@ -357,7 +356,7 @@ def test_whoever_asks_waits_for_nobody_at_any_level(dsn, conn, flow, level):
     flow.include(adding, waiting)
     for n in range(2):
         flow.start(adding, n)
-    begun(flow, waiting)
+    settle(flow, waiting)
     switch_on(conn)
     seal(conn)
     with connect(dsn) as one_, connect(dsn) as other, one_.transaction(), other.transaction():
@@ -377,7 +376,7 @@ def test_whoever_asks_waits_for_nobody_at_any_level(dsn, conn, flow, level):
 
 def test_the_first_round_waits_for_whoever_saw_that_nothing_is_sealed(dsn, conn, flow):
     """Else what it adds to a run that has ended would look as if somebody had put it in later."""
-    begun(flow, adding, 1)
+    settle(flow, adding, 1)
     with connect(dsn) as early, early.transaction():
         early.execute("select pgflow.look_again_(array[1])")
         switch_on(conn)
@@ -393,7 +392,7 @@ def test_the_first_round_waits_for_whoever_saw_that_nothing_is_sealed(dsn, conn,
 
 
 def test_whoever_saw_it_long_ago_is_looked_at_again(dsn, conn, flow):
-    begun(flow, adding, 1)
+    settle(flow, adding, 1)
     with connect(dsn) as early, early.transaction():
         early.execute("set transaction isolation level repeatable read")
         early.execute("select count(*) from pgflow.run")
@@ -406,7 +405,7 @@ def test_whoever_saw_it_long_ago_is_looked_at_again(dsn, conn, flow):
 
 
 def test_nothing_is_sealed_while_history_is_removed(dsn, conn, flow):
-    begun(flow, adding, 1)
+    settle(flow, adding, 1)
     switch_on(conn)
     with connect(dsn) as pruner, pruner.transaction():
         pruner.execute("select pgflow.drop_history(clock_timestamp())")
@@ -443,7 +442,7 @@ def test_a_round_of_no_size_seals_at_least_one(conn, flow, most):
 
 
 def test_a_value_that_pretends_to_be_redacted_holds_nobody_up(conn, flow):
-    begun(flow, adding, 1)
+    settle(flow, adding, 1)
     with conn.transaction(force_rollback=True):
         tamper(
             conn,

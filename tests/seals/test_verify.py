@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import servers
 from clikit import pgflow
-from records import begun
+from records import settle
 from sealkit import adding, findings, paying, seal, switch_on, tamper
 from servers import HANG_SECONDS
 from sqlkit import T0, one, rows, set_clock
@@ -279,7 +279,7 @@ def test_a_page_of_nothing_is_no_verification(ledger):
 
 @pytest.mark.full
 def test_a_gap_behind_the_last_seal_is_found(ledger, flow):
-    run = begun(flow, adding, 1)
+    run = settle(flow, adding, 1)
     me = one(ledger, "select run_id from pgflow.run where key = %s", run.key)
     seal(ledger)
     with ledger.transaction(force_rollback=True):
@@ -411,7 +411,7 @@ def change(document: Any, path: tuple[Any, ...]) -> None:
 
 
 def test_what_is_not_sealed_has_no_proof(conn, flow):
-    run = begun(flow, adding, 1)
+    run = settle(flow, adding, 1)
     with pytest.raises(WrongState, match="no seal covers run"):
         flow.app.ask(inspect.read_proof(run.key).first)
     with pytest.raises(RunNotFound):
@@ -455,7 +455,7 @@ def test_the_command_line_finds_it_and_says_where(ledger, dsn, tmp_path):
 
 @pytest.mark.full
 def test_the_command_line_switches_seals_and_answers_mistakes(conn, dsn, flow, tmp_path):
-    run = begun(flow, adding, 1)
+    run = settle(flow, adding, 1)
     refused = pgflow(dsn, "audit", "verify")
     assert refused.code == 2
     assert "pgflow audit on" in refused.err

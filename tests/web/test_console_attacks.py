@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from clikit import as_role
-from records import begun, count, run_row
+from records import count, run_row, settle
 from schedulekit import setting
 from sqlkit import one
 from test_console_pages import ANN, FLOWS, PAGES, Order, ask_first, await_payment
@@ -178,7 +178,7 @@ async def test_an_address_may_say_more_than_a_page_asks(aflow):
 @pytest.mark.full
 async def test_a_key_cannot_look_like_another(aflow):
     aflow.include(*FLOWS)
-    await begun(aflow, await_payment.options(key=HIDDEN), "o")
+    await settle(aflow, await_payment.options(key=HIDDEN), "o")
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/runs")
     assert "invoice\ufffd1000\ufffd" in page.text
@@ -209,7 +209,7 @@ async def test_every_answer_forbids_scripts_frames_and_keeping(aflow):
 
 async def paused(aflow: AsyncHarness) -> None:
     aflow.include(*FLOWS)
-    await begun(aflow, await_payment.options(key="i"), "o")
+    await settle(aflow, await_payment.options(key="i"), "o")
 
 
 CANCEL = address("/run/order", key="i", verb="cancel")
@@ -266,7 +266,7 @@ async def test_a_mark_is_of_one_person_in_one_browser(aflow):
 async def test_a_viewer_changes_nothing_whatever_they_send(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="i"), "o")
-    await begun(aflow, ask_first.options(key="a"), Order("boots", 1, True))
+    await settle(aflow, ask_first.options(key="a"), Order("boots", 1, True))
     ann = Browser(aflow.app, ANN)
     page = await ann.get("/run", key="a")
     gate = next(link for link in page.links if link.startswith("/gate?"))

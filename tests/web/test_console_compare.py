@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from records import begun
+from records import settle
 from test_console_pages import ANN, seen_in
 from webkit import Browser, address, is_harmless
 
@@ -47,7 +47,7 @@ async def travel(seat: str) -> str:
 
 @pytest.mark.full
 async def test_a_fork_is_shown_beside_its_origin(aflow):
-    await begun(aflow, quote.options(key="q"), "<b>lamp</b>", "here")
+    await settle(aflow, quote.options(key="q"), "<b>lamp</b>", "here")
     fork = await aflow.app.fork(
         "q", "f", at=0, input={"item": "desk", "shop": "here"}, effects="repeat"
     )
@@ -71,7 +71,7 @@ async def test_a_fork_is_shown_beside_its_origin(aflow):
 
 
 async def test_a_run_tells_what_its_saga_would_take_back_and_has(aflow):
-    await begun(aflow, travel.options(key="t"), "7a")
+    await settle(aflow, travel.options(key="t"), "7a")
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/run", key="t")
     seen_in(page, "Taking back It would be taken back, in this order, if a saga around it failed")
@@ -88,7 +88,7 @@ async def test_a_run_leads_to_its_logs_by_its_trace(aflow, conn):
     trace = "0af7651916cd43dd8448eb211c80319c"
     parent = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
     await aflow.start(quote.options(key="a&b", metadata=parent), "x", "y")
-    await begun(aflow, quote.options(key="plain"), "x", "y")
+    await settle(aflow, quote.options(key="plain"), "x", "y")
     browser = Browser(aflow.app, ANN, logs="https://logs.example.org/?q={trace_id}&k={key}")
     page = await browser.get("/run", key="a&b")
     assert f"https://logs.example.org/?q={trace}&k=a%26b" in page.links

@@ -170,9 +170,6 @@ async def test_home_names_schedules_that_start_nothing_and_relays_in_trouble(afl
     seen_in(await Browser(aflow.app, ANN).get("/"), "hooks Its target fails: refused")
 
 
-# ---------------------------------------------------------------- the outbox
-
-
 def declare(conn: psycopg.Connection, name: str) -> None:
     one(conn, "select pgflow.declare_relay(%s, array['orders'])", name)
 

@@ -121,9 +121,6 @@ async def test_a_page_that_asks_too_much_is_given_up_by_the_server(aflow, conn, 
     )
 
 
-# ---------------------------------------------------------------- requests that do not end
-
-
 async def echo(scope: Any, receive: Any, send: Any) -> None:
     message = await receive()
     while message.get("more_body"):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 import pytest
 from pydantic import Field
-from records import SOON, begun
+from records import SOON, launch, settle
 from webkit import Browser, Reader
 
 import pgflow
@@ -219,9 +219,8 @@ def test_a_value_with_too_many_parts_is_written_as_json():
 
 @pytest.mark.full
 async def test_a_gate_is_answered_in_fields_and_shows_again_what_was_written(aflow, conn):
-    aflow.include(pay_back, choose)
-    run = await aflow.start(pay_back.options(key="r"))
-    chosen = await begun(aflow, choose.options(key="c"))
+    run = await launch(aflow, pay_back.options(key="r"), beside=[choose])
+    chosen = await settle(aflow, choose.options(key="c"))
     (gate, path), (other, asked) = [
         (one.gate, f"/gate?gate={one.gate}")
         for one in sorted(await aflow.gates(), key=lambda g: -len(g.name) - (g.name > "d"))

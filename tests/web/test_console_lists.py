@@ -4,7 +4,7 @@ side by side, and searches for everyone.
 
 from __future__ import annotations
 
-from records import begun
+from records import settle
 from sqlkit import one
 from test_console_pages import ANN, FLOWS, await_payment, long, pay, seen_in
 from webkit import Browser, address, form_of, is_harmless
@@ -17,11 +17,11 @@ BOB = Principal("bob", ["operate"])
 
 async def begin(aflow: AsyncHarness) -> Browser:
     aflow.include(*FLOWS)
-    await begun(aflow, await_payment.options(key="slow"), "o")
+    await settle(aflow, await_payment.options(key="slow"), "o")
     await aflow.skip(60)
     for key in ("a", "b"):
         await aflow.start(long.options(key=key), 3 if key == "a" else 4)
-    await begun(aflow, pay.options(key="bad"), 7)
+    await settle(aflow, pay.options(key="bad"), 7)
     return Browser(aflow.app, ANN)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from chromium import chromium
 from clikit import finish
-from records import begun
+from records import settle
 from starlette.requests import Request
 from test_console_pages import FLOWS, await_payment, long
 from test_web_command import console
@@ -35,7 +35,7 @@ async def test_what_is_new_comes_by_itself(aflow):
     browser = Browser(aflow.app, ANN)
     async with Watched(browser, "/runs") as runs, Watched(browser, "/run?key=i") as run:
         await run.until("Not found")  # it is told once it is there
-        await begun(aflow, await_payment.options(key="i"), "o")
+        await settle(aflow, await_payment.options(key="i"), "o")
         page = await runs.until("i waiting")
         assert is_harmless(page) == []
         assert "Search" in page.words
@@ -46,7 +46,7 @@ async def test_what_is_new_comes_by_itself(aflow):
 @pytest.mark.full
 async def test_a_page_of_which_nothing_is_new_is_not_made_again(aflow, monkeypatch):
     aflow.include(*FLOWS)
-    await begun(aflow, long.options(key="l"), 1)
+    await settle(aflow, long.options(key="l"), 1)
     polls = 0
 
     def counted() -> Question[int]:

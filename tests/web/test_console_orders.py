@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import servers
-from records import SOON, begun, run_row
+from records import SOON, run_row, settle
 from schedulekit import setting
 from sqlkit import one
 from test_console_pages import (
@@ -58,7 +58,7 @@ async def gate_page(browser: Browser, key: str) -> str:
 @pytest.mark.full
 async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(aflow, conn):
     aflow.include(*FLOWS)
-    await begun(aflow, await_payment.options(key="invoice 1"), "o")
+    await settle(aflow, await_payment.options(key="invoice 1"), "o")
     browser = Browser(aflow.app, BOB)
     page = await browser.get(order_to("invoice 1", "pause"))
     assert "nothing new starts until it is resumed" in page.words
@@ -96,7 +96,7 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(aflow, conn):
 @pytest.mark.full
 async def test_a_page_says_what_no_worker_has_taken_yet(aflow, conn):
     aflow.include(*FLOWS)
-    await begun(aflow, await_payment.options(key="i"), "o")
+    await settle(aflow, await_payment.options(key="i"), "o")
     await aflow.crash()
     await aflow.app.get("i", await_payment).cancel(why="ordered twice", by="ann")
     words = (await Browser(aflow.app, BOB).get("/run", key="i")).words
@@ -108,7 +108,7 @@ async def test_a_page_says_what_no_worker_has_taken_yet(aflow, conn):
 async def test_a_failed_run_is_retried_from_the_step_that_failed(aflow, conn):
     aflow.include(tries)
     _answers.clear()
-    await begun(aflow, tries.options(key="t"))
+    await settle(aflow, tries.options(key="t"))
     browser = Browser(aflow.app, BOB)
     assert "ConnectionError: no answer" in (await browser.get("/run", key="t")).words
     _answers.append("here")
@@ -123,7 +123,7 @@ async def test_a_failed_run_is_retried_from_the_step_that_failed(aflow, conn):
 @pytest.mark.full
 async def test_a_run_is_taken_back_and_forked_with_another_input(aflow, conn):
     aflow.include(*FLOWS)
-    run = await begun(aflow, long.options(key="l"), 3)
+    run = await settle(aflow, long.options(key="l"), 3)
     browser = Browser(aflow.app, BOB)
     page = await browser.get("/run", key="l")
     path = next(link for link in page.links if link.startswith("/run/again") and "at=2" in link)
@@ -160,7 +160,7 @@ async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(aflo
     aflow.include(*FLOWS)
     for n in range(30):
         await aflow.start(await_payment.options(key=f"i-{n:02}", labels={"batch": str(n % 2)}), "o")
-    await begun(aflow, long.options(key="i-done", labels={"batch": "1"}), 0)
+    await settle(aflow, long.options(key="i-done", labels={"batch": "1"}), 0)
     browser = Browser(aflow.app, BOB)
     page = await browser.get("/runs", label="batch=1")
     path = next(link for link in page.links if link.startswith("/runs/order?verb=cancel"))
@@ -189,7 +189,7 @@ async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(aflo
 
 async def test_a_signal_is_sent_with_a_name(aflow, conn):
     aflow.include(*FLOWS)
-    run = await begun(aflow, await_payment.options(key="i"), "o")
+    run = await settle(aflow, await_payment.options(key="i"), "o")
     browser = Browser(aflow.app, BOB)
     page = await browser.get("/run", key="i")
     link = next(one for one in page.links if "/run/order" in one)  # what it waits for is first
@@ -204,7 +204,7 @@ async def test_a_signal_is_sent_with_a_name(aflow, conn):
 
 async def test_a_gate_is_approved_as_it_was_shown(aflow, conn):
     aflow.include(*FLOWS)
-    run = await begun(aflow, ask_first.options(key="a"), Order("boots", 20, True))
+    run = await settle(aflow, ask_first.options(key="a"), Order("boots", 20, True))
     browser = Browser(aflow.app, GATES)
     path = await gate_page(browser, "a")
     page = await browser.get(path)
@@ -223,7 +223,7 @@ async def test_a_gate_is_approved_as_it_was_shown(aflow, conn):
 async def test_a_gate_is_approved_with_an_edit_in_fields_or_as_json(aflow):
     aflow.include(*FLOWS)
     browser = Browser(aflow.app, GATES)
-    run = await begun(aflow, ask_first.options(key="a"), Order("boots", 20, True))
+    run = await settle(aflow, ask_first.options(key="a"), Order("boots", 20, True))
     path = await gate_page(browser, "a")
     answer = await browser.submit(path, {"verdict": "edit"}, **{"value:/qty": "many"})
     assert answer.status_code == 400
@@ -233,7 +233,7 @@ async def test_a_gate_is_approved_with_an_edit_in_fields_or_as_json(aflow):
     assert answer.headers["location"] == "/gates?done=approve"
     await aflow.until_idle()
     assert "qty=2, rush=False" in await run.result(SOON)
-    run = await begun(aflow, ask_first.options(key="b"), Order("tent", 1, True))
+    run = await settle(aflow, ask_first.options(key="b"), Order("tent", 1, True))
     path = await gate_page(browser, "b")
     form = next(f for f in (await browser.get(path)).forms if "edit" in f.fields)
     answer = await browser.send(form, edit='{"sku": "tent", "qty": "x", "rush": true}')
@@ -255,7 +255,7 @@ async def test_a_gate_is_approved_with_an_edit_in_fields_or_as_json(aflow):
 )
 async def test_a_gate_is_answered_in_other_ways(aflow, verdict, values, result):
     aflow.include(*FLOWS)
-    run = await begun(aflow, ask_first.options(key="a"), Order("boots", 20, True))
+    run = await settle(aflow, ask_first.options(key="a"), Order("boots", 20, True))
     browser = Browser(aflow.app, GATES)
     path = await gate_page(browser, "a")
     if verdict != "take_over":  # the others need a word
@@ -268,7 +268,7 @@ async def test_a_gate_is_answered_in_other_ways(aflow, verdict, values, result):
 @pytest.mark.full
 async def test_a_gate_is_delegated_by_whom_it_asks_and_nobody_else(aflow, conn):
     aflow.include(*FLOWS)
-    await begun(aflow, ask_first.options(key="a"), Order("boots", 20, True))
+    await settle(aflow, ask_first.options(key="a"), Order("boots", 20, True))
     dora = Browser(aflow.app, GATES)
     path = await gate_page(dora, "a")
     form = next(f for f in (await dora.get(path)).forms if f.fields.get("verdict") == "delegate")
@@ -280,7 +280,7 @@ async def test_a_gate_is_delegated_by_whom_it_asks_and_nobody_else(aflow, conn):
     emil = Browser(aflow.app, Principal("emil", ["approve"]))
     assert (await emil.submit(path, {"verdict": "approve"})).status_code == 303
     outsider = Browser(aflow.app, Principal("zoe", ["approve"]))
-    await begun(aflow, ask_first.options(key="b"), Order("tent", 1, True))
+    await settle(aflow, ask_first.options(key="b"), Order("tent", 1, True))
     path = await gate_page(outsider, "b")
     assert "It asks others." in (await outsider.get(path)).words
     assert (await outsider.submit(path, {"verdict": "approve"})).status_code == 403
@@ -289,7 +289,7 @@ async def test_a_gate_is_delegated_by_whom_it_asks_and_nobody_else(aflow, conn):
 @pytest.mark.full
 async def test_whoever_answers_a_request_that_was_edited_meanwhile_is_told(aflow, conn):
     aflow.include(*FLOWS)
-    await begun(aflow, ask_first.options(key="a"), Order("boots", 20, True))
+    await settle(aflow, ask_first.options(key="a"), Order("boots", 20, True))
     browser = Browser(aflow.app, ANN)
     path = await gate_page(browser, "a")
     form = next(f for f in (await browser.get(path)).forms if f.fields.get("verdict") == "approve")
@@ -301,7 +301,7 @@ async def test_whoever_answers_a_request_that_was_edited_meanwhile_is_told(aflow
 @pytest.mark.full
 async def test_an_unknown_effect_is_settled_with_how_one_knows(aflow, conn):
     aflow.include(*FLOWS)
-    run = await begun(aflow, ship.options(key="s"), "lost")
+    run = await settle(aflow, ship.options(key="s"), "lost")
     browser = Browser(aflow.app, BOB)
     page = await browser.get("/effects")
     path = next(link for link in page.links if link.startswith("/debt?"))
@@ -328,7 +328,7 @@ async def test_an_obligation_is_discharged_or_waived_with_a_reason(aflow, conn):
         ("c1", "discharge", {"value": '{"invoice": 7}'}),
         ("c2", "waive", {"why": "the customer has left"}),
     ):
-        run = await begun(aflow, contract.options(key=key), "ACME")
+        run = await settle(aflow, contract.options(key=key), "ACME")
         page = await browser.get("/run", key=key)
         path = next(link for link in page.links if link.startswith("/debt?"))
         assert "send-invoice" in (await browser.get(path)).words
@@ -347,7 +347,7 @@ async def test_an_obligation_is_discharged_or_waived_with_a_reason(aflow, conn):
 async def test_a_pool_is_granted_more_and_revoked_by_an_admin(aflow, conn):
     aflow(pools=[Pool("models", usd=10)])
     aflow.include(*FLOWS)
-    await begun(aflow, agent.options(pool="models"))
+    await settle(aflow, agent.options(pool="models"))
     browser = Browser(aflow.app, ANN)
     path = address("/budget", pool="models")
     assert (await browser.submit(path, {"verb": "grant"}, amount="-1", why="x")).status_code == 400
@@ -365,7 +365,7 @@ async def test_a_pool_is_granted_more_and_revoked_by_an_admin(aflow, conn):
 @pytest.mark.full
 async def test_a_queue_is_paused_and_given_rules_while_it_works(aflow, conn):
     aflow.include(*FLOWS)
-    await begun(aflow, long.options(key="l"), 1)
+    await settle(aflow, long.options(key="l"), 1)
     browser, path = Browser(aflow.app, ANN), address("/queue", name="default")
     assert path in (await browser.get("/queues")).links
     given = {"concurrency": "10", "rate": "100/1m", "why": "the mail server begs"}
@@ -398,7 +398,7 @@ async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(af
     await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
     await aflow.start(ask_first.options(key="b"), Order("boots", 20, True))
     await aflow.start(contract.options(key="c"), "ACME")
-    await begun(aflow, long.options(key="l"), 1)
+    await settle(aflow, long.options(key="l"), 1)
     setting(conn, "s")
     browser = Browser(aflow.app, ANN, is_old=True, auditor_dsn=servers.as_auditor(dsn))
     done = set()
@@ -433,7 +433,7 @@ async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(af
 @pytest.mark.full
 async def test_each_sees_only_the_buttons_of_their_roles(aflow):
     aflow.include(*FLOWS)
-    await begun(aflow, ask_first.options(key="a"), Order("boots", 20, True))
+    await settle(aflow, ask_first.options(key="a"), Order("boots", 20, True))
 
     async def seen(principal: Principal) -> tuple[bool, bool]:
         browser = Browser(aflow.app, principal)

@@ -5,7 +5,7 @@ they draw.
 from __future__ import annotations
 
 from clikit import make_stuck
-from records import begun
+from records import settle
 from sqlkit import one
 from test_console_pages import ANN, FLOWS, Order, ask_first, long, pay, seen_in
 from webkit import Browser, address, is_harmless
@@ -13,13 +13,13 @@ from webkit import Browser, address, is_harmless
 
 async def test_one_line_says_whether_the_system_is_healthy(aflow, conn):
     aflow.include(*FLOWS)
-    await begun(aflow, long.options(key="l"), 1)
+    await settle(aflow, long.options(key="l"), 1)
     seen_in(await Browser(aflow.app, ANN).get("/overview"), "Healthy. 1 worker, 0 runs queued")
-    await begun(aflow, ask_first.options(key="a"), Order("boots", 2, True))
+    await settle(aflow, ask_first.options(key="a"), Order("boots", 2, True))
     seen_in(
         await Browser(aflow.app, ANN).get("/overview"), "Healthy.", "Open for an answer: 1 gate."
     )
-    await begun(aflow, pay.options(key="p"), 7)
+    await settle(aflow, pay.options(key="p"), 7)
     page = await Browser(aflow.app, ANN).get("/overview")
     seen_in(page, "Working, with something to look at: 1 failed. Triage")
     make_stuck(conn, "s")
@@ -28,7 +28,7 @@ async def test_one_line_says_whether_the_system_is_healthy(aflow, conn):
 
 async def test_a_worker_that_is_silent_is_not_counted_among_those_that_work(aflow, conn):
     aflow.include(*FLOWS)
-    await begun(aflow, long.options(key="l"), 1)
+    await settle(aflow, long.options(key="l"), 1)
     conn.execute("update pgflow.worker set beat_at = beat_at - interval '5 minutes'")
     page = await Browser(aflow.app, ANN).get("/overview")
     seen_in(page, "Needs repair: 1 worker.", "1 worker, 1 silent.")
@@ -39,7 +39,7 @@ async def test_a_worker_that_is_silent_is_not_counted_among_those_that_work(aflo
 
 async def test_plots_have_axes_a_range_and_words_for_each_bar(aflow, conn):
     aflow.include(*FLOWS)
-    await begun(aflow, long.options(key="l"), 1)
+    await settle(aflow, long.options(key="l"), 1)
     took = "{" + "0," * 40 + "9,1}"
     one(conn, "select pgflow.add_rates('[[1, 8, 2, 0]]', %s)", took)
     conn.execute("update pgflow.rate set minute = minute - interval '3 hours'")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from clikit import make_stuck
-from records import SOON, begun
+from records import SOON, settle
 from webkit import Browser, address, is_harmless
 
 import pgflow
@@ -154,7 +154,7 @@ async def test_home_names_each_need_with_its_one_next_action(aflow, conn):
     await aflow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
     await aflow.start(ship.options(key="ship-1"), "lost")
     await aflow.start(contract.options(key="contract-1"), "ACME")
-    await begun(aflow, agent.options(key="agent-1", pool="models"))
+    await settle(aflow, agent.options(key="agent-1", pool="models"))
     await aflow.skip(120)
     await aflow.until_idle()
     make_stuck(conn, "stuck-1")
@@ -200,7 +200,7 @@ async def test_home_counts_all_there_is_and_groups_what_is_alike(aflow):
 @pytest.mark.full
 async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(aflow):
     aflow.include(*FLOWS)
-    run = await begun(
+    run = await settle(
         aflow,
         checkout.options(key="order/1", labels={"customer": "acme"}),
         Order("boots", 2, False),
@@ -213,10 +213,10 @@ async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(aflow):
     seen_in(page, "What it did", "reserve", "pick", "book", "cheapest by Friday", "irreversible")
     seen_in(page, "Journal", "effect intended", "effect confirmed", "pgflow show order/1")
     assert sum(tag == "rect" for tag, _ in page.elements) > 3  # drawn on the server
-    await begun(aflow, await_payment.options(key="invoice-1"), "order-1")
+    await settle(aflow, await_payment.options(key="invoice-1"), "order-1")
     page = await browser.get("/run", key="invoice-1")
     seen_in(page, "It waits for a signal from outside.", "invoice sent", "Send a signal")
-    await begun(aflow, pay.options(key="pay-1"), 7)
+    await settle(aflow, pay.options(key="pay-1"), 7)
     page = await browser.get("/run", key="pay-1")
     seen_in(page, "ValueError: declined: 7 cents", "Fix the cause, then retry it", "Traceback")
 
@@ -224,7 +224,7 @@ async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(aflow):
 @pytest.mark.full
 async def test_a_value_is_shown_in_full_as_text(aflow):
     aflow.include(*FLOWS)
-    await begun(aflow, checkout.options(key="o"), Order("x" * 30_000, 1, False))
+    await settle(aflow, checkout.options(key="o"), Order("x" * 30_000, 1, False))
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/run", key="o")
     seen_in(page, "characters more.", "In full, as text")
@@ -265,7 +265,7 @@ async def test_a_search_is_quick_and_leads_on_to_older_runs(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(pay.options(key="old"), 7)
     conn.execute("select setval('pgflow.run_id_seq', 30000)")
-    await begun(aflow, long.options(key="new"), 0)
+    await settle(aflow, long.options(key="new"), 0)
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/runs", workflow="pay")
     seen_in(page, "No runs match among the 20,000 newest.")
@@ -280,7 +280,7 @@ async def test_a_search_is_quick_and_leads_on_to_older_runs(aflow, conn):
 @pytest.mark.full
 async def test_a_long_journal_is_shown_in_windows(aflow):
     aflow.include(*FLOWS)
-    await begun(aflow, long.options(key="long"), 700)
+    await settle(aflow, long.options(key="long"), 700)
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/run", key="long")
     seen_in(page, "sku 699", "Journal", "From the beginning")
@@ -300,7 +300,7 @@ async def test_gates_effects_obligations_and_budgets_have_pages(aflow):
     await aflow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
     await aflow.start(ship.options(key="ship-1"), "lost")
     await aflow.start(contract.options(key="contract-1"), "ACME")
-    await begun(aflow, agent.options(key="agent-1", pool="models"))
+    await settle(aflow, agent.options(key="agent-1", pool="models"))
     browser = Browser(aflow.app, ANN)
     seen_in(await browser.get("/gates"), "approve-order", "ask-1", "ann, ops", '"qty": 20')
     seen_in(await browser.get("/gates", mine="1"), "approve-order", "pgflow gates --for ann")
@@ -349,7 +349,7 @@ async def test_the_policy_says_what_it_would_ask_of_an_act(aflow, conn):
 @pytest.mark.full
 async def test_a_page_is_loaded_anew_only_where_nobody_writes(aflow):
     aflow.include(*FLOWS)
-    await begun(aflow, await_payment.options(key="i"), "o")
+    await settle(aflow, await_payment.options(key="i"), "o")
     browser = Browser(aflow.app, ANN)
     await browser.get("/run", key="i", live="1")
     assert browser.last is not None
@@ -363,7 +363,7 @@ async def test_a_page_is_loaded_anew_only_where_nobody_writes(aflow):
 @pytest.mark.full
 def test_a_sync_app_has_the_same_pages(flow):
     flow.include(*FLOWS)
-    begun(flow, await_payment.options(key="i"), "o")
+    settle(flow, await_payment.options(key="i"), "o")
 
     async def look() -> None:
         browser = Browser(flow.app, ANN)
@@ -385,7 +385,7 @@ async def test_mounted_below_a_path_every_address_stays_below_it(aflow):
     from pgflow.web import asgi
 
     aflow.include(*FLOWS)
-    await begun(aflow, await_payment.options(key="i"), "o")
+    await settle(aflow, await_payment.options(key="i"), "o")
     site = Starlette(routes=[Mount("/ops/pgflow", asgi(aflow.app, auth=lambda _: ANN))])
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(site), base_url="http://host"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import servers
-from records import begun
+from records import settle
 from test_console_pages import FLOWS, PAGES, await_payment
 from webkit import Browser, address, form_of, is_harmless
 
@@ -74,7 +74,7 @@ async def test_only_an_admin_runs_a_statement(aflow):
 @pytest.mark.full
 async def test_each_page_shows_what_it_asks(aflow):
     aflow.include(*FLOWS)
-    await begun(aflow, await_payment.options(key="i'1"), "o")
+    await settle(aflow, await_payment.options(key="i'1"), "o")
     browser = Browser(aflow.app, ANN)
     refused = []
     for path in (*PAGES, address("/run", key="i'1"), "/runs?status=failed&workflow=w"):

@@ -9,7 +9,7 @@ import json
 import pytest
 from chromium import chromium, find_axe
 from clikit import process
-from records import begun, run_row, wait_until
+from records import run_row, settle, wait_until
 from schedulekit import setting
 from sqlkit import begin, one, rows, start, start_many
 from test_console_forms import pay_back
@@ -95,7 +95,7 @@ def test_no_page_has_a_barrier(flow, conn, dsn):
     flow.start(ship.options(key="ship-1"), "lost")
     flow.start(pay.options(key="pay-1"), 7)
     flow.start(contract.options(key="contract-1"), "ACME")
-    begun(flow, agent.options(key="agent-1", pool="models"))
+    settle(flow, agent.options(key="agent-1", pool="models"))
     flow.app.fork("pay-1", "pay-2", at=0, input={"cents": 8}, effects="repeat")
     setting(conn, "nightly", why="because")
     one(conn, "select pgflow.declare_relay('mailer', array['orders'])")

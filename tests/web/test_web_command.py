@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from chromium import Chromium, chromium
 from clikit import finish, pgflow, process
-from records import SOON, begun, run_row
+from records import SOON, run_row, settle
 from schedulekit import setting
 from servers import HANG_SECONDS, wait_until
 from sqlkit import one
@@ -202,9 +202,6 @@ def test_without_the_extra_it_says_what_to_install(missing):
     )
 
 
-# ---------------------------------------------------------------- a walk
-
-
 def too_wide(browser: Chromium, width: int) -> str | None:
     """The element of a page that makes it wider than the screen; None if there is none."""
     if browser.ask("document.documentElement.scrollWidth") <= width:
@@ -224,7 +221,7 @@ def test_a_person_mends_what_home_shows(flow, conn, dsn, has_scripts):
     _answers.clear()
     asked = flow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
     flow.start(await_payment.options(key="invoice-1"), "o")
-    begun(flow, tries.options(key="tries-1"))
+    settle(flow, tries.options(key="tries-1"))
     with console(dsn, "--as", "ops") as (url, _), chromium() as browser:
         browser.open(url.link)
         browser.look(1280, 900)
@@ -263,7 +260,7 @@ def test_pages_fit_a_desk_and_a_phone_light_and_dark(flow, conn, dsn):
     flow.start(checkout.options(key="order/" + "x" * 120), Order("y" * 500, 1, True))
     flow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
     flow.start(ship.options(key="ship-1"), "lost")
-    begun(flow, pay.options(key="pay-1"), 7)
+    settle(flow, pay.options(key="pay-1"), 7)
     setting(conn, "nightly", why="z" * 200, workflow="w" * 90)
     one(conn, "select pgflow.declare_relay('mailer', array['orders'], %s)", "https://" + "x" * 200)
     one(conn, "select pgflow.publish('orders', %s)", '"' + "y" * 300 + '"')

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, eventually, in_a_loop
+from records import SOON, eventually, in_a_loop, result_of
 from servers import HANG_SECONDS
 
 import pgflow
@@ -159,9 +159,7 @@ async def test_a_parent_that_may_be_leaving_is_woken_in_the_database(aflow, aske
         return heard[-1]
 
     monkeypatch.setattr(Runs, "deliver", locked)
-    aflow.include(waits_for_child, one_up)
-    run = await aflow.start(waits_for_child)
-    assert await run.result(SOON) == 2
+    assert await result_of(aflow, waits_for_child, beside=[one_up]) == 2
     told = [len(chains) for chains in heard if chains]
     assert set(told) == {1}
     assert asked["wake"] == len(told)  # two, if a poll has found it as well

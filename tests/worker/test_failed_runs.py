@@ -7,7 +7,7 @@ import logging
 import threading
 
 import pytest
-from records import SOON, begun, eventually, started, wait_until
+from records import SOON, eventually, launch, recover, settle, wait_until
 
 import pgflow
 from pgflow import FailedRun, Retries, RunCancelled, RunFailed, step, workflow
@@ -43,12 +43,11 @@ async def test_each_function_is_told_once_of_a_run_that_has_failed(aflow, conn):
     def tell_too(failed: FailedRun) -> None:
         threads.append(threading.current_thread().name)
 
-    run = await begun(aflow, ships.options(key="k", labels={"team": "north"}))
+    run = await settle(aflow, ships.options(key="k", labels={"team": "north"}))
     await eventually(
         lambda: threads, "the function for sync code is called, in a thread of its own"
     )
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     with pytest.raises(RunFailed):
         await run.result(SOON)
     (failed,) = told
@@ -71,7 +70,7 @@ async def test_a_child_and_its_parent_are_two_failures_and_a_cancel_is_none(aflo
     aflow.include(ships, ships_all, waits)
     with pytest.raises(RunFailed):
         await (await aflow.start(ships_all)).result(SOON)
-    cancelled = await begun(aflow, waits)
+    cancelled = await settle(aflow, waits)
     await cancelled.cancel()
     with pytest.raises(RunCancelled):
         await cancelled.result(SOON)
@@ -89,7 +88,7 @@ def test_a_worker_that_stops_lets_a_function_end(flow):
         await asyncio.sleep(0)
         told.append(failed.run)
 
-    started(flow, ships.options(key="k"))
+    launch(flow, ships.options(key="k"))
     assert entered.wait(300)
     flow._portal.call(flow._harness._stack.aclose())
     assert told == ["k"]

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import count, eventually, run_row, started, wait_until
+from records import count, eventually, launch, recover, run_row, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
@@ -75,14 +75,11 @@ def has_failed(conn: psycopg.Connection[Any], tries: int, error: str) -> bool:
 
 async def stuck(aflow: AsyncHarness, conn: psycopg.Connection[Any], what: Any = pay) -> Any:
     """A run that owes an effect which only a person can settle."""
-    run = await started(aflow, what, 5)
+    run = await launch(aflow, what, 5)
     await eventually(
         lambda: run_row(conn, run.key, "status")[0] in ("stuck", "waiting"), "it waits for somebody"
     )
     return run
-
-
-# ---------------------------------------------------------------- who is told what
 
 
 @pytest.mark.full
@@ -180,7 +177,7 @@ def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(flow, conn):
     async def waits_for_nothing() -> None:
         await asyncio.get_running_loop().create_future()
 
-    run = started(flow, waits_for_nothing)
+    run = launch(flow, waits_for_nothing)
     wait_until(lambda: paged(conn) == [("stuck", True, 0, None)], "somebody is told")
     ((page, thread),) = pages
     assert (page.kind, page.run, page.name, page.reason) == (
@@ -198,7 +195,7 @@ def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(flow, conn):
 
 @pytest.mark.full
 async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(aflow, conn):
-    run = await started(aflow, deadly)
+    run = await launch(aflow, deadly)
     conn.execute("update pgflow.queue set max_deaths = 1")
     await eventually(lambda: count(conn, "pgflow.lease") == 1, "it is claimed")
     await eventually(
@@ -217,9 +214,6 @@ async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(aflow, co
         lambda: [(page.kind, page.name) for page in pages] == [("stuck", "poison")],
         "somebody is told",
     )
-
-
-# ---------------------------------------------------------------- at least once
 
 
 @pytest.mark.full
@@ -319,8 +313,7 @@ async def test_a_worker_lost_between_the_call_and_its_record_is_followed_by_anot
 
     await stuck(aflow, conn)
     await eventually(lambda: len(pages) == 1, "it is called")
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert paged(conn) == [("effect", False, 1, None)]
     assert len(pages) == 1, "as long as the first may be under way"
     await aflow.skip(MINUTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from records import HOUR, begun, count
+from records import HOUR, count, settle
 
 import pgflow
 from pgflow import Signal, step, workflow
@@ -71,7 +71,7 @@ def test_two_hundred_runs_that_wait_cost_rows_only_and_all_come_to_their_end(flo
         else (sleep_an_hour_sync, wait_for_go_sync)
     )
     flow.include(sleeper, waiter)
-    begun(flow, waiter, -1)
+    settle(flow, waiter, -1)
     threads = workflow_threads()
 
     sleeping = flow.app.start_many(sleeper, [(n,) for n in range(RUNS)])

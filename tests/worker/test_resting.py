@@ -8,7 +8,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from records import SOON, begun, started
+from records import SOON, launch, settle
 
 import pgflow
 from pgflow import Signal, step, workflow
@@ -53,7 +53,7 @@ def nothing_woken() -> None:
 
 
 async def test_a_parked_run_goes_on_where_it_waits(aflow):
-    run = await begun(aflow, listens, "one")
+    run = await settle(aflow, listens, "one")
     await run.send(word, 1)
     await aflow.until_idle()
     await aflow.skip(timedelta(hours=1))
@@ -64,7 +64,7 @@ async def test_a_parked_run_goes_on_where_it_waits(aflow):
 
 
 async def test_a_time_out_of_a_parked_run_is_raised_where_it_waits(aflow):
-    run = await started(aflow, listens, "one")
+    run = await launch(aflow, listens, "one")
     await run.send(word, 1)
     await aflow.until_idle()
     await aflow.skip(timedelta(hours=1))
@@ -76,8 +76,7 @@ async def test_a_time_out_of_a_parked_run_is_raised_where_it_waits(aflow):
 
 
 async def test_a_parked_parent_is_not_replayed_for_its_children(aflow):
-    aflow.include(parent, child)
-    run = await aflow.start(parent, "one")
+    run = await launch(aflow, parent, "one", beside=[child])
     for _ in range(3):
         await aflow.until_idle()
         await aflow.skip(timedelta(hours=1))
@@ -86,7 +85,7 @@ async def test_a_parked_parent_is_not_replayed_for_its_children(aflow):
 
 
 async def test_a_run_is_replayed_if_its_journal_has_grown(aflow):
-    run = await begun(aflow, listens, "one")
+    run = await settle(aflow, listens, "one")
     await aflow.app.pause(run.key)
     await aflow.app.resume(run.key)
     await aflow.until_idle()

@@ -325,9 +325,6 @@ def test_whatever_the_reading_of_an_input_raises_its_run_ends_and_the_worker_goe
         assert worker_of(app).failure is None
 
 
-# ---------------------------------------------------------------- definitions that break
-
-
 class Broken:
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
@@ -396,9 +393,6 @@ def test_a_run_at_which_the_engine_fails_again_and_again_is_held(dsn, monkeypatc
             app.start(calling, "in_step", "MemoryError").result(SOON)
         assert app.start(quick).result(SOON) == 5
     assert len(tries) == 3
-
-
-# ---------------------------------------------------------------- loops
 
 
 @in_a_loop
@@ -682,9 +676,6 @@ def test_a_heart_whose_thread_is_gone_ends_the_worker(dsn, monkeypatch):
         app.worker(grace_seconds=1),
     ):
         wait_until(lambda: worker_of(app).failed.is_set(), "what was to come")
-
-
-# ---------------------------------------------------------------- threads that do not come back
 
 
 released = threading.Event()

@@ -9,7 +9,7 @@ import re
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, started, wait_until
+from records import SOON, launch, wait_until
 
 import pgflow
 from pgflow import App, InvalidArgument, workflow
@@ -105,7 +105,7 @@ def test_a_queue_may_refuse_what_no_worker_has_ever_had(flow, conn):
 @pytest.mark.full
 def test_a_child_is_not_refused(flow, conn):
     conn.execute("select pgflow.require_known('strict')")
-    run = started(flow, has_a_child)
+    run = launch(flow, has_a_child)
     reason = "select reason from pgflow.runs where status = 'queued'"
     wait_until(
         lambda: conn.execute(reason).fetchall() == [("no worker serves queue strict",)],

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, begun, events, eventually, steps
+from records import SOON, events, eventually, result_of, settle, steps
 
 import pgflow
 from pgflow import AsyncApp, Signal, Workflow, step, workflow
@@ -103,9 +103,6 @@ async def waiting(conn: psycopg.Connection, *keys: str) -> None:
         ),
         f"{keys} wait",
     )
-
-
-# ---------------------------------------------------------------- pinned
 
 
 @alone
@@ -202,8 +199,7 @@ async def test_a_child_and_the_next_generation_stay_with_the_version(aflow, conn
         return n
 
     aflow.include(parent, child)
-    run = await begun(aflow, parent, 2)
-    assert await run.result(SOON) == 0
+    assert await result_of(aflow, parent, 2) == 0
     rows = conn.execute(
         "select l.workflow, l.version, count(*) from pgflow.run r join pgflow.lane l using "
         "(lane_id) group by 1, 2 order by 1"
@@ -288,7 +284,7 @@ def test_what_versions_and_patches_say_in_a_terminal(dsn, conn, flow):
     assert cli(dsn, "patches", tty=True).err == "Neither a worker nor an open run knows a patch.\n"
     flow.include(make("1", pinned=True), changing)
     flow.start(make("1", pinned=True))
-    begun(flow, changing)
+    settle(flow, changing)
     conn.execute("select pgflow.start_run('flow', '{}', 'x', version => '0')")
     said = cli(dsn, "versions", tty=True).out
     assert "no: runs wait for a worker that has it" in said
@@ -301,9 +297,6 @@ def test_what_versions_and_patches_say_in_a_terminal(dsn, conn, flow):
     )
     conn.execute("select pgflow.cancel_run('x')")
     conn.execute("select pgflow.wake()")
-
-
-# ---------------------------------------------------------------- deprecate_patch
 
 
 class Code:
@@ -335,7 +328,7 @@ async def changing() -> list[str]:
 
 async def begin(aflow: AsyncHarness, stage: int) -> Any:
     Code.stage = stage
-    return await begun(aflow, changing)
+    return await settle(aflow, changing)
 
 
 async def end(aflow: AsyncHarness, stage: int, run: Any) -> Any:
@@ -395,9 +388,9 @@ def test_deprecate_patch_works_in_a_sync_workflow(flow):
         go.sync.wait()
         return said
 
-    first = begun(flow, changing_sync)
+    first = settle(flow, changing_sync)
     stage[0] = 3
-    second = begun(flow, changing_sync)
+    second = settle(flow, changing_sync)
     for run in (first, second):
         run.send(go, 1)
         assert run.result(SOON) == "new"
@@ -415,13 +408,10 @@ async def test_two_deprecated_patches_side_by_side_and_one_of_them_removed(aflow
         await go.wait()
         return await note("done")
 
-    run = await begun(aflow, twice)
+    run = await settle(aflow, twice)
     has_both[0] = False
     await run.send(go, 1)
     assert await run.result(SOON) == "done"
-
-
-# ---------------------------------------------------------------- which patches may go
 
 
 def load(tmp_path: Path, name: str, body: str) -> Any:
@@ -541,9 +531,6 @@ def test_patches_are_found_in_the_function_and_in_what_it_names(tmp_path):
     assert find_patches(eval("lambda: None")) == {}
 
 
-# ---------------------------------------------------------------- names that were others
-
-
 @pytest.mark.full
 @alone
 async def test_a_workflow_serves_runs_of_its_old_name(dsn, conn):
@@ -620,7 +607,7 @@ async def pay_under_a_new_name(aflow: AsyncHarness, *, crash: bool) -> list[tupl
         first = new_pay if is_new[0] else pay
         return [await (new_pay if is_new[0] else own)(0), *[await first(n) for n in (1, 2, 3)]]
 
-    run = await begun(aflow, paying)
+    run = await settle(aflow, paying)
     is_new[0] = True
     works.set()
     if crash:
@@ -686,7 +673,7 @@ async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(aflow)
         await go.wait()
         return said
 
-    run = await begun(aflow, mixed)
+    run = await settle(aflow, mixed)
     await aflow.skip(seconds(61))
     is_new[0] = True
     await run.send(go, 1)
@@ -707,7 +694,7 @@ async def test_a_child_under_a_new_name_is_the_same_child(aflow):
         return await pgflow.run_child(new if is_new[0] else old)
 
     aflow.include(parent, new)
-    run = await begun(aflow, parent)
+    run = await settle(aflow, parent)
     is_new[0] = True
     with psycopg.connect(aflow.app.dsn, autocommit=True) as conn:
         ((key,),) = conn.execute("select key from pgflow.runs where workflow = 'kid'").fetchall()
@@ -727,7 +714,7 @@ def test_a_name_that_is_no_alias_still_diverges(flow):
         go.sync.wait()
         return said
 
-    run = begun(flow, renaming)
+    run = settle(flow, renaming)
     is_new[0] = True
     run.send(go, 1)
     with pytest.raises(pgflow.RunStuck, match="step 'a'"):
@@ -804,7 +791,7 @@ class Deploy:
             except LookupError:
                 return ", ".join(said)
 
-        run = await begun(aflow, paying)
+        run = await settle(aflow, paying)
         assert [n for n, _ in self.keys] == [1, 2, -2]
         self.is_new = self.is_known = True
         await aflow.crash()
