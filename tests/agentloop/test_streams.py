@@ -303,11 +303,8 @@ async def test_the_words_of_a_model_come_at_once_and_the_whole_answer_takes_thei
 
     following = asyncio.create_task(follow())
     await eventually(lambda: len(read) == 3, "the words come while the model speaks")
-    assert [(e.value, e.is_durable) for e in read] == [
-        ("so be", False),
-        ("gins", False),
-        (" it", False),
-    ]
+    found = [(e.value, e.is_durable) for e in read]
+    assert found == [("so be", False), ("gins", False), (" it", False)]
     proceed.set()
     await asyncio.wait_for(following, HANG_SECONDS)
     await run.result(SOON)
@@ -583,10 +580,8 @@ async def test_a_socket_has_drafts_that_are_flagged_and_is_told_why_it_is_closed
     web = endpoint.asgi(aflow.app, may_read=anybody)
     browser = Socket(web, "/k/answer", query="live=1")
     await eventually(lambda: browser.units() == ["hello"], "it is said")
-    assert [(e["event"], e["id"] is None) for e in browser.events()] == [
-        ("draft", True),
-        ("unit", False),
-    ]
+    found = [(e["event"], e["id"] is None) for e in browser.events()]
+    assert found == [("draft", True), ("unit", False)]
     await run.send(Signal("go", str), "no number")
     await browser.over()
     assert (browser.events()[-1]["event"], browser.code) == ("stuck", 1013)

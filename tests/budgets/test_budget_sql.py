@@ -131,11 +131,8 @@ def test_a_charge_is_taken_out_of_the_reservation_and_the_rest_returns(db):
     ask(db, run, admit(1, usd="0.6"))
     commit(db, flush(run, spent(1, usd="0.25"), unit("c", 1, "ask"), closes=[1]))
     assert sums(db, "p") == (Decimal("0.25"), 0, Decimal("0.75"))
-    assert one(db, "select admitted, charged, returned from pgflow.spend") == (
-        Decimal("0.6"),
-        Decimal("0.25"),
-        Decimal("0.35"),
-    )
+    found = one(db, "select admitted, charged, returned from pgflow.spend")
+    assert found == (Decimal("0.6"), Decimal("0.25"), Decimal("0.35"))
 
 
 def test_charges_of_failed_attempts_are_kept_and_share_the_reservation(db):
@@ -162,20 +159,14 @@ def test_an_overrun_fills_the_pool_and_is_covered_before_anything_else_is_admitt
     ask(db, other, admit(1, usd="0.5"))
     ask(db, run, admit(1, usd="0.1"))
     commit(db, flush(run, spent(1, usd="0.8"), unit("c", 1, "ask"), closes=[1]))
-    assert one(db, "select charged, reserved, overrun from pgflow.spend") == (
-        Decimal("0.5"),
-        Decimal("0.5"),
-        Decimal("0.3"),
-    )
+    found = one(db, "select charged, reserved, overrun from pgflow.spend")
+    assert found == (Decimal("0.5"), Decimal("0.5"), Decimal("0.3"))
     assert ask(db, run, admit(2, tokens=1))[0][0] == "q", (
         "a pool that is used up admits nothing at all"
     )
     commit(db, flush(other, spent(1, usd="0.1"), unit("c", 1, "ask"), closes=[1]))
-    assert one(db, "select charged, reserved, overrun from pgflow.spend where unit = 'usd'") == (
-        Decimal("0.9"),
-        0,
-        0,
-    )
+    found = one(db, "select charged, reserved, overrun from pgflow.spend where unit = 'usd'")
+    assert found == (Decimal("0.9"), 0, 0)
 
 
 @pytest.mark.unsound
@@ -190,11 +181,8 @@ def test_code_may_charge_without_asking_and_never_fails_for_it(db):
     pool(db, "p", {"usd": 1})
     run = begin(db, pool="p")
     commit(db, flush(run, unit("M", 1, None, '{"amounts": {"usd": "1.5"}}'), closes=()))
-    assert one(db, "select charged, overrun, remaining from pgflow.budgets") == (
-        Decimal("1.5"),
-        Decimal("0.5"),
-        0,
-    )
+    found = one(db, "select charged, overrun, remaining from pgflow.budgets")
+    assert found == (Decimal("1.5"), Decimal("0.5"), 0)
 
 
 def test_what_a_run_without_a_pool_spends_is_recorded_all_the_same(db):
@@ -247,12 +235,8 @@ def test_a_pool_that_is_revoked_admits_nothing_below_it_until_it_is_restored(db)
     assert ask(db, run, admit(1, usd="0.1")) == [("q", {"reason": "revoked", "pool": "tenant"})]
     db.execute("select pgflow.revoke_pool('tenant', restore => true)")
     assert ask(db, run, admit(2, usd="0.1"))[0][0] == "m"
-    assert rows(db, "select what from pgflow.pool_change order by changed_at") == [
-        "set",
-        "set",
-        "revoked",
-        "restored",
-    ]
+    found = rows(db, "select what from pgflow.pool_change order by changed_at")
+    assert found == ["set", "set", "revoked", "restored"]
 
 
 def test_a_grant_raises_the_limit_of_this_period_alone_and_covers_an_overrun(db):
@@ -261,12 +245,8 @@ def test_a_grant_raises_the_limit_of_this_period_alone_and_covers_an_overrun(db)
     run = begin(db, pool="p")
     commit(db, flush(run, unit("M", 1, None, '{"amounts": {"usd": "1.5"}}'), closes=()))
     db.execute("""select pgflow.grant_budget('p', '{"usd": 2}')""")
-    assert one(db, "select allowed, charged, overrun, remaining from pgflow.budgets") == (
-        3,
-        Decimal("1.5"),
-        0,
-        Decimal("1.5"),
-    )
+    found = one(db, "select allowed, charged, overrun, remaining from pgflow.budgets")
+    assert found == (3, Decimal("1.5"), 0, Decimal("1.5"))
     set_clock(db, T0 + DAY)
     assert one(db, "select allowed, charged, remaining from pgflow.budgets") == (1, 0, 1)
 
@@ -277,11 +257,8 @@ def test_a_limit_may_be_set_below_what_is_charged_and_not_below_what_is_reserved
     ask(db, run, admit(1, usd="0.5"))
     commit(db, flush(run, unit("M", 2, None, '{"amounts": {"usd": "1"}}'), closes=()))
     pool(db, "p", {"usd": 1})
-    assert one(db, "select charged, reserved, overrun from pgflow.spend") == (
-        Decimal("0.5"),
-        Decimal("0.5"),
-        Decimal("0.5"),
-    )
+    found = one(db, "select charged, reserved, overrun from pgflow.spend")
+    assert found == (Decimal("0.5"), Decimal("0.5"), Decimal("0.5"))
     with (
         pytest.raises(
             psycopg.Error, match="open calls have reserved 0.5 usd of pool 'p', more than 0.2"
@@ -290,12 +267,8 @@ def test_a_limit_may_be_set_below_what_is_charged_and_not_below_what_is_reserved
     ):
         pool(db, "p", {"usd": 0.2})
     pool(db, "p", {})
-    assert one(db, "select charged, reserved, overrun, allowed from pgflow.spend") == (
-        1,
-        Decimal("0.5"),
-        0,
-        None,
-    )
+    found = one(db, "select charged, reserved, overrun, allowed from pgflow.spend")
+    assert found == (1, Decimal("0.5"), 0, None)
 
 
 def test_a_soft_threshold_sends_one_signal_a_period_to_the_run_that_passes_it(db):
@@ -412,10 +385,8 @@ def test_sums_of_a_pool_stay_when_the_history_of_its_runs_goes(db):
     finish(db, run)
     db.execute("select pgflow.drop_history(pgflow.now_())")
     assert count(db, "charge") == 0
-    assert one(db, "select charged, remaining from pgflow.budgets") == (
-        Decimal("0.5"),
-        Decimal("0.5"),
-    )
+    found = one(db, "select charged, remaining from pgflow.budgets")
+    assert found == (Decimal("0.5"), Decimal("0.5"))
 
 
 def test_a_pool_of_a_run_goes_with_the_last_that_draws_on_it(db):

@@ -81,12 +81,8 @@ def sums(conn: psycopg.Connection, pool: str, unit: str = "usd") -> tuple[Any, .
 async def test_calls_are_admitted_until_the_pool_lacks_what_the_next_one_may_cost(aflow, conn):
     aflow(pools=[Pool("user", usd=1)]).include(agent)
     run = await aflow.start(agent.options(pool="user"), ["a", "b", "c", "d"])
-    assert await run.result(SOON) == [
-        "answer to a",
-        "answer to b",
-        "answer to c",
-        "used_up user usd 0.1 0.4",
-    ]
+    found = await run.result(SOON)
+    assert found == ["answer to a", "answer to b", "answer to c", "used_up user usd 0.1 0.4"]
     assert Book.asked == ["a", "b", "c"], "the body of a refused call never starts"
     assert sums(conn, "user") == (Decimal("0.9"), 0, Decimal("0.1"))
     assert sums(conn, "user", "tokens") == (300, 0, None)

@@ -88,10 +88,8 @@ def test_whoever_comes_first_sets_what_the_app_declares(dsn, conn, colour, role)
     parts = {**PARTS, "include": [*PARTS["include"], takes, relay]}
     within(colour, as_first, lambda app: None, **parts)
     assert rules(conn) == {"key": "input.customer", "key_rate": "20/10s"}
-    assert conn.execute("select pool from pgflow.budgets order by 1").fetchall() == [
-        ("bank",),
-        ("trial",),
-    ]
+    found = conn.execute("select pool from pgflow.budgets order by 1").fetchall()
+    assert found == [("bank",), ("trial",)]
     assert conn.execute("select name from pgflow.schedules").fetchall() == [("hourly",)]
     assert conn.execute("select name from pgflow.relays").fetchall() == [("hook",)]
     as_client = as_role(dsn, "pgflow_client")

@@ -238,11 +238,8 @@ async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(aflow, 
     await recover(aflow)
     await assert_cancelled(run)
     assert tidying.cleaned == [1, 2, 2]
-    assert steps(conn, run.key) == [
-        ("note", "completed", 1),
-        ("clean", "completed", 1),
-        ("clean", "completed", 2),
-    ]
+    found = steps(conn, run.key)
+    assert found == [("note", "completed", 1), ("clean", "completed", 1), ("clean", "completed", 2)]
 
 
 async def test_what_is_shielded_goes_on_and_its_result_can_be_had(aflow):

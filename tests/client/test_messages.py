@@ -343,19 +343,13 @@ def test_a_message_keeps_its_place_when_it_is_replaced_and_loses_it_when_it_is_r
         one(db, "select message_id from pgflow.post_signal('k', 'paid', %s)", n) for n in "12"
     )
     db.execute("select pgflow.replace_message('k', %s, '10')", (first,))
-    assert rows(db, "select message, payload::text from pgflow.messages order by message") == [
-        (first, "10"),
-        (second, "2"),
-    ]
+    found = rows(db, "select message, payload::text from pgflow.messages order by message")
+    assert found == [(first, "10"), (second, "2")]
     again = one(db, "select message_id from pgflow.requeue_message('k', %s)", first)
-    assert rows(db, "select message, payload::text from pgflow.messages order by message") == [
-        (second, "2"),
-        (again, "10"),
-    ]
-    assert one(db, "select payload::text, replaced_in from pgflow.undelivered_messages") == (
-        "1",
-        first,
-    )
+    found = rows(db, "select message, payload::text from pgflow.messages order by message")
+    assert found == [(second, "2"), (again, "10")]
+    found = one(db, "select payload::text, replaced_in from pgflow.undelivered_messages")
+    assert found == ("1", first)
 
 
 @pytest.mark.full
@@ -368,10 +362,8 @@ async def test_the_command_line_lists_and_mends(aflow, conn, pgflow_dsn):
         "refused",
         "five",
     )
-    assert (
-        "that the code of its run could not take"
-        in cli(pgflow_dsn, "doctor", tty=True, width=200).out
-    )
+    found = cli(pgflow_dsn, "doctor", tty=True, width=200).out
+    assert "that the code of its run could not take" in found
     answer = cli(pgflow_dsn, "messages", "k", "--replace", str(row["message"]), "--with", "5")
     assert (answer.code, answer.data["done"], answer.data["status"]) == (0, "replaced", "queued")
     await aflow.until_idle()

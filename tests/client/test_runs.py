@@ -443,10 +443,8 @@ async def outer() -> list[dict[str, str]]:
 
 
 def test_metadata_travels_from_the_start_to_every_step_and_child(flow):
-    assert (
-        result_of(flow, outer.options(metadata={"trace": "t1"}), beside=[inner])
-        == [{"trace": "t1"}] * 4 + [{"trace": "t1", "hop": "2"}] * 2
-    )
+    found = result_of(flow, outer.options(metadata={"trace": "t1"}), beside=[inner])
+    assert found == [{"trace": "t1"}] * 4 + [{"trace": "t1", "hop": "2"}] * 2
 
 
 async def test_metadata_travels_into_runs_started_by_a_step(aflow, conn):
@@ -619,11 +617,8 @@ async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(af
     statuses = dict(conn.execute("select key, status from pgflow.runs").fetchall())
     assert statuses == {run.key: "cancelled", "heir": "cancelled", "own": "waiting"}
     await aflow.skip(HOUR)
-    assert run_row(conn, "own", "status, reason_code, reason_detail") == (
-        "cancelled",
-        "deadline",
-        {"by": "pgflow"},
-    )
+    found = run_row(conn, "own", "status, reason_code, reason_detail")
+    assert found == ("cancelled", "deadline", {"by": "pgflow"})
 
 
 @pytest.mark.full

@@ -139,10 +139,8 @@ def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(
             start(db, key="k", if_taken="reject", start_id=start_id)
         assert error.value.sqlstate == "PF002"
     opened = start_many(db, [("a", "{}"), ("b", "{}")], if_taken="reject", start_id=mine)
-    assert (
-        start_many(db, [("a", "{}"), ("b", "{}")], if_taken="reject", start_id=mine)[0].run_id
-        == opened[0].run_id
-    )
+    found = start_many(db, [("a", "{}"), ("b", "{}")], if_taken="reject", start_id=mine)[0].run_id
+    assert found == opened[0].run_id
     with (
         pytest.raises(psycopg.Error, match="key 'b' already names a run") as error,
         db.transaction(),
@@ -226,10 +224,8 @@ async def test_replace_cancels_the_run_lets_it_clean_up_and_then_begins(aflow, c
         new._chain_id,
     )[0]
     assert ended <= earlier
-    assert rows(conn, "select status from pgflow.runs where key = 'k' order by run_id") == [
-        "cancelled",
-        "completed",
-    ]
+    found = rows(conn, "select status from pgflow.runs where key = 'k' order by run_id")
+    assert found == ["cancelled", "completed"]
     assert await aflow.app.get("k", holds).result(SOON) == 42
     assert count(conn, "pgflow.replacement") == 0
 

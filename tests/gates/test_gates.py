@@ -240,10 +240,8 @@ async def test_several_gates_of_a_run_have_keys_of_their_own(aflow, conn):
     assert gates(conn) == [first]
     assert count(conn, "pgflow.gate") == 1
     await aflow.app.answer(first, Approve(), by="bob")
-    assert await run.result(SOON) == [
-        told(Approved(BOOTS, ("bob",), False)),
-        told(Approved(7, ("ann",), True)),
-    ]
+    found = await run.result(SOON)
+    assert found == [told(Approved(BOOTS, ("bob",), False)), told(Approved(7, ("ann",), True))]
 
 
 @pytest.mark.full

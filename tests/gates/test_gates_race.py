@@ -46,10 +46,8 @@ def test_sixteen_answerers_of_one_gate_have_one_winner(level, flow, conn, pgflow
     assert outcomes.count("won") == 1
     assert set(outcomes) <= {"won", "PF022", *(() if level == "read committed" else ("40001",))}
     assert count(conn, "pgflow.gate_answer") == 1
-    assert (
-        run.result(SOON)
-        == f"Rejected(reason='{outcomes.index('won')}', by=('p{outcomes.index('won')}',))"
-    )
+    found = run.result(SOON)
+    assert found == f"Rejected(reason='{outcomes.index('won')}', by=('p{outcomes.index('won')}',))"
 
 
 def test_a_quorum_is_met_once_however_many_approve_at_the_same_time(flow, conn, pgflow_dsn):

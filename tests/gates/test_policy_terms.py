@@ -362,19 +362,11 @@ def test_a_try_says_of_each_rule_whether_it_fits_and_which_one_counts(conn):
         (3, "gate", False, False),
         (4, "gate", True, False),
     ]
-    assert [fits for _, _, fits, _ in tried(conn, "refund", "reversible", '{"cents": 5}')] == [
-        False,
-        False,
-        False,
-        False,
-    ]
+    found = [fits for _, _, fits, _ in tried(conn, "refund", "reversible", '{"cents": 5}')]
+    assert found == [False, False, False, False]
     by_model = tried(conn, "refund", "reversible", '{"cents": 5, "test": true}', True)
-    assert [(fits, counts) for _, _, fits, counts in by_model] == [
-        (True, True),
-        (False, False),
-        (True, False),
-        (False, False),
-    ]
+    found = [(fits, counts) for _, _, fits, counts in by_model]
+    assert found == [(True, True), (False, False), (True, False), (False, False)]
     # What cannot be judged counts as fitting: an amount that is no number.
     assert tried(conn, "refund", "reversible", '{"cents": "many"}')[1][2:] == (True, True)
     assert ask(conn, judge_act("refund", "irreversible", {"cents": 5000}))[1].terms == {

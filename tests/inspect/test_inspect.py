@@ -367,10 +367,8 @@ def test_kin_is_found(ask, look):
 
 
 def test_smaller_questions_on_runs(ask, look):
-    assert ask(inspect.read_statuses(["order-1", "nap-1"])) == {
-        "order-1": "completed",
-        "nap-1": "waiting",
-    }
+    found = ask(inspect.read_statuses(["order-1", "nap-1"]))
+    assert found == {"order-1": "completed", "nap-1": "waiting"}
     assert ask(inspect.read_state("order-1")) == {"phase": "paying"}
     assert (ask(inspect.read_output("hello-1")), ask(inspect.read_output("nap-1"))) == (
         "Hello Ada",
@@ -500,10 +498,8 @@ def test_calls_of_one_name_are_folded_where_there_are_many(ask, look):
     assert ([call.call for call in each.calls], each.more) == ([1, 2, 3, 4, 5, 6], 0)
     assert ask(inspect.read_calls(run_id(look, "order-1"), 1)).more == 1
     bought = ask(inspect.read_calls(run_id(look, "shop-1")))
-    assert [(call.kind, call.name, call.status) for call in bought.calls] == [
-        ("decision", "pick", "completed"),
-        ("effect", "order", "unknown"),
-    ]
+    found = [(call.kind, call.name, call.status) for call in bought.calls]
+    assert found == [("decision", "pick", "completed"), ("effect", "order", "unknown")]
     assert bought.calls[0].output == "lamp"
 
 
@@ -572,11 +568,8 @@ def test_ledgers_tell_what_is_owed(ask, look):
 def test_an_audit_tells_decisions_effects_and_debts(ask, look):
     _, chosen, act, debt = entries(ask, look)
     audit = ask(inspect.read_audit("shop-1"))
-    assert [event.event for event in audit.events] == [
-        "decision_recorded",
-        "effect_intended",
-        "effect_unknown",
-    ]
+    found = [event.event for event in audit.events]
+    assert found == ["decision_recorded", "effect_intended", "effect_unknown"]
     assert [event.own_key for event in audit.events] == [chosen.decision, act.effect, act.effect]
     assert (audit.run.status, audit.owed) == ("stuck", [debt])
 
@@ -853,10 +846,8 @@ def test_what_a_codec_has_encoded_has_a_word_in_its_place():
     assert inspect.encoded(envelope) == "<encoded with key k1>"
     assert inspect.encoded({"data": "x"}) == ""
     assert inspect.readable([1, {"a": envelope}]) == [1, {"a": "<encoded with key k1>"}]
-    assert (
-        inspect.describe_error({"type": "builtins.ValueError", "message": "no  7"})
-        == "ValueError: no 7"
-    )
+    found = inspect.describe_error({"type": "builtins.ValueError", "message": "no  7"})
+    assert found == "ValueError: no 7"
 
 
 def test_workflows_in_sql_have_versions(conn, dsn):

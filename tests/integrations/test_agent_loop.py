@@ -87,10 +87,8 @@ async def test_small_orders_need_nobody_and_are_placed_once_whatever_reply_is_lo
     run = await start(aflow, Goal("boots", 5))
     assert await end_of(run) == ("good", ("order-1", "order-2"), "")
     assert ordered() == [("order", 2), ("order", 3)]
-    assert rows(conn, "select why, model from pgflow.decisions order by call") == [
-        ("5 are missing", "small-1"),
-        ("3 are missing", "small-1"),
-    ]
+    found = rows(conn, "select why, model from pgflow.decisions order by call")
+    assert found == [("5 are missing", "small-1"), ("3 are missing", "small-1")]
     assert await run.state() == {"missing": 0, "numbers": ["order-1", "order-2"]}
 
 

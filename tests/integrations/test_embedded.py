@@ -643,10 +643,8 @@ def test_by_tcp_the_password_is_needed(home):
             passfile="/nowhere",
         )
         password = folder_of(home).password.read_text()
-        assert (
-            select(make_conninfo(address, password=password), "select inet_server_addr()::text")
-            == "127.0.0.1/32"
-        )
+        found = select(make_conninfo(address, password=password), "select inet_server_addr()::text")
+        assert found == "127.0.0.1/32"
         for wrong in ({}, {"password": "wrong"}):
             with pytest.raises(psycopg.OperationalError, match="password"):
                 psycopg.connect(address, **wrong)

@@ -248,10 +248,8 @@ print(json.dumps(said))
 def test_a_request_of_django_is_atomic_and_the_projects_own_command_works_and_looks(
     dsn, conn, manage
 ):
-    assert json.loads(manage("shell", "-v0", "-c", SET_UP + REQUESTS).splitlines()[-1]) == {
-        "refused": 409,
-        "placed": 201,
-    }
+    found = json.loads(manage("shell", "-v0", "-c", SET_UP + REQUESTS).splitlines()[-1])
+    assert found == {"refused": 409, "placed": 201}
     assert books(conn) == PLACED
     assert json.loads(manage("pgflow", "tick", "--json"))["completed"] == 1
     assert books(conn) == SHIPPED
@@ -368,10 +366,8 @@ def test_a_migration_that_fails_takes_the_runs_with_it_that_it_has_started(confi
     with shop.app, shop.app.worker():
         for order_id in (1, 2):
             shop.app.get(f"order-{order_id}", shop.ship).result(SOON)
-    assert conn.execute("select sku, state from orders order by 1").fetchall() == [
-        ("desk", "shipped"),
-        ("lamp", "shipped"),
-    ]
+    found = conn.execute("select sku, state from orders order by 1").fetchall()
+    assert found == [("desk", "shipped"), ("lamp", "shipped")]
     assert count(conn, "pgflow.runs", "status = 'completed'") == 2
 
 

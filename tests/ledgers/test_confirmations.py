@@ -87,10 +87,8 @@ async def test_a_confirmation_that_is_delivered_again_and_again_is_taken_once(af
         WrongState, match="'T-2' is failed already, as of .* it cannot be confirmed"
     ):
         await aflow.app.confirm_effect("T-2")
-    assert [word[:2] for word in words(conn)] == [
-        ("confirmed", "bank (postgres)"),
-        ("failed", "bank (postgres)"),
-    ]
+    found = [word[:2] for word in words(conn)]
+    assert found == [("confirmed", "bank (postgres)"), ("failed", "bank (postgres)")]
     assert count(conn, "pgflow.signal") + count(conn, "pgflow.undelivered") == 0
 
 
@@ -139,10 +137,8 @@ async def test_a_reference_may_be_used_again_and_is_then_confirmed_again(aflow, 
     assert await second.status() == "waiting"
     await aflow.app.confirm_effect("T-1", "failed", value=2)
     assert await second.result(SOON) == 1
-    assert [(verdict, value) for verdict, _, value in words(conn)] == [
-        ("confirmed", 1),
-        ("failed", 2),
-    ]
+    found = [(verdict, value) for verdict, _, value in words(conn)]
+    assert found == [("confirmed", 1), ("failed", 2)]
     await aflow.app.confirm_effect("T-1", "failed")
 
 

@@ -106,12 +106,8 @@ def test_what_a_completed_child_did_is_taken_back_among_what_its_parent_did(flow
     flow.include(made, leg)
     with pytest.raises(RunFailed):
         flow.start(made, True).result(SOON)
-    assert calls[4:] == [
-        "release last",
-        "release middle back",
-        "release middle there",
-        "release first",
-    ]
+    found = calls[4:]
+    assert found == ["release last", "release middle back", "release middle there", "release first"]
     assert unbalanced(conn) == []
 
 
@@ -228,12 +224,8 @@ async def test_without_a_block_the_parent_takes_back_what_something_takes_back(a
     aflow.include(parent, leg)
     with pytest.raises(RunFailed):
         await (await aflow.start(parent)).result(SOON)
-    assert sorted(calls[4:]) == [
-        "release a back",
-        "release a there",
-        "release b back",
-        "release b there",
-    ]
+    found = sorted(calls[4:])
+    assert found == ["release a back", "release a there", "release b back", "release b there"]
     assert unbalanced(conn) == []
 
 

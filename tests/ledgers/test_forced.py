@@ -148,10 +148,8 @@ async def test_what_was_done_and_not_taken_back_stays_owed(aflow, conn):
     await begin(aflow, order, "ab")
     force(conn, "k")
     assert owed(conn) == [("k", "uncompensated", "forced"), ("k", "uncompensated", "forced")]
-    assert (
-        rows(conn, "select status, owed from pgflow.effects order by seq")
-        == [("confirmed", "forced")] * 2
-    )
+    found = rows(conn, "select status, owed from pgflow.effects order by seq")
+    assert found == [("confirmed", "forced")] * 2
     assert rows(
         conn,
         "select name, payload->>'force' from pgflow.timeline where event = 'operator' and name = "
@@ -184,10 +182,8 @@ async def test_what_is_being_taken_back_is_owed_as_that_alone(aflow, conn):
     await run.cancel()
     await aflow.until_idle()
     force(conn, "k")
-    assert sorted(rows(conn, "select name, state from pgflow.obligations")) == [
-        ("charge", "uncompensated"),
-        ("refund", "unknown"),
-    ]
+    found = sorted(rows(conn, "select name, state from pgflow.obligations"))
+    assert found == [("charge", "uncompensated"), ("refund", "unknown")]
     await aflow.app.settle_effect(
         one(conn, "select effect from pgflow.obligations where name = 'refund'"), "confirmed"
     )
@@ -291,10 +287,8 @@ async def test_a_result_that_the_forced_parent_never_took_is_owed_by_the_child(a
 async def test_what_earlier_generations_did_is_owed_by_the_last(aflow, conn):
     await begin(aflow, lap, 1)
     force(conn, "k")
-    assert rows(conn, "select state, call >= 1000000000 from pgflow.obligations order by call") == [
-        ("uncompensated", False),
-        ("uncompensated", True),
-    ]
+    found = rows(conn, "select state, call >= 1000000000 from pgflow.obligations order by call")
+    assert found == [("uncompensated", False), ("uncompensated", True)]
     for key in keys(conn):
         await aflow.app.settle_effect(key, "taken_back")
     assert owed(conn) == []

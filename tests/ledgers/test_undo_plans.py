@@ -283,10 +283,8 @@ async def test_an_inverse_that_is_declared_is_preferred_and_a_block_inside_has_t
     World.plan = [GIVE_BACK]
     aflow.include(nested)
     await end_failed(await aflow.start(nested))
-    assert [(told.goal, told.request["seat"], list(told.steps)) for told in World.told] == [
-        ("outer", 2, ["give_back"]),
-        ("inner", 1, ["give_back"]),
-    ]
+    found = [(told.goal, told.request["seat"], list(told.steps)) for told in World.told]
+    assert found == [("outer", 2, ["give_back"]), ("inner", 1, ["give_back"])]
     assert World.acts[-1][0] == "give back"
 
 
@@ -573,10 +571,8 @@ async def test_a_planner_is_not_told_the_defaults_of_steps(aflow, shop):
     World.plan = [GIVE_BACK]
     aflow.include(sending)
     await end_failed(await aflow.start(sending))
-    assert (
-        World.told[0].steps["send"]
-        == "send(text: 'str', token: 'str' = ..., *, n: 'int' = ...) -> 'None'"
-    )
+    found = World.told[0].steps["send"]
+    assert found == "send(text: 'str', token: 'str' = ..., *, n: 'int' = ...) -> 'None'"
 
 
 def test_the_policy_judges_acts_in_their_order(shop):

@@ -182,10 +182,8 @@ async def test_what_outlives_its_run_is_closed_after_the_outcome(aflow, conn):
         await aflow.app.discharge(key)
     with pytest.raises(RunNotFound):
         await aflow.app.waive(key, by="bob", why="once more")
-    assert events(conn, "kind, token = 0, payload->>'verdict'")[1:] == [
-        ("D", True, "transferred"),
-        ("D", True, "discharged"),
-    ]
+    found = events(conn, "kind, token = 0, payload->>'verdict'")[1:]
+    assert found == [("D", True, "transferred"), ("D", True, "discharged")]
 
 
 async def test_what_a_failed_run_owes_stays_for_a_person(aflow, conn):
@@ -731,11 +729,8 @@ async def test_a_crash_forgets_no_promise_and_makes_none_twice(aflow, conn):
     await run.send(go, "r-1")
     await aflow.until_idle()
     assert await run.result(SOON) == "r-1"
-    assert events(conn, "kind, payload->>'verdict'") == [
-        ("O", None),
-        ("D", "transferred"),
-        ("D", "discharged"),
-    ]
+    found = events(conn, "kind, payload->>'verdict'")
+    assert found == [("O", None), ("D", "transferred"), ("D", "discharged")]
     assert owed(conn) == []
 
 

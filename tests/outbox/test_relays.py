@@ -180,10 +180,8 @@ def test_a_sync_run_publishes_too(flow, conn):
     flow.include(buy_sync)
     conn.execute("create table paid (x int)")
     numbers = flow.start(buy_sync, 7).result()
-    assert rows(conn, "select event_id, topic, key from pgflow.events order by event_id") == [
-        (numbers[0], "bought", None),
-        (numbers[1], "paid", None),
-    ]
+    found = rows(conn, "select event_id, topic, key from pgflow.events order by event_id")
+    assert found == [(numbers[0], "bought", None), (numbers[1], "paid", None)]
 
 
 @workflow
@@ -229,10 +227,8 @@ async def test_an_event_that_no_run_can_take_is_dead_and_the_others_start_theirs
         async with app.worker(**QUICK):
             dead = "select event_id from pgflow.deliveries where state = 'dead'"
             await eventually(lambda: rows(conn, dead) == [2], "the event is dead")
-    assert rows(conn, "select key from pgflow.runs order by key") == [
-        "fulfilment/1",
-        "fulfilment/3",
-    ]
+    found = rows(conn, "select key from pgflow.runs order by key")
+    assert found == ["fulfilment/1", "fulfilment/3"]
     assert "order" in one(conn, "select error from pgflow.deliveries")
 
 
@@ -259,16 +255,8 @@ async def test_a_handlers_writes_commit_once_together_with_the_relays_progress(d
     async with app, app.worker(**QUICK):
         count = "select count(*) from seen"
         await eventually(lambda: one(conn, count) == 8, "all events were noted")
-    assert rows(conn, "select x, tries from seen order by x") == [
-        (-4, 0),
-        (-3, 0),
-        (-2, 0),
-        (-1, 0),
-        (1, 1),
-        (2, 2),
-        (3, 1),
-        (4, 1),
-    ]
+    found = rows(conn, "select x, tries from seen order by x")
+    assert found == [(-4, 0), (-3, 0), (-2, 0), (-1, 0), (1, 1), (2, 2), (3, 1), (4, 1)]
     # The fourth has the key of the second, and was not tried before it.
     assert tries[4] == 1
 
@@ -291,10 +279,8 @@ async def test_a_handler_is_called_with_each_event(dsn, conn):
         numbers = publish(conn, ["k", None])
         await eventually(lambda: len(seen) == 4, "both were called")
     events = [event for event in seen if isinstance(event, Event)]
-    assert [(e.id, e.topic, e.key, e.payload) for e in events] == [
-        (numbers[0], "orders", "k", 0),
-        (numbers[1], "orders", None, 1),
-    ]
+    found = [(e.id, e.topic, e.key, e.payload) for e in events]
+    assert found == [(numbers[0], "orders", "k", 0), (numbers[1], "orders", None, 1)]
     assert events[0].at == one(conn, "select min(at) from pgflow.events")
 
 

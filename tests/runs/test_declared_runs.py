@@ -480,11 +480,8 @@ def counts(folder: Path) -> dict[str, int]:
 async def test_a_retry_does_the_failed_node_again_and_no_other(aflow, tmp_path):
     run = await start(aflow, write(tmp_path, NODES), key="again")
     await aflow.until_idle()
-    assert (await ended(run)).states == {
-        "first": "completed",
-        "second": "failed",
-        "third": "skipped",
-    }
+    found = (await ended(run)).states
+    assert found == {"first": "completed", "second": "failed", "third": "skipped"}
     (tmp_path / "mended").touch()
     await aflow.app.retry("again")
     await aflow.until_idle()
@@ -511,12 +508,8 @@ async def test_a_retry_takes_a_failed_turn_again_and_no_other(aflow, conn, tmp_p
     await aflow.app.retry("again")
     await aflow.until_idle()
     assert (await ended(run)).output == "two"
-    assert (tmp_path / "witness").read_text().split("\n") == [
-        "first begins",
-        "second begins",
-        "second begins",
-        "",
-    ]
+    found = (tmp_path / "witness").read_text().split("\n")
+    assert found == ["first begins", "second begins", "second begins", ""]
 
 
 @pytest.mark.full
@@ -622,12 +615,8 @@ async def test_an_agent_is_seen_at_work_and_nothing_of_it_is_kept(aflow, tmp_pat
     working = asyncio.ensure_future(aflow.until_idle())
     words = run.stream("agents", live=True)
     assert (await anext(words))["type"] == "start"
-    assert await anext(words) == {
-        "id": "think",
-        "step": "think",
-        "type": "assistant",
-        "content": "one",
-    }
+    found = await anext(words)
+    assert found == {"id": "think", "step": "think", "type": "assistant", "content": "one"}
     (tmp_path / "seen").touch()
     await working
     async for word in words:

@@ -96,11 +96,8 @@ async def test_all_parameters_that_are_missing_are_asked_for_at_once(aflow, tmp_
     assert gate.request["message"] == "a required parameter was empty. Give topic"  # type: ignore[index]
     await aflow.answer(gate, Approve(edit={"topic": "tea"}))
     assert (await ended(run)).status == "completed"
-    assert values(prompt(tmp_path, LOOK)) == {
-        "topic": "tea",
-        "reader": "Ada",
-        "folder": "notes/tea",
-    }
+    found = values(prompt(tmp_path, LOOK))
+    assert found == {"topic": "tea", "reader": "Ada", "folder": "notes/tea"}
 
 
 @pytest.mark.full

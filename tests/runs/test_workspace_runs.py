@@ -255,12 +255,8 @@ async def test_acts_of_stages_are_taken_back_in_reverse_when_a_later_stage_fails
     root = workspace(tmp_path, {"01-a": CONTRACT, "02-b": CONTRACT, "03-c": CONTRACT}, ACTING)
     end = await ended(await begin(aflow, root))
     assert (end.status, "reads nowhere.md, which is not there" in end.error) == ("failed", True)
-    assert [line.removesuffix(" begins") for line in seen(root)] == [
-        "01-a",
-        "02-b",
-        "02-b:compensate",
-        "01-a:compensate",
-    ]
+    found = [line.removesuffix(" begins") for line in seen(root)]
+    assert found == ["01-a", "02-b", "02-b:compensate", "01-a:compensate"]
     names = conn.execute("select name from pgflow.effects order by intended_at").fetchall()
     assert names[:2] == [("01-a",), ("02-b",)]
 

@@ -259,8 +259,6 @@ def test_evidence_goes_with_the_history_of_its_run(flow, conn):
     conn.execute("select pgflow.drop_history(pgflow.now_(), 1000, 0)")
     seal(conn)
     assert findings(conn) == []
-    assert rows(conn, "select kind from pgflow.evidence order by 1") == [
-        "dropped_history",
-        "queue_change",
-    ]
+    found = rows(conn, "select kind from pgflow.evidence order by 1")
+    assert found == ["dropped_history", "queue_change"]
     assert json.loads(one(conn, "select pgflow.verify_evidence()::text"))["rows"] == 2

@@ -78,11 +78,8 @@ def test_a_long_journal_is_sealed_in_parts(conn, flow):
         conn.execute("alter table pgflow.unit enable trigger user")
     switch_on(conn)
     assert seal(conn) == 3
-    assert rows(conn, "select upto_seq, has_ended from pgflow.seals order by round") == [
-        (1000, False),
-        (2000, False),
-        (2504, True),
-    ]
+    found = rows(conn, "select upto_seq, has_ended from pgflow.seals order by round")
+    assert found == [(1000, False), (2000, False), (2504, True)]
     assert findings(conn) == []
 
 
@@ -101,11 +98,8 @@ def test_a_run_whose_start_is_not_committed_yet_is_not_passed(dsn, conn, flow):
     flow.until_idle()
     for _ in range(2):
         seal(conn)
-    assert rows(conn, "select run_id, has_ended from pgflow.seals order by run_id") == [
-        (1, True),
-        (2, True),
-        (3, True),
-    ]
+    found = rows(conn, "select run_id, has_ended from pgflow.seals order by run_id")
+    assert found == [(1, True), (2, True), (3, True)]
     assert findings(conn) == []
 
 
@@ -165,13 +159,8 @@ def test_a_rewind_after_the_end_is_no_change_of_history(conn, flow):
     flow.until_idle()
     assert findings(conn) == []
     assert seal(conn) == 2
-    assert rows(
-        conn, "select generation, has_ended from pgflow.seals order by generation, round"
-    ) == [
-        (1, True),
-        (1, True),
-        (2, True),
-    ]
+    found = rows(conn, "select generation, has_ended from pgflow.seals order by generation, round")
+    assert found == [(1, True), (1, True), (2, True)]
     assert findings(conn) == []
     # But nobody else may say of a run that it was continued.
     with conn.transaction(force_rollback=True):
@@ -216,21 +205,14 @@ def test_removed_history_leaves_the_roots_and_no_findings(conn, flow):
     conn.execute("select pgflow.drop_history(clock_timestamp(), max => 1)")
     conn.execute("select pgflow.drop_history(clock_timestamp(), max => 1, after => 1)")
     conn.execute("select pgflow.drop_history(clock_timestamp(), max => 1, after => 2)")
-    assert rows(
-        conn, "select key is null, dropped_at is null from pgflow.seals order by run_id"
-    ) == [
-        (True, False),
-        (False, True),
-    ]
+    found = rows(conn, "select key is null, dropped_at is null from pgflow.seals order by run_id")
+    assert found == [(True, False), (False, True)]
     assert rows(conn, "select cardinality(runs) from pgflow.seal_round order by round") == [0, 0, 2]
     assert findings(conn, anchor) == []
     with conn.transaction(force_rollback=True):
         conn.execute("delete from pgflow.dropped_history")
-        assert findings(conn, anchor) == [
-            "evidence_missing",
-            "round_changed",
-            "run_missing",
-        ]
+        found = findings(conn, anchor)
+        assert found == ["evidence_missing", "round_changed", "run_missing"]
 
 
 def test_one_seals_at_a_time_and_the_others_do_not_wait(dsn, conn, flow):

@@ -68,11 +68,8 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(aflow, conn):
     assert answer.headers["location"] == "/run?key=invoice+1&done=pause"
     assert "The run will pause." in (await browser.get(answer.headers["location"])).words
     await aflow.until_idle()
-    assert run_row(conn, "invoice 1", "status, reason, reason_detail->>'by'") == (
-        "paused",
-        "finance asks",
-        "bob (postgres)",
-    )
+    found = run_row(conn, "invoice 1", "status, reason, reason_detail->>'by'")
+    assert found == ("paused", "finance asks", "bob (postgres)")
     answer = await browser.submit(order_to("invoice 1", "pause"), {})
     assert (answer.status_code, "is paused: pause fits queued" in answer.text) == (409, True)
     await browser.submit(order_to("invoice 1", "resume"), {})
@@ -82,11 +79,8 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(aflow, conn):
     assert "Cancelled is final." in page.words
     await browser.submit(order_to("invoice 1", "cancel"), {}, why="ordered twice")
     await aflow.until_idle()
-    assert run_row(conn, "invoice 1", "status, reason, reason_detail->>'by'") == (
-        "cancelled",
-        "ordered twice",
-        "bob (postgres)",
-    )
+    found = run_row(conn, "invoice 1", "status, reason, reason_detail->>'by'")
+    assert found == ("cancelled", "ordered twice", "bob (postgres)")
     page = await browser.get("/run", key="invoice 1")
     assert not [link for link in page.links if link.startswith("/run/order")]
     page = await browser.get(order_to("invoice 1", "cancel"))

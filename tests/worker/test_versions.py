@@ -165,10 +165,8 @@ async def test_a_pinned_run_waits_for_its_version_while_others_go_past_it(dsn, c
         await done.send(go, 1)
         assert await done.result(SOON) == "by 2, then by 2"
         assert await app.get("stays", old).status() == "queued"
-        assert versions(conn, "pinned_runs, workers, safe_to_remove") == {
-            "1": (1, 0, False),
-            "2": (0, 1, True),
-        }
+        found = versions(conn, "pinned_runs, workers, safe_to_remove")
+        assert found == {"1": (1, 0, False), "2": (0, 1, True)}
     async with workers(dsn, auto) as app:
         assert await app.get("stays", old).status() == "queued"
     async with workers(dsn, old) as app:
@@ -204,10 +202,8 @@ async def test_a_child_and_the_next_generation_stay_with_the_version(aflow, conn
         "select l.workflow, l.version, count(*) from pgflow.run r join pgflow.lane l using "
         "(lane_id) group by 1, 2 order by 1"
     ).fetchall()
-    assert [(name.rpartition(".")[2], *rest) for name, *rest in rows] == [
-        ("child", "c1", 2),
-        ("parent", "p1", 3),
-    ]
+    found = [(name.rpartition(".")[2], *rest) for name, *rest in rows]
+    assert found == [("child", "c1", 2), ("parent", "p1", 3)]
 
 
 def test_batches_and_sql_start_pinned_runs_too(flow, conn):
@@ -257,16 +253,12 @@ async def test_a_version_may_go_once_no_run_from_its_time_is_open(dsn, conn):
     async with workers(dsn, new) as app:
         await app.start(new.options(key="after"))
         await waiting(conn, "after")
-        assert versions(conn, "begun_runs, workers, safe_to_remove") == {
-            "1": (1, 0, False),
-            "2": (2, 1, False),
-        }
+        found = versions(conn, "begun_runs, workers, safe_to_remove")
+        assert found == {"1": (1, 0, False), "2": (2, 1, False)}
         await app.get("before", new).send(go, 1)
         await app.get("before", new).result(SOON)
-        assert versions(conn, "begun_runs, workers, safe_to_remove") == {
-            "1": (0, 0, True),
-            "2": (1, 1, False),
-        }
+        found = versions(conn, "begun_runs, workers, safe_to_remove")
+        assert found == {"1": (0, 0, True), "2": (1, 1, False)}
     # Starts within a minute take their numbers in any order, so code of that minute is kept.
     conn.execute(
         "update pgflow.code set last_at = last_at - interval '1 minute' where version = '1'"
@@ -522,12 +514,8 @@ def test_patches_are_found_in_the_function_and_in_what_it_names(tmp_path):
             pgflow.patched(f"{1}")
     """,
     )
-    assert find_patches(module.w.fn) == {
-        "in a helper": False,
-        "here": False,
-        "old": True,
-        "both": False,
-    }
+    found = find_patches(module.w.fn)
+    assert found == {"in a helper": False, "here": False, "old": True, "both": False}
     assert find_patches(eval("lambda: None")) == {}
 
 
@@ -556,11 +544,8 @@ async def test_a_workflow_serves_runs_of_its_old_name(dsn, conn):
     async with workers(dsn, old) as app:
         with pytest.raises(pgflow.KeyConflict):
             await app.start(make_other().options(key="b"))
-    assert conn.execute("select workflow from pgflow.versions order by 1").fetchall() == [
-        ("flow",),
-        ("flow",),
-        ("new name",),
-    ]
+    found = conn.execute("select workflow from pgflow.versions order by 1").fetchall()
+    assert found == [("flow",), ("flow",), ("new name",)]
 
 
 def make_other() -> Workflow[[], None]:
@@ -807,17 +792,12 @@ async def test_effects_under_new_names_keep_their_keys(aflow):
     assert {key for n, key in deploy.keys[1:] if abs(n) == 2 and "compensate" not in key} == {
         f"{stem}/pay/1"
     }
-    assert [key.removeprefix(f"{stem}/") for _, key in deploy.keys[-3:]] == [
-        "charge/1",
-        "charge/1/charge.compensate/1",
-        "pay/1/charge.compensate/1",
-    ]
+    found = [key.removeprefix(f"{stem}/") for _, key in deploy.keys[-3:]]
+    assert found == ["charge/1", "charge/1/charge.compensate/1", "pay/1/charge.compensate/1"]
 
 
 @pytest.mark.full
 async def test_decisions_under_new_names_keep_their_keys(aflow, conn):
     stem = await Deploy().under_way(aflow)
-    assert conn.execute("select decision from pgflow.decisions order by seq").fetchall() == [
-        (f"{stem}/pick/1",),
-        (f"{stem}/choose/1",),
-    ]
+    found = conn.execute("select decision from pgflow.decisions order by seq").fetchall()
+    assert found == [(f"{stem}/pick/1",), (f"{stem}/choose/1",)]
