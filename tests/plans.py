@@ -1277,11 +1277,7 @@ def measure_all(
     return found
 
 
-def run(
-    server_dsn: str,
-    sizes: Sizes,
-    kinds: Sequence[tuple[str, str]] = KINDS,
-) -> list[Measured]:
+def run(server_dsn: str, sizes: Sizes, kinds: Sequence[tuple[str, str]] = KINDS) -> list[Measured]:
     """Build the database, make every call in it, and drop it."""
     name = servers.create_database(server_dsn)
     try:

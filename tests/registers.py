@@ -68,11 +68,7 @@ def play(
 
 
 def _harm(
-    dsn: str,
-    is_over: Callable[[], bool],
-    harms: int,
-    rng: random.Random,
-    within_seconds: float,
+    dsn: str, is_over: Callable[[], bool], harms: int, rng: random.Random, within_seconds: float
 ) -> int:
     pause, done = threading.Event(), 0
     with ExitStack() as stack:

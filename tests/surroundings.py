@@ -200,7 +200,7 @@ def prove(server_dsn: str, amount: int, seed: int) -> Findings:
                 sum(p.doubled for p in done),
                 wrong,
                 "nothing stuck, nothing failed",
-            ),
+            )
         ],
         {"surroundings": (len(done), amount), "kill": (sum(p.kills for p in done), len(done))},
     )

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip(
-    "pydantic_ai.durable_exec",
-    reason="pydantic-ai is not installed: pip install -e '.[adapters]'",
+    "pydantic_ai.durable_exec", reason="pydantic-ai is not installed: pip install -e '.[adapters]'"
 )
 
 from collections.abc import Callable

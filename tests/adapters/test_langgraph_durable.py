@@ -211,10 +211,7 @@ async def test_a_thread_goes_on_from_run_to_run(aflow):
         return state["messages"][-1].content
 
     aflow.include(chat, chat_in_thread)
-    for flow, text, said in (
-        (chat, "hi", "1 so far"),
-        (chat_in_thread, "and", "3 so far"),
-    ):
+    for flow, text, said in ((chat, "hi", "1 so far"), (chat_in_thread, "and", "3 so far")):
         run = await settle(aflow, flow, text)
         await aflow.crash()
         await run.send(go, 1)

@@ -36,10 +36,7 @@ EXPECTED = {"model": 5, "tool": 2, "effect": 1, "publish": 1}
 CHARGES = EXPECTED["model"]
 WORDS = [f"turn {n}" for n in range(EXPECTED["model"])]
 OUTPUT = "done"
-TABLES = (
-    "create table written (run text)",
-    "grant insert on written to public",
-)
+TABLES = ("create table written (run text)", "grant insert on written to public")
 
 
 def respond(messages: Any, info: Any) -> ModelResponse:

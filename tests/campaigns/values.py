@@ -153,5 +153,5 @@ def replays(ground: Ground) -> list[Evidence]:
             lost,
             doubled,
             tuple(wrong[:5]),
-        ),
+        )
     ]

@@ -82,9 +82,7 @@ def name(act: object) -> str:
 
 
 @pytest.mark.parametrize(
-    "first",
-    [start, *(pytest.param(act, marks=pytest.mark.full) for act in ACTS[1:])],
-    ids=name,
+    "first", [start, *(pytest.param(act, marks=pytest.mark.full) for act in ACTS[1:])], ids=name
 )
 def test_an_app_goes_on_whatever_it_did_on_a_loop_that_has_ended(dsn, first):
     for second in ACTS:

@@ -337,10 +337,7 @@ def test_the_command_line_starts_under_a_taken_key_as_it_is_told(dsn, conn):
     assert (json.loads(replaced.out)["new"], json.loads(replaced.out)["replaced"]) == (True, True)
     assert rows(conn, "select status from pgflow.runs order by run_id") == ["cancelled", "waiting"]
     missing = cli(dsn, "start", "demo", "--if-taken", "reject")
-    assert (missing.code, "--if-taken reject requires --key" in missing.err) == (
-        2,
-        True,
-    )
+    assert (missing.code, "--if-taken reject requires --key" in missing.err) == (2, True)
 
 
 def test_a_replacement_in_a_transaction_that_is_rolled_back_leaves_the_run_its_key(flow, dsn, conn):

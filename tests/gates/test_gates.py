@@ -307,10 +307,7 @@ async def test_the_app_says_which_roles_somebody_has(aflow, conn):
         await aflow.until_idle()
     assert conn.execute(
         "select answered_by, acting_as from pgflow.gate_answers order by n, gate"
-    ).fetchall() == [
-        ("ann", ["ops", "staff"]),
-        ("carl", ["ops"]),
-    ]
+    ).fetchall() == [("ann", ["ops", "staff"]), ("carl", ["ops"])]
 
 
 @pytest.mark.full

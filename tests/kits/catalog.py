@@ -118,7 +118,7 @@ from pgflow.unit_kind k
 def touched(assets: Assets) -> Assets:
     """Files whose text has changed, and nothing in it."""
     return assets._replace(
-        sources=tuple(f._replace(text=f"{f.text}\n-- again\n") for f in assets.sources),
+        sources=tuple(f._replace(text=f"{f.text}\n-- again\n") for f in assets.sources)
     )
 
 

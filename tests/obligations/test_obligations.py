@@ -13,15 +13,7 @@ from records import HOUR, SOON, eventually, launch, result_of, run_row, settle
 from sqlkit import one, rows
 
 import pgflow
-from pgflow import (
-    InvalidArgument,
-    RunCancelled,
-    RunFailed,
-    RunNotFound,
-    Signal,
-    Workflow,
-    workflow,
-)
+from pgflow import InvalidArgument, RunCancelled, RunFailed, RunNotFound, Signal, Workflow, workflow
 from pgflow.authority import Admit, Approve, Approved, Obligation, Pool
 from pgflow.errors import NotAllowed, NotInRunError, NotStorable, WrongState
 from pgflow.testing import AsyncHarness
@@ -389,11 +381,7 @@ async def test_only_who_may_settle_effects_discharges_the_debt_of_one(aflow, con
     conn.execute("select pgflow.force_cancel_run('k')")
     await aflow.app.nudge()
     await eventually(lambda: owed(conn) == [("charge", "uncompensated")], "it is owed")
-    for role, may in (
-        ("pgflow_client", False),
-        ("pgflow_worker", True),
-        ("pgflow_operator", True),
-    ):
+    for role, may in (("pgflow_client", False), ("pgflow_worker", True), ("pgflow_operator", True)):
         with conn.transaction(force_rollback=True):
             conn.execute(f"set local role {role}")  # type: ignore[arg-type]
             if may:

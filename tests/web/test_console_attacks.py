@@ -414,10 +414,7 @@ async def test_tokens_let_in_whom_they_name_and_wrong_ones_are_counted(aflow):
     another = Browser(aflow.app, auth=Tokens({"a" * 20: Principal("ann")}))
     another.client.cookies.set("pgflow_session", browser.client.cookies["pgflow_session"])
     assert await another.status("/runs") == 303  # of another server
-    await browser.submit(
-        "/runs",
-        {},
-    )  # leaves
+    await browser.submit("/runs", {})  # leaves
     assert await browser.status("/runs") == 303
     await refuse_guesses(browser)
     assert (await browser.submit("/login", {}, token="a" * 20)).status_code == 429

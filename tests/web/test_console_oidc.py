@@ -183,13 +183,7 @@ async def test_a_session_of_somebody_is_not_made_by_hand(aflow, known):
     session = browser.client.cookies["pgflow_session"]
     ticket = console(aflow, known)
     await go(ticket)
-    for wrong in (
-        tampered(session),
-        "x" + session,
-        "",
-        ".",
-        ticket.client.cookies["pgflow_login"],
-    ):
+    for wrong in (tampered(session), "x" + session, "", ".", ticket.client.cookies["pgflow_login"]):
         stranger = console(aflow, known)
         stranger.client.cookies.set("pgflow_session", wrong or "-")
         assert await stranger.status("/runs") == 303

@@ -13,17 +13,7 @@ from records import run_row, settle, wait_until
 from schedulekit import setting
 from sqlkit import begin, one, rows, start, start_many
 from test_console_forms import pay_back
-from test_console_pages import (
-    FLOWS,
-    PAGES,
-    Order,
-    agent,
-    ask_first,
-    checkout,
-    contract,
-    pay,
-    ship,
-)
+from test_console_pages import FLOWS, PAGES, Order, agent, ask_first, checkout, contract, pay, ship
 from test_web_command import console
 from webkit import refuse
 

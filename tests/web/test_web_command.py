@@ -24,16 +24,7 @@ from schedulekit import setting
 from servers import HANG_SECONDS, wait_until
 from sqlkit import one
 from test_console_orders import _answers, tries
-from test_console_pages import (
-    FLOWS,
-    PAGES,
-    Order,
-    ask_first,
-    await_payment,
-    checkout,
-    pay,
-    ship,
-)
+from test_console_pages import FLOWS, PAGES, Order, ask_first, await_payment, checkout, pay, ship
 from webkit import refuse
 
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
@@ -131,11 +122,7 @@ class StaysHere(urllib.request.HTTPErrorProcessor):
 
 @pytest.mark.full
 def test_a_page_that_the_database_does_not_answer_ends_with_the_console(dsn, conn):
-    with (
-        console(dsn) as (url, served),
-        conn.transaction(),
-        ThreadPoolExecutor() as elsewhere,
-    ):
+    with console(dsn) as (url, served), conn.transaction(), ThreadPoolExecutor() as elsewhere:
         conn.execute("lock table pgflow.worker in access exclusive mode")
         page = elsewhere.submit(fetch, f"{url}/workers")
         wait_until(lambda: one(conn, WAITING), "the page waits for the lock")
