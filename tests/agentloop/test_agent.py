@@ -178,9 +178,8 @@ def test_it_goes_around_until_the_decision_is_that_nothing_is_left(flow, conn, m
     assert run.state() == {"total": 3}
     assert World.model == 4
     ids = [d for (d,) in conn.execute("select decision from pgflow.decisions order by call")]
-    assert [key.startswith(f"{d}/add") for key, d in zip(World.keys, ids, strict=False)] == [
-        True
-    ] * 3
+    found = [key.startswith(f"{d}/add") for key, d in zip(World.keys, ids, strict=False)]
+    assert found == [True] * 3
 
 
 @pytest.mark.full
@@ -234,9 +233,8 @@ def test_after_its_turns_it_goes_on_as_a_new_generation_with_a_shorter_state(flo
     outcome = result_of(flow, made.options(key="k"), Goal(5, turns=2))
     assert (outcome.how, outcome.state.total) == ("good", 5)
     assert outcome.state.summaries == 2
-    assert outcome.state.said == ("3 said", "added 1"), (
-        "a summary of a summary, and what came since"
-    )
+    found = outcome.state.said
+    assert found == ("3 said", "added 1"), "a summary of a summary, and what came since"
     assert run_row(conn, "k", "generation, status") == (3, "completed")
     assert World.calls == added(5)
     assert len(set(World.keys)) == 5

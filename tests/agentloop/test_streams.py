@@ -96,9 +96,8 @@ async def test_an_id_holds_over_generations_and_rewinds(aflow, tails):
     await aflow.app.rewind("k", to=2, effects="repeat")  # what it had heard is in the mailbox again
     following = asyncio.create_task(values(tails, "k", "heard", after=events[2].id))
     await run.result(SOON)
-    assert await asyncio.wait_for(following, HANG_SECONDS) == [1, 2], (
-        "who is ahead goes on with what is new"
-    )
+    found = await asyncio.wait_for(following, HANG_SECONDS)
+    assert found == [1, 2], "who is ahead goes on with what is new"
     again = [event async for event in tails.read("k", "heard")]
     assert [event.value for event in again] == [0, 1, 2]
     assert again[0] == events[0]

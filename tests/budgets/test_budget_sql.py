@@ -81,9 +81,8 @@ def test_an_admitted_call_reserves_on_its_pool_and_all_above_it(db):
     pool(db, "tenant", {"usd": 100})
     pool(db, "user", {"usd": 10, "tokens": 1000}, parent="tenant")
     run = begin(db, pool="user")
-    assert ask(db, run, admit(1, usd="0.5", tokens=100)) == [
-        ("m", {"pool": "user", "amounts": {"usd": 0.5, "tokens": 100}})
-    ]
+    found = ask(db, run, admit(1, usd="0.5", tokens=100))
+    assert found == [("m", {"pool": "user", "amounts": {"usd": 0.5, "tokens": 100}})]
     assert sums(db, "user") == (0, Decimal("0.5"), Decimal("9.5"))
     assert sums(db, "tenant") == (0, Decimal("0.5"), Decimal("99.5"))
     assert sums(db, "tenant", "tokens") == (0, 100, None)
@@ -107,9 +106,8 @@ def test_what_a_pool_or_one_above_it_lacks_is_refused_with_what_is_left(db):
             },
         )
     ]
-    assert sums(db, "user") == (0, Decimal("0.6"), Decimal("9.4")), (
-        "a refused call reserves nothing anywhere"
-    )
+    found = sums(db, "user")
+    assert found == (0, Decimal("0.6"), Decimal("9.4")), "a refused call reserves nothing anywhere"
 
 
 def test_several_calls_of_one_flush_are_admitted_one_after_the_other(db):
@@ -293,9 +291,8 @@ def test_a_hard_pool_asks_for_every_step_and_refuses_all_once_it_is_used_up(db):
     assert run.extra["pool"] == {"name": "p", "hard": True}
     assert ask(db, run, admit(1, hard=True)) == [("m", {"pool": "p", "amounts": {}})]
     commit(db, flush(run, unit("M", 2, None, '{"amounts": {"usd": "1"}}'), closes=()))
-    assert [
-        kind for kind, _ in ask(db, run, admit(3, hard=True), admit(4, "q", hard=True, usd=1))
-    ] == ["q", "q"]
+    found = [kind for kind, _ in ask(db, run, admit(3, hard=True), admit(4, "q", hard=True, usd=1))]
+    assert found == ["q", "q"]
 
 
 def test_children_and_the_next_generation_draw_on_the_pool_of_their_run(db):

@@ -31,9 +31,8 @@ def late_writers(ground: Ground) -> list[Evidence]:
         def write(thread: int) -> list[str]:
             rng = random.Random(f"{seed}/{thread}")
             with sqlkit.connect(servers.witness(dsn)) as mine:
-                mine.execute(
-                    "set default_transaction_isolation = 'read committed'"
-                )  # as workers have it, whatever the database's default is
+                # as workers have it, whatever the database's default is
+                mine.execute("set default_transaction_isolation = 'read committed'")
                 return [
                     line for n in range(each) for line in _too_late(mine, f"lane {thread}", rng, n)
                 ]

@@ -229,9 +229,8 @@ def use(app: App, name: str, count: int) -> None:
 def _fork(app: App, name: str, count: int) -> int:
     """A child that uses the app that it finds open; its pid."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # this process has threads: that is what is tried
+        # this process has threads: that is what is tried
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
         return pid

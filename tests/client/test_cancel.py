@@ -151,9 +151,8 @@ async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_th
     await run.cancel(why="ordered twice", by="ann")
     assert await run.status() != "cancelled"
     asked = "select verb, why, sent_by from pgflow.orders where key = %s"
-    assert conn.execute(asked, (run.key,)).fetchall() == [
-        ("cancel", "ordered twice", "ann (postgres)")
-    ]
+    found = conn.execute(asked, (run.key,)).fetchall()
+    assert found == [("cancel", "ordered twice", "ann (postgres)")]
     await aflow.until_idle()
     await assert_cancelled(run, "ordered twice")
     assert cleaned[-1] == "cleaned"

@@ -160,9 +160,8 @@ def test_of_starts_that_are_put_off_the_last_counts_and_begins_after_a_pause(db)
     clock(db, 25)
     sqlkit.poll(db)
     assert claim(db, 9) == []
-    assert rows(db, "select status, run_at from pgflow.runs") == [
-        ("waiting", T0 + timedelta(seconds=26))
-    ]
+    found = rows(db, "select status, run_at from pgflow.runs")
+    assert found == [("waiting", T0 + timedelta(seconds=26))]
     clock(db, 26)
     sqlkit.poll(db)
     assert json.loads(claim_one(db).input) == {"n": 3}
@@ -190,9 +189,8 @@ def test_the_last_start_says_priority_queue_labels_and_deadline_too(db):
     assert count(db, "pgflow.deadline") == 0
     clock(db, 1)
     put_off(db, 4, queue="other", labels='{"c": "d"}', priority=3, timeout_seconds=5)
-    assert rows(db, "select run_id, queue, priority, labels, deadline_at from pgflow.runs") == [
-        (run, "other", 3, {"c": "d"}, T0 + timedelta(seconds=16))
-    ]
+    found = rows(db, "select run_id, queue, priority, labels, deadline_at from pgflow.runs")
+    assert found == [(run, "other", 3, {"c": "d"}, T0 + timedelta(seconds=16))]
     assert rows(db, "select due_at from pgflow.deadline") == [T0 + timedelta(seconds=16)]
 
 
@@ -357,9 +355,8 @@ def test_times_of_keys_are_said_on_the_command_line(dsn, conn):
     assert cli(dsn, *said, "--key-for", "0s").data["new"] is True
     late = ("start", "demo", "--key", "l", "--debounce", "1h", "--max-wait", "2h")
     assert "Started l" in cli(dsn, *late, "n:=1", tty=True).out
-    assert (
-        "l had not begun: it begins later, with this input" in cli(dsn, *late, "n:=2", tty=True).out
-    )
+    found = cli(dsn, *late, "n:=2", tty=True).out
+    assert "l had not begun: it begins later, with this input" in found
     assert rows(conn, "select input->'n' from pgflow.run where key = 'l'") == [2]
     missing = cli(dsn, "start", "demo", "--debounce", "1h")
     assert (missing.code, "--collect require --key" in missing.err) == (2, True)

@@ -364,9 +364,8 @@ async def test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_ru
     lost = await launch(aflow, total, 1)
     await lost.result(SOON)
     conn.execute("select pgflow.drop_history(clock_timestamp())")
-    conn.execute(
-        "select setval('pgflow.run_id_seq', %s, false)", (lost._chain_id,)
-    )  # the standby that takes over had come so far
+    # the standby that takes over had come so far
+    conn.execute("select setval('pgflow.run_id_seq', %s, false)", (lost._chain_id,))
     other = await aflow.start(total, 2)
     assert other._chain_id == lost._chain_id
     await other.result(SOON)
@@ -848,9 +847,8 @@ def test_a_module_brings_all_its_workflows(dsn):
     import worker_jobs
 
     app = App(dsn, include=[worker_jobs])
-    assert {w.name for w in vars(worker_jobs).values() if isinstance(w, pgflow.Workflow)} == set(
-        app.definitions.workflows
-    )
+    found = {w.name for w in vars(worker_jobs).values() if isinstance(w, pgflow.Workflow)}
+    assert found == set(app.definitions.workflows)
 
 
 def test_an_app_of_one_colour_refuses_connections_of_the_other(dsn):

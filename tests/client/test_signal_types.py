@@ -248,7 +248,6 @@ async def test_a_payload_of_the_wrong_type_is_refused_in_sql_python_and_on_the_c
     assert one(conn, "select status from pgflow.runs where key = 'k'") == "waiting"
     conn.execute("select pgflow.send_signal('k', 'paid', '\"5\"')")
     await aflow.app.send("k", word, "anything")
-    await aflow.until_idle()
     assert await run.result(SOON) == [5, "anything"]
 
 
@@ -290,9 +289,8 @@ def test_what_one_of_the_codes_takes_that_are_served_is_sent(db):
     db.execute("select pgflow.leave_worker(%s)", (first,))
     assert [is_sent(db, payload) for payload in ("5", '"five"')] == [False, True]
     db.execute("select pgflow.leave_worker(%s)", (second,))
-    assert [is_sent(db, payload) for payload in ("5", '"five"')] == [False, True], (
-        "nobody is there, and it was served last"
-    )
+    found = [is_sent(db, payload) for payload in ("5", '"five"')]
+    assert found == [False, True], "nobody is there, and it was served last"
     registered(db, order, silent)
     assert is_sent(db, "[]"), "a code that does not say takes anything"
 

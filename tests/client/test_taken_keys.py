@@ -236,12 +236,10 @@ def test_a_run_that_replaces_waits_as_long_as_the_other_is_open_and_says_so(conn
     assert new.is_new and new.run_id != old.run_id  # noqa: PT018
     poll(conn)
     assert claim(conn, 10) == []
-    assert rows(conn, "select status, reason from pgflow.runs where run_id = %s", new.run_id) == [
-        ("waiting", "until the run that it replaces has ended")
-    ]
-    assert rows(conn, "select kind, name from pgflow.signal where chain_id = %s", old.run_id) == [
-        ("x", "cancel")
-    ]
+    found = rows(conn, "select status, reason from pgflow.runs where run_id = %s", new.run_id)
+    assert found == [("waiting", "until the run that it replaces has ended")]
+    found = rows(conn, "select kind, name from pgflow.signal where chain_id = %s", old.run_id)
+    assert found == [("x", "cancel")]
     finish(conn, old, status="cancelled")
     poll(conn)
     assert [c.run_id for c in claim(conn, 10)] == [new.run_id]

@@ -122,9 +122,8 @@ def test_the_engines_own_statements_in_a_transaction_have_a_deadline(
     run = app.start(resting, library, 0.5)
     wait_until(lambda: bodies, "the body runs")
     with psycopg.connect(dsn) as holder:
-        holder.execute(
-            "select from pgflow.lease for update"
-        )  # the fence gets no answer from here on
+        # the fence gets no answer from here on
+        holder.execute("select from pgflow.lease for update")
         asks = "select 1 from pg_stat_activity where datname = current_database() and application_name = 'pgflow worker' and query like '%transaction_status%'"
         wait_until(
             lambda: (
@@ -132,9 +131,8 @@ def test_the_engines_own_statements_in_a_transaction_have_a_deadline(
             ),
             "the wait is given up",
         )
-    assert (
-        run.result(SOON) == "rested"
-    )  # in the one transaction whose fate was asked for, or in one of another try
+    # in the one transaction whose fate was asked for, or in one of another try
+    assert run.result(SOON) == "rested"
 
 
 @pytest.mark.full

@@ -558,9 +558,8 @@ def test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out(dsn, 
         wait_until(lambda: meter.retries["transaction", "infrastructure"] >= 2, "it is tried again")
         rename(conn, (name,), back=True)
         assert run.result(LONG) == 1
-        assert steps(conn, run.key) == [
-            ("take" if colour == "async" else "take_sync", "completed", 1)
-        ]
+        found = steps(conn, run.key)
+        assert found == [("take" if colour == "async" else "take_sync", "completed", 1)]
 
 
 @pytest.mark.full

@@ -104,9 +104,8 @@ def test_a_run_comes_to_the_same_whatever_the_database_is_set_to(dsn, conn, sett
             wait_until(lambda: paged, "a person is told")
             assert paged[0].run == stuck.key
     assert count(conn, "pgflow.held") == 1
-    assert conn.execute("select labels from pgflow.runs where key = 'ü'").fetchone() == (
-        {"ä": TEXT},
-    )
+    found = conn.execute("select labels from pgflow.runs where key = 'ü'").fetchone()
+    assert found == ({"ä": TEXT},)
     listed = cli(dsn, "list", "--json")
     assert {row["key"] for row in listed.data} == {"ü", stuck.key}
     settle(conn, [])
@@ -240,13 +239,11 @@ def test_a_pooler_that_was_not_noticed_is_named_once_it_loses_what_was_prepared(
     conn.execute("create table added (n int)")
     with caplog.at_level(logging.WARNING, "pgflow"), bouncer(dsn, "transaction") as address:
         work_through(address, 40)
-    assert (
-        1 <= caplog.text.count("seems to use a pooler in transaction mode") <= 2
-    )  # the app and its worker
+    # the app and its worker
+    assert 1 <= caplog.text.count("seems to use a pooler in transaction mode") <= 2
     assert (count(conn, "added"), count(conn, "pgflow.held")) == (400, 0)
-    assert conn.execute("select status, count(*) from pgflow.runs group by 1").fetchall() == [
-        ("completed", 40)
-    ]
+    found = conn.execute("select status, count(*) from pgflow.runs group by 1").fetchall()
+    assert found == [("completed", 40)]
 
 
 def test_who_prepares_nothing_and_does_not_listen_is_not_asked_about_poolers(dsn, monkeypatch):

@@ -126,9 +126,8 @@ def test_an_application_that_speaks_for_its_users_names_them(login, gate, dsn, c
             app.answer(key, Approve(), by="eve")
         app.answer(key, Approve(), by="ann", acting_as=["ops"])
     assert "ann" in run.result(SOON)
-    assert sqlkit.rows(conn, "select answered_by, sent_by from pgflow.gate_answers") == [
-        ("ann", "gate_app")
-    ]
+    found = sqlkit.rows(conn, "select answered_by, sent_by from pgflow.gate_answers")
+    assert found == [("ann", "gate_app")]
 
 
 def test_a_missing_right_is_one_clear_line_in_python_and_at_the_terminal(login, gate, dsn):

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from gatekit import asked, gates
 from records import SOON, count, events, eventually, launch, result_of, run_row, settle
 
 import pgflow
@@ -82,11 +83,6 @@ async def price(order: Order) -> str:
     return told(await pgflow.authority.gate("price", order, answer=Price))
 
 
-def gates(conn: psycopg.Connection, columns: str = "gate") -> list[Any]:
-    rows = conn.execute(f"select {columns} from pgflow.gates order by asked_at, call").fetchall()  # type: ignore[arg-type]
-    return [row[0] if len(row) == 1 else row for row in rows]
-
-
 def gate_of(conn: psycopg.Connection, key: str, name: str | None = None) -> str:
     """The open gate of a run."""
     rows = conn.execute(
@@ -117,9 +113,8 @@ async def test_a_run_at_a_gate_costs_rows_and_nothing_else(aflow, conn):
         {"sku": "boots", "qty": 2},
         [run.key],
     )
-    assert conn.execute("select kind, name, state from pgflow.obligations").fetchall() == [
-        ("gate", "approve-order", "asked")
-    ]
+    found = conn.execute("select kind, name, state from pgflow.obligations").fetchall()
+    assert found == [("gate", "approve-order", "asked")]
     assert run_row(conn, run.key, "reason, reason_code") == ("gate approve-order", "gate")
 
 
@@ -135,8 +130,7 @@ async def test_a_run_at_a_gate_costs_rows_and_nothing_else(aflow, conn):
     ids=lambda answer: type(answer).__name__,
 )
 async def test_the_answer_is_the_verdict_that_the_code_gets(answer, verdict, aflow, conn):
-    run = await settle(aflow, ship, BOOTS)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, ship, BOOTS)
     await aflow.app.answer(gate, answer, by="ann")
     assert await run.result(SOON) == told(verdict)
     assert [kind for kind, _ in events(conn, run.key)] == ["gate_asked", "gate_answered"]
@@ -155,8 +149,7 @@ def test_so_do_sync_workflows_and_sync_clients(flow, conn):
 async def test_an_answer_in_the_callers_transaction_counts_once_that_is_committed(
     aflow, conn, pgflow_dsn
 ):
-    run = await settle(aflow, ship, BOOTS)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, ship, BOOTS)
     for level in ("read committed", "repeatable read", "serializable"):
         async with await psycopg.AsyncConnection.connect(pgflow_dsn) as own:
             await own.execute(f"set transaction isolation level {level}")
@@ -172,13 +165,11 @@ async def test_an_answer_in_the_callers_transaction_counts_once_that_is_committe
 
 @pytest.mark.full
 async def test_an_answer_by_sql_is_found_by_the_next_poll(aflow, conn):
-    run = await settle(aflow, ship, BOOTS)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, ship, BOOTS)
     conn.execute("select pgflow.answer_gate(%s, 'approve', by => 'ann', reason => 'fine')", (gate,))
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
-    assert conn.execute(
-        "select answered_by, sent_by, reason from pgflow.gate_answers"
-    ).fetchall() == [("ann", conn.info.user, "fine")]
+    found = conn.execute("select answered_by, sent_by, reason from pgflow.gate_answers").fetchall()
+    assert found == [("ann", conn.info.user, "fine")]
 
 
 @pytest.mark.full
@@ -198,7 +189,6 @@ async def test_a_gate_outlives_the_worker(aflow, conn):
     await aflow.crash()
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Approve(), by="ann")
-    await aflow.until_idle()
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
 
 
@@ -217,8 +207,7 @@ async def test_long_requests_and_answers_are_kept_whole(answer, aflow, conn):
             TakenOver(BIG, ("ann",)),
         )
 
-    run = await settle(aflow, long, BIG)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, long, BIG)
     await aflow.app.answer(gate, answer, by="ann")
     assert await run.result(SOON)
 
@@ -262,8 +251,7 @@ async def test_a_later_answer_is_told_who_when_and_what(aflow, conn):
 
 
 async def test_who_is_not_asked_may_not_answer_and_may_be_delegated_to(aflow, conn):
-    run = await settle(aflow, ship_by, BOOTS, ["ann"])
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann"])
     with pytest.raises(NotAllowed, match=r"'bob' may not answer gate .*: it asks ann"):
         await aflow.app.answer(gate, Approve(), by="bob")
     with pytest.raises(NotAllowed):
@@ -328,8 +316,7 @@ async def test_a_quorum_counts_each_person_once_and_one_veto_is_enough(aflow, co
 
 
 async def test_nobody_counts_twice_by_delegating(aflow, conn):
-    run = await settle(aflow, ship_by, BOOTS, ["ann", "bob"], 2)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann", "bob"], 2)
     await aflow.app.answer(gate, Approve(), by="ann")
     with pytest.raises(WrongState, match="'ann' has approved gate .* already"):
         await aflow.app.delegate_gate(gate, "eve", by="ann")
@@ -343,8 +330,7 @@ async def test_nobody_counts_twice_by_delegating(aflow, conn):
 
 @pytest.mark.full
 async def test_an_edit_voids_the_approvals_of_what_was_asked_before(aflow, conn):
-    run = await settle(aflow, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
     (shown,) = gates(conn, "payload_hash")
     await aflow.app.answer(gate, Approve(), by="ann", payload_hash=shown)
     await aflow.app.answer(gate, Approve(edit=Order("boots", 1)), by="bob", payload_hash=shown)
@@ -357,8 +343,7 @@ async def test_an_edit_voids_the_approvals_of_what_was_asked_before(aflow, conn)
 
 
 async def test_an_edit_that_does_not_fit_is_refused_where_it_is_made(aflow, conn):
-    run = await settle(aflow, ship, BOOTS)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, ship, BOOTS)
     with pytest.raises(InvalidArgument, match="does not fit what gate .* asks for: qty"):
         await aflow.app.answer(gate, Approve(edit={"sku": "boots", "qty": "many"}), by="ann")
     assert gates(conn, "answers") == [[]]
@@ -382,8 +367,7 @@ async def even(value: int) -> str:
 
 @pytest.mark.full
 async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_says_why(aflow, conn):
-    run = await settle(aflow, even, 2)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, even, 2)
     await aflow.app.answer(gate, Approve(edit={"n": 3}), by="ann")
     await aflow.until_idle()
     assert gates(conn) == [gate]
@@ -392,13 +376,11 @@ async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_sa
     assert await run.status() == "waiting"
     await aflow.crash()
     await aflow.app.answer(gate, Approve(edit={"n": 4}), by="ann")
-    await aflow.until_idle()
     assert await run.result(SOON) == told(Approved(Even(4), ("ann",), True))
 
 
 async def test_a_gate_that_asks_for_a_value_is_not_approved_without_one(aflow, conn):
-    run = await settle(aflow, price, BOOTS)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, price, BOOTS)
     with pytest.raises(InvalidArgument, match="asks for a value"):
         await aflow.app.answer(gate, Approve(), by="ann")
     await aflow.app.answer(gate, Approve(edit=Price(995)), by="ann")
@@ -415,8 +397,7 @@ async def test_a_gate_that_asks_for_a_value_is_not_approved_without_one(aflow, c
     ],
 )
 async def test_what_the_time_brings(on_timeout, verdict, aflow, conn):
-    run = await settle(aflow, ship_by, BOOTS, ["ann"], 1, None, on_timeout, 3600)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann"], 1, None, on_timeout, 3600)
     await aflow.skip(HOUR / 2)
     assert await run.status() == "waiting"
     await aflow.skip(HOUR)
@@ -429,25 +410,21 @@ async def test_what_the_time_brings(on_timeout, verdict, aflow, conn):
 async def test_an_answer_after_the_time_is_refused_though_no_worker_has_looked(
     aflow, conn, pgflow_dsn
 ):
-    run = await settle(aflow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     await aflow.crash()
     pgflow.testing.set_clock(pgflow_dsn, 2 * HOUR)
     with pytest.raises(GateClosed, match="expired") as late:
         await aflow.app.answer(gate, Approve(), by="ann")
     assert late.value.verdict == "expire"
-    await aflow.until_idle()
     assert await run.result(SOON) == told(Expired())
 
 
 @pytest.mark.full
 async def test_an_answer_in_time_counts_however_late_a_worker_looks(aflow, conn, pgflow_dsn):
-    run = await settle(aflow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     await aflow.crash()
     await aflow.app.answer(gate, Approve(), by="ann")
     pgflow.testing.set_clock(pgflow_dsn, 2 * HOUR)
-    await aflow.until_idle()
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
 
 
@@ -471,8 +448,7 @@ async def test_a_chain_is_asked_one_after_the_other_each_alone(aflow, conn):
 
 
 async def test_whoever_is_answering_as_the_time_ends_was_in_time(aflow, conn, pgflow_dsn):
-    run = await settle(aflow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     async with await psycopg.AsyncConnection.connect(pgflow_dsn) as own:
         await aflow.app.using(own).answer(gate, Approve(), by="ann")
         await asyncio.to_thread(pgflow.testing.set_clock, pgflow_dsn, 2 * HOUR)
@@ -494,8 +470,7 @@ async def impatient(order: Order) -> str:
 
 
 async def test_a_gate_that_the_code_gives_up_is_closed(aflow, conn):
-    run = await settle(aflow, impatient, BOOTS)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, impatient, BOOTS)
     await aflow.skip(timedelta(minutes=2))
     assert gates(conn, "name") == ["h"]
     with pytest.raises(RunNotFound, match="has given it up"):
@@ -584,15 +559,13 @@ async def test_a_rewind_asks_anew_what_is_open_at_the_cut(aflow, conn):
     await aflow.until_idle()
     (second,) = gates(conn)
     await aflow.app.answer(second, Approve(), by="bob")
-    assert await run.result(SOON) == told(
-        (Rejected("no", ("bob",)), Approved(BOOTS, ("bob",), False))
-    )
+    found = await run.result(SOON)
+    assert found == told((Rejected("no", ("bob",)), Approved(BOOTS, ("bob",), False)))
 
 
 @pytest.mark.full
 async def test_a_fork_asks_for_itself(aflow, conn):
-    run = await settle(aflow, ship, BOOTS)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, ship, BOOTS)
     await aflow.app.fork(run.key, at=1, new_key="other")
     await aflow.until_idle()
     other = gate_of(conn, "other")
@@ -655,8 +628,7 @@ async def told_of(order: Order) -> str:
 @pytest.mark.full
 async def test_who_is_asked_is_told_once(aflow, conn):
     mails.clear()
-    run = await settle(aflow, told_of, BOOTS)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, told_of, BOOTS)
     await aflow.crash()
     await aflow.app.answer(gate, Approve(), by="ann")
     await aflow.until_idle()

@@ -138,9 +138,8 @@ def test_expiry_sees_an_answer_that_was_committed_as_it_took_the_lock(
     conn.execute("alter function pgflow.soundly_(text) rename to latch_")
     assert conn.execute("select verdict from pgflow.gate_answer").fetchall() == [("approve",)]
     flow.until_idle()
-    assert (
-        run.result(SOON) == "Approved(value=Order(sku='boots', qty=2), by=('ann',), edited=False)"
-    )
+    found = run.result(SOON)
+    assert found == "Approved(value=Order(sku='boots', qty=2), by=('ann',), edited=False)"
 
 
 def test_an_answer_that_is_committed_while_another_is_judged_comes_first(flow, conn, pgflow_dsn):
@@ -176,9 +175,8 @@ def test_an_answer_that_is_committed_while_another_is_judged_comes_first(flow, c
         assert second.result(HANG_SECONDS) == "PF022"
     conn.execute(f"drop function {of_gate}")  # type: ignore[arg-type]
     conn.execute("alter function pgflow.soundly_(pgflow.gate, timestamptz) rename to approvers_of_")
-    assert (
-        run.result(SOON) == "Approved(value=Order(sku='boots', qty=2), by=('ann',), edited=False)"
-    )
+    found = run.result(SOON)
+    assert found == "Approved(value=Order(sku='boots', qty=2), by=('ann',), edited=False)"
 
 
 @pytest.mark.full
@@ -198,7 +196,6 @@ def test_expiry_waits_for_nobody_who_is_answering(flow, conn, pgflow_dsn):
             ).fetchall()
             assert said == [([],)]
         first.rollback()
-    flow.until_idle()
     assert run.result(SOON) == "Expired()"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from gatekit import asked, gates
 from records import SOON, count, events, launch, settle
 
 import pgflow
@@ -47,11 +48,6 @@ async def pay(cents: int) -> str:
 @workflow
 def pay_sync(cents: int) -> str:
     return charge.sync(cents, to="bank")
-
-
-def gates(conn: psycopg.Connection, columns: str = "gate") -> list[Any]:
-    rows = conn.execute(f"select {columns} from pgflow.gates order by asked_at").fetchall()  # type: ignore[arg-type]
-    return [row[0] if len(row) == 1 else row for row in rows]
 
 
 @pytest.mark.full
@@ -91,8 +87,7 @@ def test_so_does_one_of_a_sync_workflow(flow, conn):
 
 @pytest.mark.full
 async def test_an_edit_is_what_is_done(aflow, conn):
-    run = await settle(aflow, pay, 600)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, pay, 600)
     with pytest.raises(InvalidArgument, match="dollars is unknown"):
         await aflow.app.answer(gate, Approve(edit={"cents": 1, "dollars": 6}), by="ann")
     with pytest.raises(InvalidArgument, match="cents is missing"):
@@ -100,9 +95,8 @@ async def test_an_edit_is_what_is_done(aflow, conn):
     await aflow.app.answer(gate, Approve(edit={"cents": 550, "to": "bank"}), by="ann")
     assert await run.result(SOON) == "charge of 550"
     assert [(cents, to) for cents, to, _ in done] == [(550, "bank")]
-    assert conn.execute("select request from pgflow.effects").fetchall() == [
-        ({"cents": 550, "to": "bank"},)
-    ]
+    found = conn.execute("select request from pgflow.effects").fetchall()
+    assert found == [({"cents": 550, "to": "bank"},)]
 
 
 @effect(risk="compensable")
@@ -143,9 +137,8 @@ async def test_what_a_person_took_over_is_recorded_and_never_run(aflow, conn):
     await aflow.answer("policy/charge", TakeOver("by hand"), by="ann")
     assert await run.result(SOON) == "by hand"
     assert done == []
-    assert conn.execute("select status, result, said_by from pgflow.effects").fetchall() == [
-        ("confirmed", "by hand", "ann")
-    ]
+    found = conn.execute("select status, result, said_by from pgflow.effects").fetchall()
+    assert found == [("confirmed", "by hand", "ann")]
     assert count(conn, "pgflow.owed") == 0
 
 
@@ -164,8 +157,7 @@ async def test_the_policy_holds_for_a_whole_tree(aflow, conn):
 
 
 async def test_a_leave_is_for_these_arguments_and_for_one_act(aflow, conn):
-    run = await settle(aflow, pay, 600)
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, pay, 600)
     run_id = conn.execute("select run_id from pgflow.gates").fetchall()[0][0]
     await aflow.app.answer(gate, Approve(), by="ann")
     assert await run.result(SOON) == "charge of 600"

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as pgflow_cli
+from gatekit import gates
 from records import SOON, count, eventually, launch, recover, result_of, settle
 
 import pgflow
@@ -33,11 +34,6 @@ def nothing_done() -> None:
 
 def rule(conn: psycopg.Connection, *rules: dict[str, Any]) -> None:
     conn.execute("select pgflow.set_policy(%s, 'limits')", (json.dumps(rules),))
-
-
-def gates(conn: psycopg.Connection, columns: str = "gate") -> list[Any]:
-    rows = conn.execute(f"select {columns} from pgflow.gates order by asked_at, gate").fetchall()  # type: ignore[arg-type]
-    return [row[0] if len(row) == 1 else row for row in rows]
 
 
 @step
@@ -248,9 +244,8 @@ async def test_terms_hold_for_a_whole_tree_and_the_gate_shows_the_path(aflow, co
     rule(conn, {"name": "charge", "approvers": ["ann"], "quorum": 1, "timeout": "1 day"})
     aflow.include(root, branch, leaf)
     run = await settle(aflow, root.options(key="root"), 600)
-    assert gates(conn, "path, approvers, expires_at is not null") == [
-        (["root", "branch", "leaf"], ["ann"], True)
-    ]
+    found = gates(conn, "path, approvers, expires_at is not null")
+    assert found == [(["root", "branch", "leaf"], ["ann"], True)]
     await aflow.answer("policy/charge", Approve(), by="ann")
     assert await run.result(SOON) == "charge of 600"
 

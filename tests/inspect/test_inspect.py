@@ -347,9 +347,8 @@ def test_an_auditor_who_reads_views_only_sees_as_much(prepared, look):
             clikit.as_role(prepared, role)
         ) as conn:  # in whose one transaction all of it is asked
             assert inspect.ask(conn, inspect.read_state("order-1")) is None
-            assert inspect.ask(conn, inspect.find_run("order-1")) == ours(
-                inspect.find_run("order-1")
-            )
+            found = inspect.ask(conn, inspect.find_run("order-1"))
+            assert found == ours(inspect.find_run("order-1"))
     finally:
         look.execute(f"drop owned by {role}; drop role {role}")
 
@@ -449,9 +448,8 @@ def test_a_history_is_folded_into_entries(ask):
         "completed",
         2,
     )
-    assert [inspect.describe_error(failure.error) for failure in entries["charge"].failures] == [
-        "ConnectionError: the bank is out [to lunch]"
-    ]
+    found = [inspect.describe_error(failure.error) for failure in entries["charge"].failures]
+    assert found == ["ConnectionError: the bank is out [to lunch]"]
     assert (entries["paid"].kind, entries["paid"].status) == ("signal", "received")
     assert (entries["state set"].kind, entries["state set"].payload) == (
         "mark",
@@ -645,18 +643,16 @@ def test_who_holds_runs_is_told_and_whose_worker_is_gone(dsn, conn):
     conn.execute("select pgflow.start_run('greet', '{}', 'k')")
     worker_id = run(conn, worker_calls.register_worker("here", 7, ["default"], 3, "1.0"))
     lanes = [lane.lane_id for lane in run(conn, claim_calls.serve_lanes(["default"], ["greet"]))]
-    assert (
-        len(run(conn, claim_calls.claim_runs(claim_calls.ClaimRequest(worker_id, lanes, 10)))) == 1
-    )
+    found = len(run(conn, claim_calls.claim_runs(claim_calls.ClaimRequest(worker_id, lanes, 10))))
+    assert found == 1
     (holder,) = ask(inspect.list_holders(["default"], ["greet"], but=0))
     assert (holder.worker_id, type(holder.beat)) == (worker_id, int)
     assert ask(inspect.list_holders(["default"], ["greet"], but=worker_id)) == []
     assert ask(inspect.list_stray_leases()) == []
     conn.execute("delete from pgflow.worker")
     assert ask(inspect.list_stray_leases()) == [inspect.StrayLeases(worker_id, 1)]
-    assert ask(inspect.list_holders(["default"], ["greet"], but=0)) == [
-        inspect.Holder(worker_id, None)
-    ]
+    found = ask(inspect.list_holders(["default"], ["greet"], but=0))
+    assert found == [inspect.Holder(worker_id, None)]
 
 
 def test_mail_that_no_run_has_taken(ask):

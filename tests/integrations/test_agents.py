@@ -173,9 +173,8 @@ async def test_the_day_is_closed_when_the_bank_has_confirmed(aflow, conn, each_l
         run = await aflow.start(treasury.close_day, "USD operating", 1_000_000)
         await aflow.until_idle()
         assert await run.status() == "waiting"
-        assert conn.execute("select name, state, ref from pgflow.obligations").fetchall() == [
-            ("wire", "accepted", "wire-1")
-        ]
+        found = conn.execute("select name, state, ref from pgflow.obligations").fetchall()
+        assert found == [("wire", "accepted", "wire-1")]
         await aflow.app.confirm_effect(
             "wire-1", value={"value_date": "today"}, by="the bank's report"
         )
@@ -207,6 +206,5 @@ def test_a_counterparty_whose_memory_of_keys_ends_does_twice_what_is_sent_twice(
         return len(forgetful.lines())
 
     assert asyncio.run(pay("a", "a")) == 1
-    assert asyncio.run(pay("b", "a")) == 3, (
-        "which is why an unknown effect past its window is asked after first"
-    )
+    found = asyncio.run(pay("b", "a"))
+    assert found == 3, "which is why an unknown effect past its window is asked after first"

@@ -47,9 +47,6 @@ DAY = date(2024, 1, 2)
 QUARTER = business_days(DAY, 63)
 
 
-# ================================================================ rates
-
-
 def test_rates_are_the_published_decimals():
     assert rates_on(DAY) == {
         "EUR": 1,
@@ -70,9 +67,6 @@ def test_a_quarter_has_the_business_days_of_the_central_bank():
 
 def test_halves_of_a_cent_go_away_from_zero():
     assert [in_euro_cents(cents, Decimal(2)) for cents in (1, -1, 3, -3)] == [1, -1, 2, -2]
-
-
-# ================================================================ policy
 
 
 def statement(account: str, net: int = 0, day: date = DAY) -> Statement:
@@ -147,9 +141,6 @@ def test_a_day_is_decided_by_the_policy_of_its_date():
     assert versions == ["2024-1", "2024-1", "2024-2", "2024-2"]
 
 
-# ================================================================ bank
-
-
 @pytest.fixture
 def bank_book(tmp_path: Path) -> Path:
     """A bank's book before the first instruction."""
@@ -204,9 +195,8 @@ def test_a_key_with_other_content_is_refused_and_recorded(bank, bank_book):
     with pytest.raises(KeyReused, match="key a was B000001"):
         instruct(bank.address, "a", order(-501))
     assert len(lines_of(bank_book, "instruction")) == 1
-    assert [(line["key"], line["cents"]) for line in lines_of(bank_book, "conflict")] == [
-        ("a", -501)
-    ]
+    found = [(line["key"], line["cents"]) for line in lines_of(bank_book, "conflict")]
+    assert found == [("a", -501)]
 
 
 def test_what_is_refused_is_not_executed(bank, bank_book):
@@ -255,9 +245,6 @@ def test_one_acknowledgement_in_twenty_is_lost(bank_book):
 def test_a_book_is_never_begun_twice(bank_book):
     with pytest.raises(FileExistsError):
         create_book(bank_book, [])
-
-
-# ================================================================ the day
 
 
 class StubbornBank(Bank):
@@ -327,9 +314,8 @@ async def test_a_day_survives_a_crash_while_the_bank_has_its_instructions(
         bank.relents.set()
         await aflow.until_idle()
         assert [await run.status() for run in runs] == ["completed"] * 3
-    assert bank.counts["asked again"] > 0, (
-        "what was on its way when the worker died is sent again under the same key"
-    )
+    found = bank.counts["asked again"]
+    assert found > 0, "what was on its way when the worker died is sent again under the same key"
     assert faults(prove(conn, bank_book)) == {}
 
 
@@ -404,9 +390,6 @@ async def test_a_large_sweep_waits_for_the_cfo_over_a_crash(aflow, conn, tmp_pat
         assert await run.status() == "completed"
     assert conn.execute("select acknowledged_by from treasury.report").fetchall() == [("the CFO",)]
     assert faults(prove(conn, book)) == {}
-
-
-# ================================================================ the program
 
 
 @dataclass(frozen=True)
@@ -631,9 +614,6 @@ def test_a_ledger_in_use_is_not_waited_for(conn, dsn, tmp_path):
     assert "open transaction" in ran.stderr
 
 
-# ================================================================ how it ends
-
-
 def run_of(dsn: str, *arguments: str) -> subprocess.Popen[str]:
     return begun("--dsn", dsn, *arguments)
 
@@ -683,9 +663,8 @@ def test_a_schema_of_somebody_else_is_left_alone(conn, dsn, tmp_path):
     ran = treasury("--dsn", dsn, "--folder", str(tmp_path))
     assert ran.returncode == 2
     assert "not the example's" in ran.stderr
-    assert conn.execute(
-        "select count(*) from pg_namespace where nspname = 'treasury'"
-    ).fetchone() == (1,)
+    found = conn.execute("select count(*) from pg_namespace where nspname = 'treasury'").fetchone()
+    assert found == (1,)
 
 
 def test_without_books_there_is_nothing_to_prove(dsn):

@@ -529,9 +529,8 @@ class Worker:
                 raise Unstorable(error) from error
             return StepResult(call, text, None)
         except Exception as error:
-            random.seed(
-                self.random.random()
-            )  # the wait before the next try is left to chance: to this worker's
+            # the wait before the next try is left to chance: to this worker's
+            random.seed(self.random.random())
             return judge_error(call, error)
 
     def _return(self, body: Body) -> None:

@@ -40,9 +40,8 @@ class OwnServer:
         self, wanted: str | None = None, *, root: Path | None = None, **settings: str
     ) -> None:
         self.wanted = wanted
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="pgf", dir=root)
-        )  # short: the path of a socket has a limit
+        # short: the path of a socket has a limit
+        self.folder = Path(tempfile.mkdtemp(prefix="pgf", dir=root))
         self.data = self.folder / "data"
         self._pg_ctl = servers.write_pg_ctl(self.folder, wanted)
         self._settings = {**SETTINGS, **settings}

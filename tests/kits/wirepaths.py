@@ -905,9 +905,8 @@ async def _pause(stage: Stage, key: str) -> None:
 async def _retry(stage: Stage, key: str) -> None:
     await stage.insist(lambda: stage.app.start(stubborn.options(key=key), key))
     await stage.until_status(key, "stuck")
-    await stage.direct.execute(
-        "delete from app.booked where key = %s", (key,)
-    )  # what it committed by itself
+    # what it committed by itself
+    await stage.direct.execute("delete from app.booked where key = %s", (key,))
     stage.mended.add(key)
     # Not said again once it is done: a run that has completed since can no longer be retried.
     await stage.until_true(lambda: stage.app.retry(key), lambda: stage.is_retried(key))

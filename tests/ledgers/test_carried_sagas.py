@@ -341,9 +341,8 @@ async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_h
                 del carry._declared[place]
         run = await settle(aflow, tour.options(key="k"), 0, 1, True)
         assert run_row(conn, "k", "status, reason") == ("stuck", "definition")
-        assert "effect book of an earlier generation or a child is to be taken back" in str(
-            conn.execute("select detail from pgflow.held").fetchone()
-        )
+        found = str(conn.execute("select detail from pgflow.held").fetchone())
+        assert "effect book of an earlier generation or a child is to be taken back" in found
     finally:
         for place, made in known.items():
             carry._declared[place] = made

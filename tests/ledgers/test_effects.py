@@ -406,9 +406,8 @@ async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(aflow, conn
     assert await run.result(SOON) == "charge of 100"
     assert len(bank.calls) == 1
     assert kinds(conn) == "iUEC"
-    assert conn.execute(
-        "select payload->>'reason' from pgflow.unit where kind = 'U'"
-    ).fetchall() == [("worker_lost",)]
+    found = conn.execute("select payload->>'reason' from pgflow.unit where kind = 'U'").fetchall()
+    assert found == [("worker_lost",)]
 
 
 @pytest.mark.full
@@ -625,9 +624,8 @@ async def test_an_effect_left_open_by_force_can_still_be_closed(aflow, conn, ban
     await aflow.until_idle()
     assert await run.status() == "cancelled"
     assert owed(conn) == [("wire", "unknown")]
-    assert conn.execute("select runs from pgflow.drop_history(pgflow.now_())").fetchone() == (0,), (
-        "what is owed is not forgotten"
-    )
+    found = conn.execute("select runs from pgflow.drop_history(pgflow.now_())").fetchone()
+    assert found == (0,), "what is owed is not forgotten"
     await aflow.app.settle_effect(bank.calls[0], "confirmed", "found it", by="ada")
     assert owed(conn) == []
     assert effects(conn, "status, said_by") == [("confirmed", "ada (postgres)")]

@@ -119,9 +119,8 @@ async def test_what_only_a_person_can_say_does_not_stop_the_clock(aflow, conn, b
     assert run_row(conn, run.key, "status")[0] == "waiting"
     await aflow.skip(timedelta(minutes=5))
     assert "X" in kinds(conn)
-    assert run_row(conn, run.key, "status, reason") == ("stuck", "effect"), (
-        "now nothing else can bring it on"
-    )
+    found = run_row(conn, run.key, "status, reason")
+    assert found == ("stuck", "effect"), "now nothing else can bring it on"
     await aflow.app.settle_effect(bank.calls[0], "confirmed", "done")
     assert await run.result(SOON) == "late"
 
@@ -350,9 +349,8 @@ async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
     await aflow.skip(timedelta(minutes=2))
     assert await run.result(SOON) == "charge of 5"
     assert len(bank.calls) == 1
-    assert effects(conn, "attempts, said_by") == [(2, "settle")], (
-        "after what the second attempt found, the bank was asked"
-    )
+    found = effects(conn, "attempts, said_by")
+    assert found == [(2, "settle")], "after what the second attempt found, the bank was asked"
 
 
 async def test_infrastructure_in_a_precondition_is_no_outcome(aflow, conn):

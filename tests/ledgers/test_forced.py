@@ -199,9 +199,8 @@ async def test_a_refund_that_was_not_done_leaves_the_charge_owed(aflow, conn):
     force(conn, "k")
     assert rows(conn, "select name, state from pgflow.obligations") == [("refund", "unknown")]
     await aflow.app.settle_effect(keys(conn)[0], "failed", why="the bank has nothing", by="ada")
-    assert rows(conn, "select name, state, reason from pgflow.obligations") == [
-        ("charge", "uncompensated", "forced")
-    ]
+    found = rows(conn, "select name, state, reason from pgflow.obligations")
+    assert found == [("charge", "uncompensated", "forced")]
 
 
 @pytest.mark.full
@@ -430,9 +429,8 @@ async def test_an_effect_that_is_open_is_neither_taken_back_nor_let_stand(aflow,
 async def test_a_person_is_told_of_it(aflow, conn):
     await begin(aflow, order, "a")
     force(conn, "k")
-    assert rows(conn, "select kind, name, effect from pgflow.claim_pages()") == [
-        ("effect", "charge", keys(conn)[0])
-    ]
+    found = rows(conn, "select kind, name, effect from pgflow.claim_pages()")
+    assert found == [("effect", "charge", keys(conn)[0])]
 
 
 @pytest.mark.full

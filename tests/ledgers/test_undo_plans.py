@@ -362,9 +362,8 @@ async def test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole(aflow,
         assert why in said
         assert detail["plan"].endswith("/propose/1")
         assert [s["call"] for s in detail["steps"]] == [step.call for step in proposed]
-        assert [bool(s.get("refused")) for s in detail["steps"]] == [False] * (
-            len(proposed) - 1
-        ) + [True]
+        found = [bool(s.get("refused")) for s in detail["steps"]]
+        assert found == [False] * (len(proposed) - 1) + [True]
         assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
 
 
@@ -408,9 +407,8 @@ async def test_what_the_policy_wants_a_gate_for_is_asked_before_anything_is_take
         assert len(gates) == 3
     run = await at_gate_of_plan(aflow, shop, rule)
     for name in gates:
-        assert asked(shop, "name, why, approvers") == [
-            (name, "the inverse of what was done", ["ann"])
-        ]
+        found = asked(shop, "name, why, approvers")
+        assert found == [(name, "the inverse of what was done", ["ann"])]
         assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
         await aflow.crash()
         await aflow.answer(name, pgflow.authority.Approve(), by="ann")

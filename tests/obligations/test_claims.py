@@ -37,9 +37,8 @@ async def test_each_promise_of_a_reply_is_kept_once_whatever_answer_is_lost(aflo
     assert "refund of $20" in text, "the policy forbids 200"
     assert [line["act"] for line in lines("mail")] == ["send"]
     assert [(line["act"], line["cents"]) for line in lines("bank")] == [("pay", 2000)]
-    assert rows(conn, "select name, owed_to, holder, state from pgflow.obligations") == [
-        ("call", "ada", "support desk", "open")
-    ]
+    found = rows(conn, "select name, owed_to, holder, state from pgflow.obligations")
+    assert found == [("call", "ada", "support desk", "open")]
     said = "select name, payload->>'verdict' from pgflow.unit where kind = 'D' order by seq"
     assert rows(conn, said) == [("refund", "discharged"), ("call", "transferred")]
 

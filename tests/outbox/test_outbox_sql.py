@@ -57,9 +57,8 @@ def test_an_event_is_there_if_its_transaction_commits(conn):
         publish(conn)
     with conn.transaction():
         published = publish(conn, payload={"a": 1}, key="k")
-    assert rows(conn, "select event_id, topic, key, payload from pgflow.events") == [
-        (published, "orders", "k", {"a": 1})
-    ]
+    found = rows(conn, "select event_id, topic, key, payload from pgflow.events")
+    assert found == [(published, "orders", "k", {"a": 1})]
     assert drained(conn) == [published]
 
 
@@ -143,9 +142,8 @@ def test_a_dead_event_lets_its_key_go_on_and_comes_again_when_somebody_says_so(c
     taken = take(conn)
     assert [(event[0], event[8]) for event in taken.events] == [(second, False)]
     assert settle(conn, second, (second, "ok"))
-    assert rows(conn, "select state, payload, error from pgflow.deliveries") == [
-        ("dead", "poison", "never")
-    ]
+    found = rows(conn, "select state, payload, error from pgflow.deliveries")
+    assert found == [("dead", "poison", "never")]
     assert one(conn, "select pgflow.redeliver_events('r', %s)", second) == 0
     assert one(conn, "select pgflow.redeliver_events('r')") == 1
     assert take(conn).numbers == [first]

@@ -129,9 +129,8 @@ def test_a_loop_over_words_may_read_a_text(loop, word):
 
 
 def test_a_numbered_file_may_be_given_a_text():
-    assert {slot.reference for slot in rewrite('read -r x -u 3 3<<< "$a.output"').slots} == {
-        "$a.output"
-    }
+    found = {slot.reference for slot in rewrite('read -r x -u 3 3<<< "$a.output"').slots}
+    assert found == {"$a.output"}
 
 
 def test_a_script_that_the_lexer_does_not_understand_is_refused_by_its_line():

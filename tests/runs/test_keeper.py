@@ -197,9 +197,8 @@ async def test_a_lost_keeper_is_no_outcome_and_the_next_process_has_another(tmp_
 @alone
 async def test_a_hundred_at_once_are_told_apart():
     ended = await asyncio.gather(*(run(bash(f"echo {n}; exit {n}")) for n in range(100)))
-    assert [(one.status, bytes(one.stdout.text)) for one in ended] == [
-        (n, f"{n}\n".encode()) for n in range(100)
-    ]
+    found = [(one.status, bytes(one.stdout.text)) for one in ended]
+    assert found == [(n, f"{n}\n".encode()) for n in range(100)]
 
 
 @alone

@@ -26,6 +26,5 @@ async def test_a_node_that_is_late_is_what_its_file_says(
 ):
     run = await play(aflow, write(tmp_path, LATE.format(more=more)))
     assert (run.status, run.states["after"]) == (status, "completed"), run
-    assert [(one["state"], one["reason"]) for one in run.ends if one["id"] == "late"] == [
-        (state, reason)
-    ]
+    found = [(one["state"], one["reason"]) for one in run.ends if one["id"] == "late"]
+    assert found == [(state, reason)]

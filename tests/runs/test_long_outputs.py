@@ -54,9 +54,8 @@ async def test_a_long_output_is_a_file_that_references_read(aflow, conn, tmp_pat
     printed.write_text("something else")
     await aflow.answer("ask", Approve())
     run = await ended(begun)
-    assert (tmp_path / "shells").read_text() == "x\n" * 2, (
-        "the shell whose file was lost runs again"
-    )
+    found = (tmp_path / "shells").read_text()
+    assert found == "x\n" * 2, "the shell whose file was lost runs again"
     assert run.status == "failed", run
     said = {end["id"]: end["reason"] for end in run.ends}
     assert str(spills[5_000_000]) in said.pop("reader")

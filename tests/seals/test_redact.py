@@ -156,9 +156,8 @@ def test_readers_say_that_it_was_redacted(conn, dsn, flow, paid):
     seq = seqs(conn, "C")[0]
     answer = pgflow(dsn, "redact", paid.key, str(seq), "--why", "asked for")
     assert answer.code == 0
-    assert answer.data["sha256"] == one(
-        conn, "select payload->>'redacted' from pgflow.unit where seq = %s", seq
-    )
+    found = answer.data["sha256"]
+    assert found == one(conn, "select payload->>'redacted' from pgflow.unit where seq = %s", seq)
     assert "<redacted, sha256" in pgflow(dsn, "audit", paid.key, tty=True, width=200).out
     assert "redacted" in pgflow(dsn, "logs", paid.key, tty=True, width=200).out
     assert pgflow(dsn, "redact", paid.key, "result", "--why", "asked for").code == 0

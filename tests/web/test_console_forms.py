@@ -128,9 +128,8 @@ def test_each_type_has_a_field_of_its_kind():
         "/either": "json",
     }
     fields = {one.pointer: one for one in form.leaves}
-    assert (
-        fields["/lines/0/sku"].hint == "Of the shelf, at least 2 characters, at most 8 characters"
-    )
+    found = fields["/lines/0/sku"].hint
+    assert found == "Of the shelf, at least 2 characters, at most 8 characters"
     assert fields["/lines/0/qty"].hint == "a whole number, at least 1, at most 99"
     assert fields["/level"].choices == [("", "nothing"), ("1", "1"), ("2", "2")]
     assert fields["/way"].choices[0] == ("null", "nothing")

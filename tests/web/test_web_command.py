@@ -184,9 +184,8 @@ def test_without_the_extra_it_says_what_to_install(missing):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == (
-        f'pgflow: the console needs {missing}: pip install "pgflow-engine[web]"\n'
-    )
+    found = done.stderr
+    assert found == f'pgflow: the console needs {missing}: pip install "pgflow-engine[web]"\n'
 
 
 def too_wide(browser: Chromium, width: int) -> str | None:

@@ -132,9 +132,8 @@ def test_a_worker_that_may_be_thought_dead_begins_nothing_that_acts(dsn, conn):
         app.worker(poll_seconds=0.05, rhythm=FAST),
         psycopg.connect(dsn) as other,
     ):
-        other.execute(
-            "select from pgflow.worker for update"
-        )  # no beat is acknowledged from here on
+        # no beat is acknowledged from here on
+        other.execute("select from pgflow.worker for update")
         silence = "select clock_timestamp() - beat_at > interval '0.3 s' from pgflow.worker"
         wait_until(lambda: conn.execute(silence).fetchone() == (True,), "the last beat is old")
         run = app.start(acting)

@@ -67,17 +67,15 @@ def test_a_run_goes_on_from_what_is_left_after_a_failover_has_lost_what_was_ackn
     with App(dsn, include=[another, three]) as app, app.worker(poll_seconds=0.05):
         run = app.start(three)
         wait_until(lambda: "last" in ran, "the last step runs")
-        conn.execute(
-            "set pgflow.rewrites = 'on'; delete from pgflow.unit where seq > 2"
-        )  # the standby that takes over had come so far
+        # the standby that takes over had come so far
+        conn.execute("set pgflow.rewrites = 'on'; delete from pgflow.unit where seq > 2")
         conn.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity where datname = "
             "current_database() and application_name = 'pgflow committer'"
         )
         if not is_first:
-            assert (
-                app.run(another) == "another"
-            )  # its commit is the one that fails and is sent again
+            # its commit is the one that fails and is sent again
+            assert app.run(another) == "another"
         hold_on.set()
         assert run.result(SOON) == ["first", "second", "last"]
     assert ran == ["first", "second", "last", "second", "last"]
@@ -148,9 +146,8 @@ def test_a_server_put_back_to_an_earlier_state_is_noticed_and_one_that_goes_on_i
     told = Acknowledged()
     beat_of(told, timeline=1, flushed=1000)
     assert told.judge(Beat(True, [], 1, 1000, None, False), lambda query: ask(conn, query)) is None
-    assert (
-        told.judge(Beat(True, [], 1, 800, None, False), lambda query: ask(conn, query)) is not None
-    )
+    found = told.judge(Beat(True, [], 1, 800, None, False), lambda query: ask(conn, query))
+    assert found is not None
 
 
 def beat_of(told: Acknowledged, *, timeline: int, flushed: int, waits: bool = False) -> None:

@@ -143,9 +143,8 @@ async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(aflow, conn)
     await stuck(aflow, conn, pay_and_wait)
     await aflow.skip(timedelta(0))
     await eventually(lambda: len(pages) == 1, "somebody is told")
-    conn.execute(
-        "update pgflow.owed set due_at = pgflow.now_() + interval '1 hour'"
-    )  # as if it were looked after again
+    # as if it were looked after again
+    conn.execute("update pgflow.owed set due_at = pgflow.now_() + interval '1 hour'")
     await aflow.skip(timedelta(0))
     await eventually(lambda: count(conn, "pgflow.page") == 0, "nobody is needed")
     conn.execute("select pgflow.cancel_run(%s, force => true)", (pages[0].run,))
@@ -201,9 +200,8 @@ async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(aflow, co
     await eventually(
         lambda: aflow._worker is not None and len(aflow._worker._bodies) == 1, "its body runs"
     )
-    conn.execute(
-        "update pgflow.lease set last_seq = last_seq + 1"
-    )  # so that the death counts as one without progress
+    # so that the death counts as one without progress
+    conn.execute("update pgflow.lease set last_seq = last_seq + 1")
     await aflow.crash()
     assert run_row(conn, run.key, "status, reason") == ("stuck", "poison")
     assert paged(conn) == []

@@ -107,9 +107,8 @@ MOST = [
 async def test_a_unit_of_work_takes_few_python_calls(
     dsn, monkeypatch, unit, work, small, large, most
 ):
-    monkeypatch.setattr(
-        "pgflow._worker.committer.SWEEP_SECONDS", 3600
-    )  # goes by time, not by units
+    # goes by time, not by units
+    monkeypatch.setattr("pgflow._worker.committer.SWEEP_SECONDS", 3600)
     async with AsyncApp(dsn, include=[work, empty]) as app:
         await play(app, dsn, work, Size(2, 2))  # what is made once: codecs, plans, connections
         before = await play(app, dsn, work, small)

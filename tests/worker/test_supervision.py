@@ -369,9 +369,8 @@ def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(dsn, conn,
         )
         assert app.start(quick).result(SOON) == 5
         if name != "badly_asked":
-            assert conn.execute("select reason from pgflow.runs where key = 'bad'").fetchall() == [
-                ("definition",)
-            ]
+            found = conn.execute("select reason from pgflow.runs where key = 'bad'").fetchall()
+            assert found == [("definition",)]
 
 
 @pytest.mark.full
