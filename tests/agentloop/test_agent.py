@@ -197,8 +197,7 @@ def test_what_was_decided_and_done_before_a_crash_is_not_again(flow, made):
 @BOTH
 def test_what_is_stale_is_looked_at_and_decided_again(flow, made):
     World.stale = {1, 2}
-    flow.include(made)
-    outcome = flow.start(made, Goal(1)).result(SOON)
+    outcome = result_of(flow, made, Goal(1))
     assert (outcome.how, World.calls, World.model) == ("good", added(1), 4)
 
 
@@ -222,8 +221,7 @@ async def test_an_act_of_two_effects_whose_second_is_stale_leaves_nothing_of_the
         )
 
     World.stale = {1}
-    aflow.include(both)
-    outcome = await (await aflow.start(both, Goal(1), State())).result(SOON)
+    outcome = await result_of(aflow, both, Goal(1), State())
     assert outcome.how == "good"
     assert World.calls == [("hold", 1), ("release", 1), ("hold", 1), ("add", 1)]
 
@@ -243,8 +241,7 @@ def test_after_its_turns_it_goes_on_as_a_new_generation_with_a_shorter_state(flo
 @pytest.mark.full
 @BOTH
 def test_a_goal_that_is_missed_takes_back_what_all_generations_did(flow, conn, made):
-    flow.include(made)
-    outcome = flow.start(made.options(key="k"), Goal(5, at_most=4, turns=2)).result(SOON)
+    outcome = result_of(flow, made.options(key="k"), Goal(5, at_most=4, turns=2))
     assert (outcome.how, outcome.why) == ("compensated", "NotGood")
     assert World.calls == added(5) + [("subtract", 1)] * 5
     assert run_row(conn, "k", "generation, status") == (3, "completed")
@@ -316,9 +313,8 @@ async def test_a_run_that_has_taken_back_its_earlier_generations_does_not_contin
         pgflow.continue_as_new(Goal(1), outcome.state)
 
     World.refused = {2}
-    aflow.include(again)
     with pytest.raises(RunFailed, match="let the run end"):
-        await (await aflow.start(again, Goal(2))).result(SOON)
+        await result_of(aflow, again, Goal(2))
     assert World.calls == [("add", 1), ("subtract", 1)]
 
 
@@ -336,8 +332,7 @@ async def test_a_state_that_has_grown_long_is_compacted_before_the_turns_are_ove
             compact=summarise.aio,
         )
 
-    aflow.include(talks)
-    outcome = await (await aflow.start(talks.options(key="k"), Goal(5), State())).result(SOON)
+    outcome = await result_of(aflow, talks.options(key="k"), Goal(5), State())
     assert (outcome.how, outcome.state.said) == ("good", ("3 said",))
     assert run_row(conn, "k", "generation, status") == (3, "completed")
 
@@ -366,8 +361,7 @@ async def test_a_workflow_that_could_not_continue_is_refused_before_anything_is_
 @BOTH
 def test_a_refusal_that_it_names_ends_it_and_everything_is_taken_back(flow, made):
     World.refused = {2}
-    flow.include(made)
-    outcome = flow.start(made, Goal(3)).result(SOON)
+    outcome = result_of(flow, made, Goal(3))
     assert (outcome.how, outcome.why, outcome.state.total) == ("compensated", "TooMuch", 1)
     assert World.calls == [("add", 1), ("subtract", 1)]
 
@@ -384,9 +378,8 @@ async def test_any_other_error_fails_the_run_and_takes_back_the_same(aflow):
             goal, state, observe=look.aio, decide=decide.aio, act=add.aio, fold=breaks
         )
 
-    aflow.include(broken)
     with pytest.raises(RunFailed, match="no such state"):
-        await (await aflow.start(broken, Goal(3), State())).result(SOON)
+        await result_of(aflow, broken, Goal(3), State())
     assert World.calls == [("add", 1)] * 2 + [("subtract", 1)] * 2
 
 

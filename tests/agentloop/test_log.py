@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, eventually, launch, settle
+from records import SOON, eventually, launch, result_of, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -382,8 +382,7 @@ async def test_the_log_goes_over_all_generations_of_a_run(aflow):
             pgflow.continue_as_new(n + 1, f"after {n}")
         return "done"
 
-    aflow.include(long)
-    await (await aflow.start(long.options(key="k"), 0, "new")).result(SOON)
+    await result_of(aflow, long.options(key="k"), 0, "new")
     log = await log_of(aflow)
     results = [unit for unit in log if unit.kind == "tool_result"]
     assert [unit.value for unit in results] == ["found new 0", "found after 0 1", "found after 1 2"]

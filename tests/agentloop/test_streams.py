@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from records import SOON, eventually, launch
+from records import SOON, eventually, launch, result_of
 from servers import HANG_SECONDS
 from sqlkit import one
 
@@ -105,8 +105,7 @@ async def test_an_id_holds_over_generations_and_rewinds(aflow, tails):
 
 
 async def test_what_nobody_could_have_been_given_is_no_id(aflow, tails):
-    aflow.include(counts)
-    await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
+    await result_of(aflow, counts.options(key="k"), 1)
     for after in ("1", "1-", "-1", "1-x", "1-99999999999", f"{2**63}-1", "1-1 "):
         with pytest.raises(InvalidArgument, match="is not the id"):
             await values(tails, "k", "numbers", after=after)
@@ -483,8 +482,7 @@ async def test_a_browser_reconnects_with_the_last_id_and_is_told_of_the_end(aflo
 
 async def test_who_may_not_read_is_refused_and_so_is_what_is_not_there(aflow, monkeypatch):
     monkeypatch.setattr(endpoint, "FIRST_EVENT_SECONDS", 15.0)
-    aflow.include(counts)
-    await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
+    await result_of(aflow, counts.options(key="k"), 1)
     web = endpoint.asgi(aflow.app, may_read=anybody)
     asked = {
         ("/k/secret", "GET", ""): 403,
@@ -604,8 +602,7 @@ async def test_a_socket_has_drafts_that_are_flagged_and_is_told_why_it_is_closed
 async def test_a_page_of_another_origin_opens_no_socket_with_the_cookies_of_its_reader(
     aflow, path, headers, is_let_in
 ):
-    aflow.include(counts)
-    await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
+    await result_of(aflow, counts.options(key="k"), 1)
     web = endpoint.asgi(aflow.app, may_read=anybody, origins=["https://app.example"])
     socket = await Socket(web, path, **headers).over()
     assert socket.code == (1000 if is_let_in else 1008)
@@ -614,8 +611,7 @@ async def test_a_page_of_another_origin_opens_no_socket_with_the_cookies_of_its_
 
 async def test_a_reader_that_is_gone_when_something_comes_is_no_error(aflow):
     """Servers raise OSError then."""
-    aflow.include(counts)
-    await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
+    await result_of(aflow, counts.options(key="k"), 1)
     web = endpoint.asgi(aflow.app, may_read=anybody)
     for client in (Browser, Socket):
 
@@ -639,8 +635,7 @@ async def test_a_silent_line_is_kept_alive(aflow, monkeypatch):
 
 
 def test_a_sync_app_serves_streams_too(flow):
-    flow.include(counts)
-    flow.start(counts.options(key="k"), 3).result(SOON)
+    result_of(flow, counts.options(key="k"), 3)
 
     async def read() -> list[Any]:
         web = endpoint.asgi(flow.app, may_read=anybody)

@@ -22,6 +22,7 @@ from records import (
     wait_until,
 )
 from servers import HANG_SECONDS
+from sqlkit import one
 
 import pgflow
 from pgflow import KeyConflict, RunCancelled, RunNotFound, Signal, read, step, workflow
@@ -48,6 +49,11 @@ async def assert_cancelled(run: Any, why: str = "cancelled") -> None:
     assert await run.status() == "cancelled"
 
 
+def caused(conn: Any) -> Any:
+    query = "select payload from pgflow.timeline where event = 'call_cancelled' and call = 0"
+    return one(conn, query)
+
+
 @pytest.mark.full
 async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(aflow, conn):
     aflow.include(wait_for_go)
@@ -65,10 +71,7 @@ async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(a
     await assert_cancelled(run, "the customer left")
     assert run_row(conn, run.key, "status, reason") == ("cancelled", "the customer left")
     assert run_row(conn, run.key, "reason_code, reason_detail") == ("asked", {"by": "postgres"})
-    (cause,) = conn.execute(
-        "select payload from pgflow.timeline where event = 'call_cancelled' and call = 0"
-    ).fetchone()
-    assert cause == {"why": "the customer left", "by": "postgres"}
+    assert caused(conn) == {"why": "the customer left", "by": "postgres"}
 
 
 async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_step(aflow, conn):
@@ -487,7 +490,4 @@ def test_a_cancel_from_sql_is_a_cancel(flow, conn):
     run = settle(flow, wait_for_go)
     conn.execute("select pgflow.cancel_run(%s, 'from psql', sent_by => 'ada')", (run.key,))
     wait_until(lambda: run.status() == "cancelled", "the next poll cancels it")
-    (cause,) = conn.execute(
-        "select payload from pgflow.timeline where event = 'call_cancelled' and call = 0"
-    ).fetchone()
-    assert cause == {"why": "from psql", "by": "ada (postgres)"}
+    assert caused(conn) == {"why": "from psql", "by": "ada (postgres)"}

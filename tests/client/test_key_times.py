@@ -12,7 +12,7 @@ import psycopg
 import pytest
 import sqlkit
 from clikit import pgflow as cli
-from records import SOON, count
+from records import SOON, count, result_of
 from servers import HANG_SECONDS
 from sqlkit import (
     T0,
@@ -343,8 +343,7 @@ async def test_what_cannot_be_said_is_refused(aflow, conn):
             return str(error)
         return "started"
 
-    aflow.include(parent)
-    assert "a child is this run's own" in await (await aflow.start(parent)).result(SOON)
+    assert "a child is this run's own" in await result_of(aflow, parent)
 
 
 def test_times_of_keys_are_said_on_the_command_line(dsn, conn):

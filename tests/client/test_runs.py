@@ -90,9 +90,8 @@ def left_over() -> Iterator[Callable[[], list[Execution]]]:
 
 @pytest.mark.full
 async def test_runs_that_are_over_leave_nothing_to_the_garbage_collector(aflow, left_over):
-    aflow.include(total)
     for n in range(4):
-        assert await (await aflow.start(total, n)).result(SOON) == n + 1
+        assert await result_of(aflow, total, n) == n + 1
     await eventually(
         lambda: left_over() == [], "the last one is taken apart too, without the collector"
     )
@@ -121,8 +120,7 @@ async def test_a_loop_that_has_looked_at_a_run_does_not_hold_it_while_it_rests(
         return await looked_at()
 
     monkeypatch.setattr(Poller, "poll", counting)
-    aflow.include(seen_by_polls)
-    assert await (await aflow.start(seen_by_polls)).result(SOON)
+    assert await result_of(aflow, seen_by_polls)
     await eventually(lambda: left_over() == [], "the loops hold nothing")
 
 
@@ -155,9 +153,8 @@ def test_a_result_that_does_not_fit_the_annotation_fails_the_run_with_a_typed_er
     async def liar() -> int:
         return "three"  # type: ignore[return-value]
 
-    flow.include(liar)
     with pytest.raises(RunFailed) as failed:
-        flow.start(liar).result(SOON)
+        result_of(flow, liar)
     assert isinstance(failed.value.__cause__, NotStorable)
     assert "liar" in str(failed.value.__cause__)
 
@@ -225,9 +222,8 @@ async def declines() -> None:
 
 
 def test_an_error_of_an_unknown_class_arrives_as_step_failed_naming_the_class(flow):
-    flow.include(declines)
     with pytest.raises(RunFailed) as failed:
-        flow.start(declines).result(SOON)
+        result_of(flow, declines)
     cause = failed.value.__cause__
     assert isinstance(cause, StepFailed)
     assert cause.error_type == f"{__name__}.CardDeclinedError"

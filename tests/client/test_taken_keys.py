@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, count, launch, settle
+from records import SOON, count, launch, result_of, settle
 from servers import HANG_SECONDS
 from sqlkit import (
     Actor,
@@ -186,8 +186,7 @@ async def test_what_cannot_be_said_of_a_taken_key_is_refused(aflow, conn):
             return str(error)
         return "started"
 
-    aflow.include(parent)
-    assert "a child is this run's own" in await (await aflow.start(parent)).result(SOON)
+    assert "a child is this run's own" in await result_of(aflow, parent)
 
 
 cleaned: list[int] = []

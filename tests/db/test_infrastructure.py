@@ -335,8 +335,7 @@ def test_trouble_with_a_database_of_the_body_s_own_is_its_failure(flow, conn, ki
             return error.error_type
         return "nothing"
 
-    flow.include(work)
-    assert flow.start(work).result(SOON) == "psycopg.OperationalError"
+    assert result_of(flow, work) == "psycopg.OperationalError"
     assert ran == [1, 1]
 
 
@@ -388,9 +387,8 @@ def test_another_connection_in_a_transaction_is_the_body_s_own(flow, conn, dsn, 
     async def work() -> None:
         await (other() if colour == "async" else other_sync.aio())
 
-    flow.include(work)
     with pytest.raises(RunFailed):
-        flow.start(work).result(SOON)
+        result_of(flow, work)
     assert ran == [1]
 
 
@@ -498,10 +496,9 @@ def test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_s
             return "taken"
         return "free"
 
-    flow.include(work)
     with psycopg.connect(dsn) as other:
         other.execute("select from seat for update")
-        assert flow.start(work).result(SOON) == "taken"
+        assert result_of(flow, work) == "taken"
     assert ran == [1]
 
 
@@ -532,8 +529,7 @@ def test_a_lost_connection_and_a_conflict_are_no_outcome_whatever_the_transactio
     async def work() -> int:
         return await (take() if colour == "async" else take_sync.aio())
 
-    flow.include(work)
-    assert flow.start(work).result(SOON) == 3
+    assert result_of(flow, work) == 3
 
 
 @pytest.mark.full
@@ -608,8 +604,7 @@ def test_a_transaction_is_not_held_for_its_first_trouble_however_long_its_body_t
     async def work() -> int:
         return await long()
 
-    flow.include(work)
-    assert flow.start(work).result(SOON) == 2
+    assert result_of(flow, work) == 2
 
 
 @pytest.mark.parametrize(("state", "is_held"), [("40001", True), ("55P03", False)])
@@ -754,7 +749,6 @@ def test_a_body_that_closes_its_connection_is_not_run_again_and_again(flow, conn
     async def work() -> None:
         await (close() if colour == "async" else close_sync.aio())
 
-    flow.include(work)
     with pytest.raises(RunStuck, match="committed_outside"):
-        flow.start(work).result(SOON)
+        result_of(flow, work)
     assert ran == [1]

@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 from records import settle
+from sqlkit import rows
 
 from pgflow.testing import AsyncHarness
 
@@ -13,8 +14,7 @@ from pgflow.testing import AsyncHarness
 def gates(conn: psycopg.Connection[Any], columns: str = "gate") -> list[Any]:
     """Return columns of the open gates, in the order in which they were asked."""
     query = f"select {columns} from pgflow.gates order by asked_at, call, gate"
-    rows = conn.execute(query).fetchall()
-    return [row[0] if len(row) == 1 else row for row in rows]
+    return rows(conn, query)
 
 
 async def asked(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from records import SOON, launch, run_row, settle
+from records import SOON, launch, result_of, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -114,9 +114,8 @@ UNDONE = [f"cancel {what} {n}" for n in (2, 1, 0) for what in ("bed", "stop")]
 @pytest.mark.full
 @pytest.mark.parametrize("made", [tour, drive])
 def test_all_generations_are_taken_back_the_last_first(flow, conn, made):
-    flow.include(made)
     with pytest.raises(RunFailed) as failed:
-        flow.start(made.options(key="k"), 0, 2, True).result(SOON)
+        result_of(flow, made.options(key="k"), 0, 2, True)
     assert isinstance(failed.value.__cause__, Trouble)
     assert World.calls[6:] == UNDONE
     assert run_row(conn, "k", "generation, status") == (3, "failed")
@@ -129,16 +128,14 @@ def test_all_generations_are_taken_back_the_last_first(flow, conn, made):
 
 @pytest.mark.parametrize("made", [tour, drive])
 def test_what_went_well_in_the_end_stays(flow, conn, made):
-    flow.include(made)
-    assert flow.start(made, 0, 2, False).result(SOON) == "done"
+    assert result_of(flow, made, 0, 2, False) == "done"
     assert len(World.calls) == 6
     assert conn.execute("select count(*) from pgflow.obligations").fetchone() == (0,)
 
 
 async def test_the_key_of_a_compensation_is_made_of_what_it_takes_back(aflow, conn):
-    aflow.include(tour)
     with pytest.raises(RunFailed):
-        await (await aflow.start(tour.options(key="a"), 0, 0, True)).result(SOON)
+        await result_of(aflow, tour.options(key="a"), 0, 0, True)
     alone = World.keys.pop("cancel stop 0").pop()
     with pytest.raises(RunFailed):
         await (await aflow.start(tour.options(key="b"), 0, 1, True)).result(SOON)
@@ -196,9 +193,8 @@ async def test_outside_of_a_block_the_run_takes_back_what_it_can(aflow):
             pgflow.continue_as_new(n + 1)
         raise Trouble
 
-    aflow.include(loose)
     with pytest.raises(RunFailed):
-        await (await aflow.start(loose, 0)).result(SOON)
+        await result_of(aflow, loose, 0)
     assert World.calls[-3:] == ["cancel stop 2", "cancel stop 1", "cancel stop 0"]
 
 
@@ -240,9 +236,8 @@ async def test_a_task_that_has_a_block_open_hands_it_on_too(aflow):
             pgflow.continue_as_new(1)
         raise Trouble
 
-    aflow.include(careless)
     with pytest.raises(RunFailed):
-        await (await aflow.start(careless, 0)).result(SOON)
+        await result_of(aflow, careless, 0)
     assert sorted(World.calls[3:]) == ["cancel car", "cancel flight", "cancel hotel"]
 
 
@@ -254,9 +249,8 @@ async def test_a_run_that_fails_takes_back_what_its_tasks_have_in_open_blocks(af
         await book("car")
         raise Trouble(task.get_name())
 
-    aflow.include(careless)
     with pytest.raises(RunFailed):
-        await (await aflow.start(careless)).result(SOON)
+        await result_of(aflow, careless)
     assert sorted(World.calls[3:]) == ["cancel car", "cancel flight", "cancel hotel"]
 
 
@@ -298,9 +292,8 @@ async def test_arguments_are_read_back_as_they_are_annotated(aflow):
         raise Trouble
 
     card = Card(number="1", valid_to=datetime(2031, 1, 1, tzinfo=UTC))
-    aflow.include(buy)
     with pytest.raises(RunFailed):
-        await (await aflow.start(buy, 0)).result(SOON)
+        await result_of(aflow, buy, 0)
     assert seen == [
         (card, card, Decimal("1.50"), ("a", "b"), b"\x00\xff", {"limit": timedelta(hours=2)})
     ]
@@ -321,9 +314,8 @@ async def test_arguments_that_could_not_be_read_back_are_refused_before_it_is_to
         await pay("five")  # type: ignore[arg-type]
         pgflow.continue_as_new(n + 1)
 
-    aflow.include(buy)
     with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(buy, 0)).result(SOON)
+        await result_of(aflow, buy, 0)
     assert isinstance(failed.value.__cause__, NotStorable)
     assert "effect pay cannot be carried into the next generation" in str(failed.value.__cause__)
     assert World.calls == ["pay", "pay back 'five'"]
@@ -377,9 +369,8 @@ async def test_a_result_that_cannot_be_stored_is_a_failure_that_takes_back(aflow
         await book("flight")
         return "no number"  # type: ignore[return-value]
 
-    aflow.include(wrong)
     with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(wrong)).result(SOON)
+        await result_of(aflow, wrong)
     assert isinstance(failed.value.__cause__, NotStorable)
     assert World.calls == ["book flight", "cancel flight"]
 
@@ -598,9 +589,8 @@ async def test_from_decision_to_the_compensation_of_a_later_generation(aflow, co
             pgflow.continue_as_new(1)
         raise Trouble
 
-    aflow.include(regret)
     with pytest.raises(RunFailed):
-        await (await aflow.start(regret, 0)).result(SOON)
+        await result_of(aflow, regret, 0)
     found = conn.execute("select why, name, status, compensation from pgflow.provenance").fetchall()
     assert found == [("near the sea", "book", "confirmed", "confirmed")]
 

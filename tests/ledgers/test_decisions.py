@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from records import SOON, result_of, settle
+from sqlkit import rows
 
 import pgflow
 from pgflow import InvalidArgument, Retries, RunFailed, step, workflow
@@ -109,8 +110,7 @@ async def test_what_rests_on_a_decision_names_it(aflow, conn):
         await tell("y")
         return chosen.id
 
-    aflow.include(spree)
-    chosen = await (await aflow.start(spree)).result(SOON)
+    chosen = await result_of(aflow, spree)
     root = chosen.removesuffix("/pick/1")
     assert Book.keys == [
         f"{chosen}/buy/1",
@@ -132,9 +132,10 @@ async def test_what_rests_on_a_decision_names_it(aflow, conn):
             ("step", "tell", f"{chosen}/tell/1", "completed"),
         ]
     ]
-    ((keys,),) = conn.execute(
-        "select array_agg(idempotency_key order by call) from pgflow.steps where step = 'tell'"
-    ).fetchall()
+    (keys,) = rows(
+        conn,
+        "select array_agg(idempotency_key order by call) from pgflow.steps where step = 'tell'",
+    )
     assert keys == [f"{chosen}/tell/1", f"{root}/tell/1"]
 
 
@@ -205,8 +206,7 @@ async def test_what_no_decision_can_be_is_refused(aflow):
             said.append(str(error).split(" because")[0])
         return said
 
-    aflow.include(attempts)
-    assert await (await aflow.start(attempts)).result(SOON) == [
+    assert await result_of(aflow, attempts) == [
         "decision odd must return a pgflow.decisions.Choice, not int",
         *["no such item"] * 5,
         "because() takes the value that a @decision returned, not 'p-91'",
@@ -228,9 +228,8 @@ async def test_a_decision_that_fails_for_good_fails_its_caller(aflow, conn):
     async def asks_now() -> Any:
         return (await unable_now()).value
 
-    aflow.include(asks_now)
     with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(asks_now)).result(SOON)
+        await result_of(aflow, asks_now)
     assert isinstance(failed.value.__cause__, LookupError)
     assert Book.picked == 2
     assert conn.execute("select count(*) from pgflow.decisions").fetchone() == (0,)

@@ -190,8 +190,7 @@ def test_sync_effects_keep_the_same_books(flow, conn, bank):
     def shop() -> int:
         return reserve(3) + charge.sync(100).__len__()
 
-    flow.include(shop)
-    assert flow.start(shop).result(SOON) == len("charge of 3") + len("charge of 100")
+    assert result_of(flow, shop) == len("charge of 3") + len("charge of 100")
     assert effects(conn) == [("reserve", "confirmed", 1, 0), ("charge", "confirmed", 1, 0)]
     assert len(bank.calls) == 2
 
@@ -449,8 +448,7 @@ async def test_a_precondition_that_does_not_hold_leaves_the_world_alone(aflow, c
         except Stale as stale:
             return f"stale: {stale}"
 
-    aflow.include(shopper)
-    assert await (await aflow.start(shopper, 5)).result(SOON) == "charge of 5"
+    assert await result_of(aflow, shopper, 5) == "charge of 5"
     assert (await (await aflow.start(shopper, 50)).result(SOON)).startswith(
         "stale: the precondition of effect buy"
     )
@@ -475,8 +473,7 @@ async def test_what_verification_does_not_find_is_unknown(aflow, conn, bank):
     async def shopper() -> str:
         return await buy(5)
 
-    aflow.include(shopper)
-    assert await (await aflow.start(shopper)).result(SOON) == "checked 5"
+    assert await result_of(aflow, shopper) == "checked 5"
     assert kinds(conn) == "iUEC"
     assert len(bank.calls) == 1
 
@@ -581,8 +578,7 @@ async def test_a_next_generation_has_keys_of_its_own(aflow, conn, bank):
             pgflow.continue_as_new(months - 1)
         return months
 
-    aflow.include(monthly)
-    assert await (await aflow.start(monthly, 3)).result(SOON) == 1
+    assert await result_of(aflow, monthly, 3) == 1
     assert len(set(bank.calls)) == len(bank.calls) == 3
     assert sorted(bank.booked.values()) == [1, 2, 3]
 

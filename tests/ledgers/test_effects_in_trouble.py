@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, eventually, launch, recover, run_row, settle
+from records import HOUR, SOON, eventually, launch, recover, result_of, run_row, settle
 from servers import HANG_SECONDS
 from test_effects import (
     SLOWLY,
@@ -371,8 +371,7 @@ async def test_infrastructure_in_a_precondition_is_no_outcome(aflow, conn):
     async def buyer() -> str:
         return await buy(1)
 
-    aflow.include(buyer)
-    assert await (await aflow.start(buyer)).result(SOON) == "bought for 1"
+    assert await result_of(aflow, buyer) == "bought for 1"
     assert kinds(conn) == "iC"
 
 
@@ -403,8 +402,7 @@ async def test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed
     async def poster() -> str:
         return await post(4)
 
-    aflow.include(poster)
-    await (await aflow.start(poster)).result(SOON)
+    await result_of(aflow, poster)
     assert kinds(conn) == units
     assert len(bank.calls) == 1
 
@@ -438,8 +436,7 @@ async def test_what_belongs_to_an_effect_belongs_to_its_variants(aflow, conn, ba
     async def actor() -> str:
         return await quick(3)
 
-    aflow.include(actor)
-    assert await (await aflow.start(actor)).result(SOON) == "found 3"
+    assert await result_of(aflow, actor) == "found 3"
 
 
 async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(aflow, conn, bank):

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pydantic
 import pytest
+import sqlkit
 from records import HOUR, SOON, result_of, settle
 
 import pgflow
@@ -91,12 +92,9 @@ def rows(conn: psycopg.Connection[Any], columns: str) -> list[tuple[Any, ...]]:
 
 
 async def test_an_effect_acts_on_what_it_expects(aflow, conn, site):
-    aflow.include(shop)
-    assert await (await aflow.start(shop)).result(SOON) == "buy at 100"
+    assert await result_of(aflow, shop) == "buy at 100"
     assert site.looks == 2
-    ((expects,),) = conn.execute(
-        "select payload->>'expects' from pgflow.unit where kind = 'i'"
-    ).fetchall()
+    expects = sqlkit.one(conn, "select payload->>'expects' from pgflow.unit where kind = 'i'")
     assert expects == fingerprint({"cents": 100, "title": "cart"})
 
 
@@ -127,8 +125,7 @@ def test_sync_effects_expect_alike_and_a_run_may_end_by_it(flow, conn, site):
     def clicker(cents: int) -> str:
         return click.options(expect=fingerprint(Page("cart", cents)))("buy")
 
-    flow.include(clicker)
-    assert flow.start(clicker, 100).result(SOON) == "buy at 100"
+    assert result_of(flow, clicker, 100) == "buy at 100"
     with pytest.raises(pgflow.RunFailed) as failed:
         flow.start(clicker, 90).result(SOON)
     cause = failed.value.__cause__
@@ -160,8 +157,7 @@ async def test_what_is_observed_is_observed_again_when_observing_failed(aflow, c
         except Diverged:
             return "changed"
 
-    aflow.include(clicker)
-    assert await (await aflow.start(clicker)).result(SOON) == "changed"
+    assert await result_of(aflow, clicker) == "changed"
     assert (site.looks, site.presses) == (2, [])
 
 
@@ -237,9 +233,8 @@ async def test_expecting_something_needs_a_fingerprint_and_an_observer(aflow, si
     async def groper() -> None:
         await blind.options(expect=fingerprint(1))()
 
-    aflow.include(groper)
     with pytest.raises(pgflow.RunFailed, match="declare @blind.observe"):
-        await (await aflow.start(groper)).result(SOON)
+        await result_of(aflow, groper)
 
 
 class Model(pydantic.BaseModel):

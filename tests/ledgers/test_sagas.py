@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, eventually, launch, recover, run_row, settle
+from records import SOON, eventually, launch, recover, result_of, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -97,9 +97,8 @@ async def trip(fails: bool) -> str:
 
 
 async def test_what_was_done_is_taken_back_the_last_first(aflow, conn):
-    aflow.include(trip)
     with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(trip, True)).result(SOON)
+        await result_of(aflow, trip, True)
     assert isinstance(failed.value.__cause__, Trouble)
     assert World.calls == [
         "book flight", "book hotel", "book car", "cancel car", "cancel hotel", "cancel flight",
@@ -117,8 +116,7 @@ async def test_what_was_done_is_taken_back_the_last_first(aflow, conn):
 
 
 async def test_what_went_well_stays(aflow):
-    aflow.include(trip)
-    assert await (await aflow.start(trip, False)).result(SOON) == "gone"
+    assert await result_of(aflow, trip, False) == "gone"
     assert World.there == {"flight", "hotel", "car"}
 
 
@@ -140,8 +138,7 @@ async def test_an_exception_that_is_caught_takes_back_its_block_only(aflow):
                 pass
         return "gone"
 
-    aflow.include(nested)
-    assert await (await aflow.start(nested)).result(SOON) == "gone"
+    assert await result_of(aflow, nested) == "gone"
     assert World.there == {"flight", "tent", "boat"}
 
 
@@ -154,9 +151,8 @@ async def test_a_block_that_went_well_is_taken_back_by_the_one_around_it(aflow):
                 await book("hotel")
             raise Trouble
 
-    aflow.include(nested)
     with pytest.raises(RunFailed):
-        await (await aflow.start(nested)).result(SOON)
+        await result_of(aflow, nested)
     assert World.there == set()
     assert World.calls[-2:] == ["cancel hotel", "cancel flight"]
 
@@ -168,9 +164,8 @@ async def test_a_run_that_fails_takes_back_what_it_can(aflow, conn):
         await burn("papers")
         raise Trouble
 
-    aflow.include(unblocked)
     with pytest.raises(RunFailed):
-        await (await aflow.start(unblocked)).result(SOON)
+        await result_of(aflow, unblocked)
     assert World.there == set()
     found = ledger(conn)
     assert found == [("book", "confirmed"), ("burn", "confirmed"), ("cancel_booking", "confirmed")]
@@ -211,9 +206,8 @@ def test_sync_sagas_are_the_same(flow):
             book.sync("bed")
             raise Trouble
 
-    flow.include(renting)
     with pytest.raises(RunFailed):
-        flow.start(renting).result(SOON)
+        result_of(flow, renting)
     assert World.calls == ["book car", "book bed", "cancel bed", "cancel car"]
 
 
@@ -245,9 +239,8 @@ async def test_what_is_not_known_is_settled_before_it_is_taken_back(aflow, conn)
 
 async def test_a_compensation_is_repeated_under_its_own_key_until_it_is_done(aflow, conn):
     World.trouble["cancel hotel"] = 3
-    aflow.include(trip)
     with pytest.raises(RunFailed):
-        await (await aflow.start(trip, True)).result(SOON)
+        await result_of(aflow, trip, True)
     assert World.there == set()
     assert World.calls.count("cancel hotel") == 4
     assert {name: len(keys) for name, keys in World.keys.items()} == dict.fromkeys(World.keys, 1)
@@ -322,9 +315,8 @@ async def test_from_fact_to_decision_to_effect_to_compensation(aflow, conn):
             await book.because(chosen)(chosen.value)
             raise Trouble
 
-    aflow.include(regret)
     with pytest.raises(RunFailed):
-        await (await aflow.start(regret)).result(SOON)
+        await result_of(aflow, regret)
     ((evidence, why, name, status, compensation),) = conn.execute(
         "select evidence, why, name, status, compensation from pgflow.provenance"
     ).fetchall()
@@ -350,9 +342,8 @@ async def test_what_a_task_does_while_its_block_is_taken_back_is_taken_back_too(
             await asyncio.sleep(0)
             raise Trouble(task.get_name())
 
-    aflow.include(careless)
     with pytest.raises(RunFailed):
-        await (await aflow.start(careless)).result(SOON)
+        await result_of(aflow, careless)
     assert World.there == set()
 
 
@@ -368,9 +359,8 @@ async def test_what_a_task_does_after_its_block_belongs_to_the_run(aflow):
         await task
         raise Trouble
 
-    aflow.include(careless)
     with pytest.raises(RunFailed):
-        await (await aflow.start(careless)).result(SOON)
+        await result_of(aflow, careless)
     assert World.calls == ["book flight", "cancel flight"]
 
 
@@ -390,9 +380,8 @@ async def test_a_block_may_be_left_in_another_task_than_it_was_entered_in(aflow)
             await block.__aexit__(type(error), error, error.__traceback__)
             raise
 
-    aflow.include(odd)
     with pytest.raises(RunFailed):
-        await (await aflow.start(odd)).result(SOON)
+        await result_of(aflow, odd)
     assert World.calls == ["book flight", "cancel flight"]
 
 
@@ -409,9 +398,8 @@ async def test_a_generator_that_is_closed_hands_its_effects_on(aflow):
         await generator.aclose()
         raise Trouble
 
-    aflow.include(lazy)
     with pytest.raises(RunFailed):
-        await (await aflow.start(lazy)).result(SOON)
+        await result_of(aflow, lazy)
     assert World.there == set()
 
 
@@ -429,9 +417,8 @@ async def test_compensations_have_keys_of_their_own_under_any_decision(aflow):
                 await book.because(it, 2)("hotel")
                 raise Trouble
 
-    aflow.include(decided)
     with pytest.raises(RunFailed):
-        await (await aflow.start(decided)).result(SOON)
+        await result_of(aflow, decided)
     assert World.there == set()
 
 

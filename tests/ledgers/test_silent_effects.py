@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from records import SOON, count, events, eventually, recover, run_row, settle
+from sqlkit import rows
 
 import pgflow
 from pgflow import InvalidArgument, Page, Retries, RunFailed, RunNotFound, Signal, workflow
@@ -151,12 +152,9 @@ def effects(conn: Conn, columns: str = "name, status") -> list[tuple[Any, ...]]:
 
 def reasons(conn: Conn) -> list[str]:
     """The reasons for which outcomes became unknown."""
-    return [
-        why
-        for (why,) in conn.execute(
-            "select payload->>'reason' from pgflow.unit where kind = 'U' order by run_id, seq"
-        )
-    ]
+    return rows(
+        conn, "select payload->>'reason' from pgflow.unit where kind = 'U' order by run_id, seq"
+    )
 
 
 @pytest.mark.full
@@ -396,12 +394,9 @@ async def test_a_confirmation_stops_the_question_that_is_under_way(aflow, conn, 
 
 def words(conn: Conn) -> list[str]:
     """Return the mail on effects that waits, in its order."""
-    return [
-        verdict
-        for (verdict,) in conn.execute(
-            "select payload->>'verdict' from pgflow.signal where kind = 'e' order by signal_id"
-        )
-    ]
+    return rows(
+        conn, "select payload->>'verdict' from pgflow.signal where kind = 'e' order by signal_id"
+    )
 
 
 async def left_alone(aflow: AsyncHarness) -> Any:

@@ -10,7 +10,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, count, eventually, launch, run_row, settle
+from gatekit import gates
+from records import SOON, count, eventually, launch, result_of, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -236,9 +237,8 @@ def test_sync_sagas_have_planners_too(flow, shop):
             raise Trouble
 
     World.plan = [{"call": "return_seat", "arguments": {"seat": 1}}, GIVE_BACK]
-    flow.include(sync_outing)
     with pytest.raises(RunFailed):
-        flow.start(sync_outing).result(SOON)
+        result_of(flow, sync_outing)
     assert (World.told[0].goal, World.told[0].because, free(shop)) == ("an evening", None, 10)
     assert [name for name, _ in World.acts] == ["take", "return"]
 
@@ -381,11 +381,6 @@ RULES = [
 ]
 
 
-def asked(shop: psycopg.Connection[Any], columns: str = "name") -> list[Any]:
-    rows = shop.execute(f"select {columns} from pgflow.gates order by asked_at, call").fetchall()  # type: ignore[arg-type]
-    return [row[0] if len(row) == 1 else row for row in rows]
-
-
 async def at_gate_of_plan(aflow: AsyncHarness, shop: psycopg.Connection[Any], rule: str) -> Any:
     """A run that asks for leave to take an effect back as a model has planned."""
     shop.execute("select pgflow.set_policy(%s::jsonb, 'careful')", (f"[{rule}]",))
@@ -407,7 +402,7 @@ async def test_what_the_policy_wants_a_gate_for_is_asked_before_anything_is_take
         assert len(gates) == 3
     run = await at_gate_of_plan(aflow, shop, rule)
     for name in gates:
-        found = asked(shop, "name, why, approvers")
+        found = gates(shop, "name, why, approvers")
         assert found == [(name, "the inverse of what was done", ["ann"])]
         assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
         await aflow.crash()
@@ -430,7 +425,7 @@ def test_so_it_is_in_a_sync_workflow(flow, shop):
     shop.execute("""select pgflow.set_policy('[{"name": "return_seat"}]', 'careful')""")
     World.plan = [GIVE_BACK, PlannedCall("return_seat", {"seat": 7})]
     run = settle(flow, outing_sync)
-    assert (asked(shop), free(shop)) == (["policy/return_seat"], 9)
+    assert (gates(shop, "name"), free(shop)) == (["policy/return_seat"], 9)
     flow.answer("policy/return_seat", pgflow.authority.Approve())
     with pytest.raises(RunFailed):
         run.result(SOON)
@@ -457,7 +452,7 @@ async def test_an_edit_of_a_step_is_what_is_run(aflow, shop):
     run = await at_gate_of_plan(aflow, shop, '{"author": "model"}')
     await aflow.answer("policy/give_back", pgflow.authority.Approve(), by="ann")
     await aflow.until_idle()
-    (gate,) = asked(shop, "gate")
+    (gate,) = gates(shop, "gate")
     with pytest.raises(pgflow.InvalidArgument, match="seat is missing"):
         await aflow.app.answer(gate, pgflow.authority.Approve(edit={"chair": 8}), by="ann")
     await aflow.answer("policy/return_seat", pgflow.authority.Approve(edit={"seat": 8}), by="ann")

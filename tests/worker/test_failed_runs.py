@@ -7,7 +7,7 @@ import logging
 import threading
 
 import pytest
-from records import SOON, eventually, launch, recover, settle, wait_until
+from records import SOON, eventually, launch, recover, result_of, settle, wait_until
 
 import pgflow
 from pgflow import FailedRun, Retries, RunCancelled, RunFailed, step, workflow
@@ -101,9 +101,8 @@ def test_a_function_that_raises_is_logged_and_changes_nothing(flow, caplog):
     def tell(failed: FailedRun) -> None:
         raise OSError("slack is down")
 
-    flow.include(ships)
     with pytest.raises(RunFailed):
-        flow.start(ships.options(key="k")).result(SOON)
+        result_of(flow, ships.options(key="k"))
     message = "a function of on_failure failed for run k with OSError: slack is down"
     wait_until(
         lambda: message in [record.getMessage() for record in caplog.records], "it is logged"

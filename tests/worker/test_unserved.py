@@ -9,7 +9,7 @@ import re
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, launch, wait_until
+from records import SOON, launch, result_of, wait_until
 
 import pgflow
 from pgflow import App, InvalidArgument, workflow
@@ -65,8 +65,7 @@ def test_a_queued_run_says_why_nobody_takes_it(dsn, conn):
 
 
 def test_a_queue_may_refuse_what_no_worker_has_ever_had(flow, conn):
-    flow.include(greets)
-    flow.start(greets).result(SOON)
+    result_of(flow, greets)
     answer = cli(flow.app.dsn, "queues", "require-known", "default", tty=True, width=200)
     assert (answer.code, "known workflows only" in answer.out) == (0, True)
     assert conn.execute(
