@@ -209,9 +209,8 @@ class Deploy:
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
         while not holds():
-            assert time.monotonic() - self.started < PATIENCE_SECONDS, (
-                f"not within {PATIENCE_SECONDS} s: {what}"
-            )
+            found = time.monotonic() - self.started
+            assert found < PATIENCE_SECONDS, f"not within {PATIENCE_SECONDS} s: {what}"
             time.sleep(0.05)
 
     def _count(self, conn: psycopg.Connection[Any], status: str) -> int:

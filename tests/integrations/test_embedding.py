@@ -129,10 +129,8 @@ def test_a_request_of_fastapi_is_a_transaction_and_another_process_does_the_work
             )
             assert (worker.code, worker.err, worker.data["completed"]) == (0, "", 1), worker
             await with_fastapi.app.get(f"order-{order_id}", with_fastapi.ship).result(SOON)
-            assert (await client.get(f"/orders/{order_id}")).json() == {
-                "state": "shipped",
-                "run": "completed",
-            }
+            found = (await client.get(f"/orders/{order_id}")).json()
+            assert found == {"state": "shipped", "run": "completed"}
             assert (await client.get("/pgflow/runs")).status_code == 401
             page = await client.get("/pgflow/runs", headers={"x-forwarded-user": "ann"})
             assert f"order-{order_id}" in page.text

@@ -384,9 +384,8 @@ class Worker:
                 f"{call} is licensed as {licence}"
             )
             same = (call.name, key, repr((call.args, call.kwargs)))
-            assert self.keys.setdefault((execution.run_id, call.number), same) == same, (
-                f"{call} is not what it was"
-            )
+            found = self.keys.setdefault((execution.run_id, call.number), same)
+            assert found == same, f"{call} is not what it was"
         self.bodies.append(Body(execution, call, call.failed_attempts + 1, key))
 
     def stop_body(self, execution: WatchedExecution, call: StepCall) -> None:

@@ -185,9 +185,8 @@ class Twin(Store):
         self.now_us -= 1
         self._find_new_runs()
         verdict, answer = super().commit(document)
-        assert [bad for _, bad in raw.get("bad") or ()] == [
-            v for v in (verdict,) if v is not None
-        ], raw
+        found = [bad for _, bad in raw.get("bad") or ()]
+        assert found == [v for v in (verdict,) if v is not None], raw
         theirs = next(iter(map(read_answer, raw.get("answers") or ())), None)
         assert _comparable(theirs) == _comparable(answer), (theirs, answer)
         self.compare()

@@ -151,8 +151,7 @@ async def test_each_use_of_a_name_is_an_obligation_of_its_own(aflow, conn):
 
 
 async def test_what_is_closed_twice_counts_once_and_the_code_goes_on(aflow, conn):
-    run = await launch(aflow, keeps)
-    await aflow.until_idle()
+    run = await settle(aflow, keeps)
     await aflow.app.waive(key_of(conn), by="eve", why="a mistake")
     await aflow.until_idle()
     assert owed(conn) == []
@@ -192,8 +191,7 @@ async def test_what_a_failed_run_owes_stays_for_a_person(aflow, conn):
 @pytest.mark.full
 @pytest.mark.parametrize("has_ended", [False, True])
 async def test_what_a_cancelled_run_owes_stays_for_a_person(aflow, conn, has_ended):
-    run = await launch(aflow, promises if has_ended else keeps)
-    await aflow.until_idle()
+    run = await settle(aflow, promises if has_ended else keeps)
     await run.cancel()
     with pytest.raises(RunCancelled):
         await run.result(SOON)
@@ -201,8 +199,7 @@ async def test_what_a_cancelled_run_owes_stays_for_a_person(aflow, conn, has_end
 
 
 async def test_a_run_ended_by_force_drops_nothing(aflow, conn):
-    run = await launch(aflow, keeps.options(key="k"))
-    await aflow.until_idle()
+    run = await settle(aflow, keeps.options(key="k"))
     conn.execute("select pgflow.force_cancel_run('k')")
     with pytest.raises(RunCancelled):
         await run.result(SOON)
@@ -213,8 +210,7 @@ async def test_a_run_ended_by_force_drops_nothing(aflow, conn):
 @pytest.mark.full
 async def test_a_word_that_crosses_the_end_of_its_run_counts(aflow, conn):
     """The sender has seen the run open; by the time it commits, the run has failed."""
-    run = await launch(aflow, keeps)
-    await aflow.until_idle()
+    run = await settle(aflow, keeps)
     with conn.transaction():
         conn.execute("select pgflow.discharge(%s, '1')", (key_of(conn),))
         await run.send(go, "fail")
@@ -237,8 +233,7 @@ async def hands_on(key: str | None = None) -> str:
 
 async def test_a_word_that_crosses_the_next_generation_counts_and_holds_nobody_up(aflow, conn):
     """The run hands its debt on while the sender's transaction is open."""
-    run = await launch(aflow, hands_on.options(key="k"))
-    await aflow.until_idle()
+    run = await settle(aflow, hands_on.options(key="k"))
     with conn.transaction():
         conn.execute("select pgflow.discharge(%s)", (key_of(conn),))
         await run.send(go, "on")
@@ -307,8 +302,7 @@ async def test_a_word_that_retention_keeps_from_being_recorded_is_looked_for_aga
 
 
 async def test_an_open_transaction_closes_an_obligation_or_rolls_that_back(aflow, conn, dsn):
-    run = await launch(aflow, promises)
-    await aflow.until_idle()
+    run = await settle(aflow, promises)
     async with await psycopg.AsyncConnection.connect(dsn) as mine:
         await aflow.app.using(mine).discharge(key_of(conn))
         await mine.rollback()
@@ -348,8 +342,7 @@ async def test_discharge_closes_the_debt_of_an_effect_too(aflow, conn):
         await charge()
         return await go.wait()
 
-    run = await launch(aflow, order.options(key="k"))
-    await aflow.until_idle()
+    run = await settle(aflow, order.options(key="k"))
     effect_key = one(conn, "select effect from pgflow.effects")
     conn.execute("select pgflow.force_cancel_run('k')")
     with pytest.raises(RunCancelled):
@@ -373,8 +366,7 @@ async def test_only_who_may_settle_effects_discharges_the_debt_of_one(aflow, con
         await charge()
         return await go.wait()
 
-    await launch(aflow, order.options(key="k"))
-    await aflow.until_idle()
+    await settle(aflow, order.options(key="k"))
     effect_key = one(conn, "select effect from pgflow.effects")
     conn.execute("select pgflow.force_cancel_run('k')")
     await aflow.app.nudge()
@@ -399,8 +391,7 @@ async def test_an_effect_that_is_not_settled_is_not_discharged(aflow, conn):
     async def pay() -> None:
         await wire()
 
-    run = await launch(aflow, pay)
-    await aflow.until_idle()
+    run = await settle(aflow, pay)
     with pytest.raises(WrongState, match="settled, not discharged"):
         await aflow.app.discharge(key_of(conn))
     await aflow.app.confirm_effect("r-1")
@@ -418,8 +409,7 @@ async def test_a_run_with_an_effect_and_an_obligation_waits_for_both(aflow, conn
         await wire()
         return "done"
 
-    run = await launch(aflow, pay.options(key="k"))
-    await aflow.until_idle()
+    run = await settle(aflow, pay.options(key="k"))
     assert run_row(conn, "k", "status, reason_code") == ("waiting", "effect")
     await aflow.app.confirm_effect("r-2")
     await waits(aflow, conn, "k")
@@ -456,8 +446,7 @@ async def test_a_breach_sends_the_run_a_signal(aflow, conn):
         pgflow.authority.discharge(told)
         return told.key, told.detail
 
-    run = await launch(aflow, attentive)
-    await aflow.until_idle()
+    run = await settle(aflow, attentive)
     key = key_of(conn)
     await aflow.skip(HOUR)
     assert await run.result(SOON) == (key, [1, 2])
@@ -648,8 +637,7 @@ async def test_a_breach_pages_a_person_once(aflow, conn):
 
 
 async def test_a_discharged_obligation_is_not_breached(aflow, conn):
-    run = await launch(aflow, promises, 3600)
-    await aflow.until_idle()
+    run = await settle(aflow, promises, 3600)
     await aflow.app.discharge(key_of(conn))
     await run.result(SOON)
     await aflow.skip(DAY)
@@ -679,8 +667,7 @@ async def test_a_breach_does_what_was_agreed_on_when_it_was_promised(aflow, conn
         return key + await go.wait()
 
     aflow.include(escalate)
-    await launch(aflow, changing.options(key="k"))
-    await aflow.until_idle()
+    await settle(aflow, changing.options(key="k"))
     terms.reverse()
     await aflow.app.restart("k")
     await aflow.until_idle()
@@ -705,8 +692,7 @@ async def test_a_due_time_may_be_a_point_in_time(aflow, conn):
 
 @pytest.mark.full
 async def test_a_crash_forgets_no_promise_and_makes_none_twice(aflow, conn):
-    run = await launch(aflow, keeps)
-    await aflow.until_idle()
+    run = await settle(aflow, keeps)
     await aflow.crash()
     await aflow.app.transfer(key_of(conn), "support")
     await aflow.until_idle()
@@ -732,8 +718,7 @@ async def test_words_and_signals_of_one_look_are_replayed_as_they_came(aflow, co
             pgflow.authority.discharge(each)
         return said
 
-    run = await launch(aflow, busy)
-    await aflow.until_idle()
+    run = await settle(aflow, busy)
     await aflow.crash()
     for key in owed(conn, "effect"):
         await aflow.app.transfer(key, "x")
@@ -753,8 +738,7 @@ async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(aflow,
         await go.wait()
         return type(verdict).__name__
 
-    run = await launch(aflow, asks)
-    await aflow.until_idle()
+    run = await settle(aflow, asks)
     assert run_row(conn, run.key, "reason_code") == ("gate",)
     await aflow.crash()
     await aflow.app.discharge(key_of(conn), by="bob")
@@ -832,8 +816,7 @@ async def test_code_that_closes_another_way_on_a_replay_diverges(aflow, conn):
             pgflow.authority.waive(made, by="x", why="y")
         return await go.wait()
 
-    await launch(aflow, fickle.options(key="k"))
-    await aflow.until_idle()
+    await settle(aflow, fickle.options(key="k"))
     await aflow.crash()
     await aflow.app.send("k", go, "1")
     await aflow.until_idle()
@@ -859,8 +842,7 @@ async def goes_on(keys: list[str]) -> list[str]:
 
 
 async def test_a_run_that_continues_as_new_carries_what_it_owes(aflow, conn):
-    run = await launch(aflow, goes_on.options(key="k"), [])
-    await aflow.until_idle()
+    run = await settle(aflow, goes_on.options(key="k"), [])
     newest = one(conn, "select max(run_id) from pgflow.run")
     assert sorted(owed(conn, "name, run_id, detail, outlives")) == [
         ("letter", newest, None, True),
@@ -876,8 +858,7 @@ async def test_a_run_that_continues_as_new_carries_what_it_owes(aflow, conn):
 
 @pytest.mark.full
 async def test_a_word_to_an_earlier_generation_finds_the_one_that_owes(aflow, conn):
-    run = await launch(aflow, goes_on.options(key="k"), [])
-    await aflow.until_idle()
+    run = await settle(aflow, goes_on.options(key="k"), [])
     await run.send(go, "leave it")
     await waits(aflow, conn, "k")
     for key in owed(conn, "effect"):
@@ -892,8 +873,7 @@ async def rewound(aflow: AsyncHarness, conn: Conn, seq: int) -> None:
 
 @pytest.mark.full
 async def test_a_rewind_keeps_what_was_opened_before_it(aflow, conn):
-    run = await launch(aflow, keeps.options(key="k"))
-    await aflow.until_idle()
+    run = await settle(aflow, keeps.options(key="k"))
     key = key_of(conn)
     await rewound(aflow, conn, 1)
     assert owed(conn, "effect, state") == [(key, "open")]
@@ -908,8 +888,7 @@ async def test_a_rewind_keeps_what_was_opened_before_it(aflow, conn):
 
 @pytest.mark.full
 async def test_a_restart_hands_on_the_promise_and_does_not_make_it_twice(aflow, conn):
-    await launch(aflow, keeps.options(key="k"))
-    await aflow.until_idle()
+    await settle(aflow, keeps.options(key="k"))
     key = key_of(conn)
     await aflow.app.restart("k")
     await aflow.until_idle()
@@ -931,8 +910,7 @@ async def test_a_promise_that_the_new_generation_does_not_make_stays_owed(aflow,
     async def changing(what: str) -> str:
         return pgflow.authority.owe(what, to="ada").key
 
-    await launch(aflow, changing.options(key="k"), "refund")
-    await aflow.until_idle()
+    await settle(aflow, changing.options(key="k"), "refund")
     await aflow.app.restart("k", input={"what": "letter"})
     await waits(aflow, conn, "k")
     assert sorted(owed(conn)) == [("letter", "open"), ("refund", "open")]
@@ -971,8 +949,7 @@ async def test_a_failed_run_that_is_retried_is_nobodys_to_see_to(aflow, conn):
 
 @pytest.mark.full
 async def test_a_fork_owes_nothing_of_its_origin(aflow, conn):
-    run = await launch(aflow, keeps.options(key="k"))
-    await aflow.until_idle()
+    run = await settle(aflow, keeps.options(key="k"))
     await aflow.app.fork("k", new_key="f")
     await aflow.app.send("f", go, "r-2")
     await eventually(lambda: run_row(conn, "f", "status") == ("completed",), "the fork is through")
@@ -982,8 +959,7 @@ async def test_a_fork_owes_nothing_of_its_origin(aflow, conn):
 
 
 async def test_a_fork_that_begins_again_owes_nothing_of_its_origin_either(aflow, conn):
-    await launch(aflow, promises.options(key="k"))
-    await aflow.until_idle()
+    await settle(aflow, promises.options(key="k"))
     await aflow.app.fork("k", new_key="f")
     await eventually(lambda: run_row(conn, "f", "status") == ("completed",), "the fork is through")
     await aflow.app.rewind("f", 1)
@@ -1004,8 +980,7 @@ async def test_a_history_with_a_word_after_its_end_is_imported(aflow, conn):
 
 
 async def test_a_rewind_takes_along_what_was_said_and_not_heard(aflow, conn):
-    await launch(aflow, keeps.options(key="k"))
-    await aflow.until_idle()
+    await settle(aflow, keeps.options(key="k"))
     await aflow.app.pause("k")
     conn.execute("select pgflow.wake()")
     await aflow.app.discharge(key_of(conn))
@@ -1083,8 +1058,7 @@ async def test_long_facts_and_evidence_are_kept_whole(aflow, conn):
         await go.wait()
         pgflow.authority.discharge(made, evidence="y" * 500_000)
 
-    run = await launch(aflow, wordy)
-    await aflow.until_idle()
+    run = await settle(aflow, wordy)
     assert one(conn, "select length(detail #>> '{}') from pgflow.obligations") == 60_000
     await run.send(go, "on")
     await run.result(SOON)
@@ -1108,8 +1082,7 @@ def test_no_key_is_the_key_of_nothing(conn, call):
 
 
 async def test_waiving_needs_a_reason_and_a_transfer_somebody(aflow, conn):
-    run = await launch(aflow, promises)
-    await aflow.until_idle()
+    run = await settle(aflow, promises)
     with pytest.raises(InvalidArgument):
         await aflow.app.waive(key_of(conn), by="x", why="")
     with pytest.raises(InvalidArgument):
