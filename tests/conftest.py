@@ -13,9 +13,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from datetime import timedelta
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hypothesis
 import psycopg
@@ -27,13 +28,7 @@ from servers import postgresql_proc  # noqa: F401  a fixture
 
 import pgflow._engine
 import pgflow.testing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import timedelta
-
-    from pgflow import App, AsyncApp
-
+from pgflow import App, AsyncApp
 
 MANY_TESTS = 50
 """Number of tests above which it is worth the time to make their template small."""

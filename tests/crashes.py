@@ -63,9 +63,6 @@ BROKEN_EXIT = 70
 go = Signal("go", int)
 
 
-# ---------------------------------------------------------------- what runs
-
-
 @transaction
 async def book(conn: psycopg.AsyncConnection[Any], key: str, n: int) -> int:
     await conn.execute("insert into app.booked values (%s, %s)", (key, n))
@@ -117,9 +114,6 @@ where not exists (select from pgflow.repeated_steps s where s.idempotency_key = 
 """Acts that the witness saw more than once, and that nobody who asks the view would find."""
 
 EXPECTED = STEPS + sum(range(STEPS)) + 1
-
-
-# ---------------------------------------------------------------- points
 
 
 class _Point:
@@ -261,9 +255,6 @@ def _arm_wake(name: str) -> None:
         return await original(self, query)
 
     WorkerConnection.ask = ask  # type: ignore[method-assign]
-
-
-# ---------------------------------------------------------------- processes
 
 
 def fork_worker(dsn: str, point: str | None, nth: int) -> int:

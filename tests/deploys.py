@@ -20,7 +20,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
@@ -31,13 +31,12 @@ from pgflow._worker.options import WorkerOptions
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from collections.abc import Callable, Sequence
+
 import servers
 from crashes import RHYTHM
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pgflow._flow.workflow import Workflow
+from pgflow._flow.workflow import Workflow
 
 CONCURRENCY = 50
 EACH_VERSION = 2
@@ -93,9 +92,6 @@ def right(name: str, n: int, output: Sequence[str], begun_by: str) -> bool:
     if name == "pinned":
         return output == (["one", "two", "by 1"] if begun_by == "1" else [f"two {n}", "by 2"])
     return output in ([f"begin {n}", "end"], ["checked", f"begin {n}", "end"])
-
-
-# ---------------------------------------------------------------- processes
 
 
 def start_worker(dsn: str, version: int) -> subprocess.Popen[bytes]:
@@ -213,9 +209,8 @@ class Deploy:
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
         while not holds():
-            assert time.monotonic() - self.started < PATIENCE_SECONDS, (
-                f"not within {PATIENCE_SECONDS} s: {what}"
-            )
+            found = time.monotonic() - self.started
+            assert found < PATIENCE_SECONDS, f"not within {PATIENCE_SECONDS} s: {what}"
             time.sleep(0.05)
 
     def _count(self, conn: psycopg.Connection[Any], status: str) -> int:

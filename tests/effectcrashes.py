@@ -28,7 +28,7 @@ import tempfile
 from collections import Counter, defaultdict
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
@@ -42,13 +42,12 @@ from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from collections.abc import Callable
+
 import crashes
 import servers
 from crashes import Driver, _Point, _reach
 from evidence import Evidence, Findings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CHARGES = 3
 """Effects of a saga that must be taken back if it fails."""
@@ -70,9 +69,6 @@ LOST = 0.2
 RHYTHM = Rhythm(beat=0.2, look=0.05, dead_after=3600.0)
 ATTEMPT = timedelta(seconds=1)
 SETTLED_AFTER = timedelta(seconds=1.5)
-
-
-# ---------------------------------------------------------------- the witness
 
 
 class Witness:
@@ -137,9 +133,6 @@ async def ask(act: str, name: str, key: str, lost: Callable[[], None] = lambda: 
         return bool(json.loads(answer))
     finally:
         writer.close()
-
-
-# ---------------------------------------------------------------- what runs
 
 
 class Refused(Exception):
@@ -225,9 +218,6 @@ async def blind_deal(run: str, fails: bool, carries: bool = False) -> str:
     return run
 
 
-# ---------------------------------------------------------------- points
-
-
 _ARMS = {
     "before intent": lambda: _arm_intent(), "after intent": lambda: _arm_start(), "after the reply": lambda: _arm_reply(),
     "after the outcome": lambda: _arm_outcome(),
@@ -298,9 +288,6 @@ def _arm_outcome() -> None:
 def fork_worker(dsn: str, point: str | None, nth: int) -> int:
     """Forks a worker; returns its pid."""
     return crashes.fork(lambda: _arm(point or "", nth), dsn, [deal, blind_deal], RHYTHM)
-
-
-# ---------------------------------------------------------------- the campaign
 
 
 class EffectDriver(Driver):

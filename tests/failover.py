@@ -20,10 +20,12 @@ import tempfile
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent / "apps"))
+
+from collections.abc import Callable
 
 import failover_jobs
 import psycopg
@@ -32,9 +34,6 @@ from evidence import Evidence, Findings
 from pairs import Pair
 
 from pgflow import App
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HANG_SECONDS = 1800.0
 """Seconds after which nothing comes any more."""

@@ -25,21 +25,20 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
+
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from types import FrameType
 
 import servers
 
 import pgflow
 from pgflow import AsyncApp, Signal, step, workflow
 from pgflow._worker.options import WorkerOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
-    from types import FrameType
 
 PARTS = 10
 """Lines of a table."""
@@ -62,8 +61,6 @@ CHAINS = 10
 CONCURRENCY = 128
 
 word = Signal("word", int)
-
-# ---------------------------------------------------------------- the way
 
 
 class Way:
@@ -159,8 +156,6 @@ async def continuing(steps: int) -> int:
 
 
 FLOWS = [sleeping, parking, child, item, parent, mapping, continuing]
-
-# ---------------------------------------------------------------- the counts
 
 
 @dataclass
@@ -269,9 +264,6 @@ class Counter:
                 continue  # it has ended, or the server is elsewhere
             self._ticks[pid] = int(said[11]) + int(said[12])
         return sum(self._ticks.values()) * 1e3 / os.sysconf("SC_CLK_TCK")
-
-
-# ---------------------------------------------------------------- the ways
 
 
 @dataclass

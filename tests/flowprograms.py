@@ -66,11 +66,7 @@ end $$);
 """
 
 
-CONDITIONS = (
-    "",
-    "when division_by_zero then raise; when others then",
-    "when raise_exception then",
-)
+CONDITIONS = ("", "when division_by_zero then raise; when others then", "when raise_exception then")
 """Heads of handlers, each of which takes the errors of these programs."""
 
 
@@ -411,9 +407,6 @@ class Interpreter:
                     self.journal += WAITED["sleep"]
             case "for" | "rows" | "while", (_, _, number, inner):
                 self.rounds(number, inner)
-
-
-# ---------------------------------------------------------------- the database
 
 
 def patiently(dsn: str) -> Connection:
@@ -789,12 +782,7 @@ def prove(server_dsn: str, amount: int, seed: int) -> Findings:
         servers.install_schema(dsn)
         try:
             result = campaign(
-                dsn,
-                programs=LOT,
-                kills=KILLS,
-                sessions=2,
-                seed=f"{seed}/{lot}",
-                spares_server=True,
+                dsn, programs=LOT, kills=KILLS, sessions=2, seed=f"{seed}/{lot}", spares_server=True
             )
             play_again(dsn, without_locks(dsn)[:5], result)
         finally:

@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -49,12 +49,11 @@ from pgflow._worker.options import Rhythm, WorkerOptions
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
+from collections.abc import Iterator
+
 import servers
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pgflow._engine.flush import Flush
+from pgflow._engine.flush import Flush
 
 COMMITS = (
     "the admission", "the decision and its charge", "the question", "the answer", "the intent",
@@ -89,9 +88,6 @@ OPEN_RUNS = 3
 
 LOST = 0.2
 """Share of the supplier's replies that are lost though nobody comes to harm."""
-
-
-# ---------------------------------------------------------------- the supplier
 
 
 class Supplier:
@@ -213,9 +209,6 @@ def equip() -> None:
     loop.place.terms = replace(loop.place.terms, settle_after=timedelta(seconds=2))
 
 
-# ---------------------------------------------------------------- points
-
-
 class _Point:
     """The point at which this process comes to harm, and how often it still passes it before."""
 
@@ -307,9 +300,6 @@ def _arm(point: str, nth: int, harm: str, role: str, told: int) -> None:
 
     Executor.execute = execute  # type: ignore[method-assign]
     CommitResults.apply = apply  # type: ignore[method-assign]
-
-
-# ---------------------------------------------------------------- workers
 
 
 @dataclass
@@ -660,9 +650,6 @@ async def _work(dsn: str) -> None:
     async with app, app._work(options):
         while os.getppid() == driver:  # else there is nobody to end it
             await asyncio.sleep(1)
-
-
-# ---------------------------------------------------------------- the judge
 
 
 def judge(

@@ -76,9 +76,6 @@ class Report:
         )
 
 
-# ---------------------------------------------------------------- the processes with relays
-
-
 @workflow
 async def taken(order: dict[str, Any]) -> int:
     return int(order["n"])
@@ -140,9 +137,6 @@ async def serve(dsn: str, path: str) -> None:
     options = WorkerOptions(queues=["default"], poll_seconds=0.05, rhythm=RHYTHM)
     async with app, app._run_worker(options):
         await asyncio.Event().wait()
-
-
-# ---------------------------------------------------------------- the play
 
 
 class Play:

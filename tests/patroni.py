@@ -23,21 +23,17 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent / "apps"))
 
+from collections.abc import Callable
+
 import psycopg
 import servers
 from failover import UNACKNOWLEDGED_STEPS, Clients, Round, judge, notes_of, wait_until, work
-from patronis import PROGRAMS, Patronis, find_postgres
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from patronis import Node
+from patronis import PROGRAMS, Node, Patronis, find_postgres
 
 
 def hand_over(cluster: Patronis, leader: Node) -> None:

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import md5
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -37,15 +37,13 @@ from psycopg import sql
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
+from collections.abc import Callable, Iterator, Sequence
+
 import servers
 from evidence import Evidence, Findings
 
+from pgflow._db.query import Query
 from pgflow.inspect import RunFilter, list_effects, list_runs, list_schedules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pgflow._db.query import Query
 
 STATISTICS = ("small", "fresh", "drained", "empty")
 """In this order: those of nearly empty tables cannot be had again once the tables are full."""
@@ -61,8 +59,6 @@ runs it.
 """
 LARGE_ROWS = 5_000
 """A table with more rows than this is never to be read from end to end."""
-
-# ---------------------------------------------------------------- the database
 
 
 @dataclass(frozen=True)
@@ -367,8 +363,6 @@ def _has_more(conn: psycopg.Connection[Any], table: str, rows: int) -> bool:
 
 
 TABLES = "select relname from pg_class where relnamespace = 'pgflow'::regnamespace and relkind = 'r' order by relname"
-
-# ---------------------------------------------------------------- what is called
 
 
 @dataclass(frozen=True)
@@ -1058,8 +1052,6 @@ CASES = [
     Case("all workers", "select * from pgflow.workers", lambda _: (), 450, uses="lease:whole"),
 ]  # fmt: skip
 
-# ---------------------------------------------------------------- what it did
-
 
 @dataclass(frozen=True, order=True)
 class Scan:
@@ -1285,14 +1277,7 @@ def measure_all(
     return found
 
 
-# ---------------------------------------------------------------- the layer of the proof
-
-
-def run(
-    server_dsn: str,
-    sizes: Sizes,
-    kinds: Sequence[tuple[str, str]] = KINDS,
-) -> list[Measured]:
+def run(server_dsn: str, sizes: Sizes, kinds: Sequence[tuple[str, str]] = KINDS) -> list[Measured]:
     """Build the database, make every call in it, and drop it."""
     name = servers.create_database(server_dsn)
     try:

@@ -150,9 +150,6 @@ def result_of(seed: int) -> int:
     return mix([plain(part) for part in program_of(seed)])
 
 
-# ---------------------------------------------------------------- the durable interpreter
-
-
 class Refusal(Exception):
     """An outcome that is an error."""
 
@@ -386,9 +383,6 @@ async def program(seed: int, generation: int = 0, total: int = 7) -> int:
 app = AsyncApp(include=[program, branch, branch_in_thread])
 
 
-# ---------------------------------------------------------------- running and judging
-
-
 def start(conn: psycopg.Connection[Any], seeds: list[int]) -> None:
     """Starts the programs, and sends about half of their signals."""
     for seed in seeds:
@@ -474,8 +468,6 @@ def judge(conn: psycopg.Connection[Any], seeds: list[int]) -> list[str]:
         f"{i}: {d}" for i, d in conn.execute("select invariant, detail from pgflow.check()")
     ]
 
-
-# ---------------------------------------------------------------- harm
 
 OPEN = "select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled', 'stuck')"
 AT_WORK = "select count(*) from pgflow.runs where status in ('queued', 'running')"

@@ -17,20 +17,19 @@ import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent / "apps"))
 
+from collections.abc import Callable
+
 import lock_jobs
 import servers
 from processes import WorkerProcess, one
 from servers import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 KEYS = ("a", "b", "c")
 WORKFLOWS = ("rewrite", "rewrite_patiently", "count_up")
@@ -69,11 +68,7 @@ def play(
 
 
 def _harm(
-    dsn: str,
-    is_over: Callable[[], bool],
-    harms: int,
-    rng: random.Random,
-    within_seconds: float,
+    dsn: str, is_over: Callable[[], bool], harms: int, rng: random.Random, within_seconds: float
 ) -> int:
     pause, done = threading.Event(), 0
     with ExitStack() as stack:

@@ -12,14 +12,12 @@ import json
 import lzma
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 from psycopg import sql
 
 from pgflow.schema import Assets, SqlFile, install
-
-if TYPE_CHECKING:
-    import psycopg
 
 RELEASES = Path(__file__).with_name("releases")
 SUFFIX = ".json.xz"

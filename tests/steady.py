@@ -20,13 +20,10 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pytest
+import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 SEED, NOTES = "PGFLOW_STEADY_SEED", "PGFLOW_STEADY_NOTES"

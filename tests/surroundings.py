@@ -20,7 +20,6 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
@@ -29,14 +28,13 @@ from psycopg.conninfo import make_conninfo
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from collections.abc import Iterator
+
 import crashes
 import programs
 import servers
 from evidence import Evidence, Findings
 from poolers import bouncer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 POOLER = "PgBouncer in transaction mode"
 
@@ -202,7 +200,7 @@ def prove(server_dsn: str, amount: int, seed: int) -> Findings:
                 sum(p.doubled for p in done),
                 wrong,
                 "nothing stuck, nothing failed",
-            ),
+            )
         ],
         {"surroundings": (len(done), amount), "kill": (sum(p.kills for p in done), len(done))},
     )

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, zip_longest
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, Any, Self
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -36,6 +36,8 @@ from psycopg.conninfo import make_conninfo
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent / "apps"))
 sys.path.insert(0, str(Path(__file__).parent))
+
+from collections.abc import Callable, Iterator
 
 import releases
 import servers
@@ -48,9 +50,6 @@ from pgflow import schema
 from pgflow._version import __version__
 from pgflow.errors import SetupError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 APPS = Path(__file__).parent / "apps"
 REPOSITORY = Path(__file__).parents[1]
 RUNS = 40
@@ -61,8 +60,6 @@ new ones.
 """
 PATIENCE_SECONDS = 900.0
 """A guard against hangs, and no measure: a busy machine takes its time."""
-
-# ---------------------------------------------------------------- versions
 
 
 @dataclass(frozen=True)
@@ -130,9 +127,6 @@ def next_version() -> Iterator[Version]:
             text = text.replace(old, new)
         changed.write_text(text)
         yield Version(folder)
-
-
-# ---------------------------------------------------------------- workers and clients
 
 
 class Fleet:
@@ -259,9 +253,6 @@ def verdict(figures: dict[str, Any]) -> list[str]:
     if set(figures["exit_codes"]) != {0}:
         wrong.append(f"workers that were stopped ended with {figures['exit_codes']}")
     return wrong
-
-
-# ---------------------------------------------------------------- an upgrade under work
 
 
 class Application:
@@ -470,8 +461,6 @@ def play_tables(server_dsn: str, times: int, seed: int) -> tuple[dict[str, Any],
         return figures, verdict(figures)
 
 
-# ---------------------------------------------------------------- releases
-
 WAITING = range(3)
 PLACES = ("leased", "queued", "signalled", "parked", "paused")
 
@@ -575,9 +564,6 @@ def missing(before: tuple[list[Any], set[Any]], after: tuple[list[Any], set[Any]
         )
     ]
     return functions + [".".join(column) for column in sorted(before[1] - after[1])]
-
-
-# ---------------------------------------------------------------- the layer of the proof
 
 
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:

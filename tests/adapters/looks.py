@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scripted import steps_of  # it skips where the framework is missing
 from servers import HANG_SECONDS
@@ -16,11 +16,9 @@ from servers import HANG_SECONDS
 import pgflow
 
 from pydantic_ai.exceptions import UserError  # isort: skip
+from collections.abc import Awaitable, Callable, Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 
 @dataclass

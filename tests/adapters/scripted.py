@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 pytest.importorskip(
-    "pydantic_ai.durable_exec",
-    reason="pydantic-ai is not installed: pip install -e '.[adapters]'",
+    "pydantic_ai.durable_exec", reason="pydantic-ai is not installed: pip install -e '.[adapters]'"
 )
+
+from collections.abc import Callable
 
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
@@ -17,9 +18,6 @@ from pydantic_ai.models.function import FunctionModel
 
 from pgflow.agent.pydantic_ai import PgflowDurability
 from pgflow.inspect import ask_async, find_run, list_decisions, list_steps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 asked: list[str] = []
 """Names of the models that were asked."""

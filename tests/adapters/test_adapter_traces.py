@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from records import SOON
+from records import result_of
 from spankit import Spans, said
 
 import pgflow
 from pgflow.otel import Tracing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 SECRET = "hunter2"
 
@@ -29,9 +26,7 @@ def spans() -> Iterator[Spans]:
 
 async def traced(aflow: AsyncHarness, spans: Spans, workflow: Any) -> None:
     aflow(interceptors=[Tracing(spans.provider)]).include(workflow)
-    run = await aflow.start(workflow, SECRET)
-    await aflow.until_idle()
-    assert await run.result(SOON) == "done"
+    assert await result_of(aflow, workflow, SECRET) == "done"
     assert SECRET not in json.dumps([span.to_json() for span in spans.all])
 
 
@@ -43,7 +38,7 @@ def one(spans: Spans, name: str, above: str) -> dict[str, Any]:
 
 
 @pytest.mark.full
-async def test_pydantic_ai(aflow: AsyncHarness, spans: Spans) -> None:
+async def test_pydantic_ai(aflow, spans):
     pytest.importorskip("pydantic_ai", reason="needs pip install -e '.[adapters]'")
     from scripted import call, durable
 
@@ -81,7 +76,7 @@ async def test_pydantic_ai(aflow: AsyncHarness, spans: Spans) -> None:
     }
 
 
-async def test_openai_agents(aflow: AsyncHarness, spans: Spans) -> None:
+async def test_openai_agents(aflow, spans):
     pytest.importorskip("agents", reason="needs pip install -e '.[adapters]'")
     from agents import Agent, Model, ModelResponse, Usage, function_tool
     from openai.types.responses import (
@@ -139,7 +134,7 @@ async def test_openai_agents(aflow: AsyncHarness, spans: Spans) -> None:
     assert spans.parent_of(spans.one("step tool:look_up")) == "execute_tool look_up"
 
 
-async def test_langgraph(aflow: AsyncHarness, spans: Spans) -> None:
+async def test_langgraph(aflow, spans):
     pytest.importorskip("langgraph", reason="needs pip install -e '.[adapters]'")
     from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel
     from langchain_core.messages import AIMessage

@@ -6,24 +6,19 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import docskit
-import psycopg
 import pytest
 import servers
 
 pytest.importorskip("claude_agent_sdk", reason="pip install -e '.[test,claude-agent-sdk]'")
 
+
 from claude_agent_sdk._internal.transport.subprocess_cli import SubprocessCLITransport
 from claude_agent_sdk.testing import run_session_store_conformance
 
 from pgflow.agent.claude_sdk import PgflowSessionStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pgflow.testing import AsyncHarness
 
 CLI = """#!{python}
 import json, sys, uuid
@@ -97,11 +92,11 @@ class Apart(PgflowSessionStore):
         return await super().list_subkeys(self._own(key))
 
 
-async def test_the_store_holds_every_contract_of_the_sdk(aflow: AsyncHarness) -> None:
+async def test_the_store_holds_every_contract_of_the_sdk(aflow):
     await run_session_store_conformance(lambda: Apart(aflow.app))
 
 
-async def test_an_entry_that_comes_again_is_kept_once(aflow: AsyncHarness) -> None:
+async def test_an_entry_that_comes_again_is_kept_once(aflow):
     store, key = PgflowSessionStore(aflow.app), {"project_key": "p", "session_id": "s"}
     entries: Any = [{"type": "user", "uuid": "a"}, {"type": "title"}, {"type": "user", "uuid": "b"}]
     await store.append(key, entries)
@@ -109,9 +104,7 @@ async def test_an_entry_that_comes_again_is_kept_once(aflow: AsyncHarness) -> No
     assert await store.load(key) == [*entries, {"type": "user", "uuid": "c"}]
 
 
-def test_the_recipe_of_the_docs_asks_a_person_between_two_turns(
-    dsn: str, conn: psycopg.Connection[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_recipe_of_the_docs_asks_a_person_between_two_turns(dsn, conn, tmp_path, monkeypatch):
     cli = tmp_path / "claude"
     cli.write_text(CLI.format(python=sys.executable))
     cli.chmod(0o755)

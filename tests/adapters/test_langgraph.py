@@ -5,10 +5,10 @@ interrupt is a signal.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import pytest
-from records import SOON, count
+from records import SOON, count, launch, settle
 
 import pgflow
 
@@ -17,11 +17,6 @@ pytest.importorskip("langgraph", reason="langgraph is not installed: pip install
 from langgraph.checkpoint.memory import InMemorySaver  # noqa: E402
 from langgraph.graph import END, START, StateGraph  # noqa: E402
 from langgraph.types import Command, interrupt  # noqa: E402
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
 
 go = pgflow.Signal("go", int)
 answered = pgflow.Signal("answer", str)
@@ -99,13 +94,9 @@ async def waits_for_a_person() -> list[Any]:
     return state["x"]
 
 
-async def test_a_replayed_graph_calls_no_step_again_and_def_nodes_are_workflow_code(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_replayed_graph_calls_no_step_again_and_def_nodes_are_workflow_code(aflow, conn):
     called.clear()
-    aflow.include(runs_a_graph)
-    run = await aflow.start(runs_a_graph)
-    await aflow.until_idle()
+    run = await settle(aflow, runs_a_graph)
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()
@@ -114,19 +105,16 @@ async def test_a_replayed_graph_calls_no_step_again_and_def_nodes_are_workflow_c
     assert count(conn, "pgflow.steps") == 2
 
 
-async def test_the_updates_of_a_graph_are_a_stream_of_the_run(aflow: AsyncHarness) -> None:
-    aflow.include(streams_a_graph)
-    run = await aflow.start(streams_a_graph)
+async def test_the_updates_of_a_graph_are_a_stream_of_the_run(aflow):
+    run = await launch(aflow, streams_a_graph)
     chunks = await run.result(SOON)
     assert [value async for value in run.stream("updates")] == chunks
     assert {"s": {"x": ["sync after 2"]}} in chunks
 
 
-async def test_an_interrupt_waits_for_a_signal_over_a_crash(aflow: AsyncHarness) -> None:
+async def test_an_interrupt_waits_for_a_signal_over_a_crash(aflow):
     called.clear()
-    aflow.include(waits_for_a_person)
-    run = await aflow.start(waits_for_a_person)
-    await aflow.until_idle()
+    run = await settle(aflow, waits_for_a_person)
     assert await run.state() == {"asks": [{"question": "ok?"}]}
     await aflow.crash()
     await run.send(answered, "yes")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import pytest
-from records import SOON, steps
+from records import SOON, recover, settle, steps
 
 import pgflow
 from pgflow.authority import Approve, Reject
@@ -19,11 +19,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph  # noqa: E402
 from langgraph.types import Command, RetryPolicy, Send, interrupt  # noqa: E402
 
 from pgflow.agent.langgraph import AsyncPgflowSaver, durable  # noqa: E402
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 go = pgflow.Signal("go", int)
 called: list[str] = []
@@ -118,18 +114,12 @@ async def answer(aflow: AsyncHarness, value: Any) -> Any:
     return gate
 
 
-async def test_no_node_runs_again_and_an_interrupt_waits_for_an_approval(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_no_node_runs_again_and_an_interrupt_waits_for_an_approval(aflow, conn):
     called.clear()
-    aflow.include(goes_wide)
-    run = await aflow.start(goes_wide)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, goes_wide)
+    await recover(aflow)
     first = await answer(aflow, Approve("Ada"))
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     second = await answer(aflow, Approve(36))
     await aflow.crash()
     await run.send(go, 1)
@@ -176,13 +166,9 @@ async def is_rejected() -> list[Any]:
     return (await FLAKY.ainvoke({"x": []}))["x"]
 
 
-async def test_tries_are_steps_and_a_rejection_ends_the_graph(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_tries_are_steps_and_a_rejection_ends_the_graph(aflow, conn):
     called.clear()
-    aflow.include(is_rejected)
-    run = await aflow.start(is_rejected)
-    await aflow.until_idle()
+    run = await settle(aflow, is_rejected)
     await aflow.skip(10)
     await aflow.until_idle()
     await aflow.answer("before:last", Reject("no"), by="ada")
@@ -206,7 +192,7 @@ def talking(saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
-async def test_a_thread_goes_on_from_run_to_run(aflow: AsyncHarness) -> None:
+async def test_a_thread_goes_on_from_run_to_run(aflow):
     graph = talking(AsyncPgflowSaver(aflow.app))
     agent = durable(graph)
 
@@ -225,12 +211,8 @@ async def test_a_thread_goes_on_from_run_to_run(aflow: AsyncHarness) -> None:
         return state["messages"][-1].content
 
     aflow.include(chat, chat_in_thread)
-    for flow, text, said in (
-        (chat, "hi", "1 so far"),
-        (chat_in_thread, "and", "3 so far"),
-    ):
-        run = await aflow.start(flow, text)
-        await aflow.until_idle()
+    for flow, text, said in ((chat, "hi", "1 so far"), (chat_in_thread, "and", "3 so far")):
+        run = await settle(aflow, flow, text)
         await aflow.crash()
         await run.send(go, 1)
         await aflow.until_idle()
@@ -277,18 +259,13 @@ def small_graph() -> Any:
 SMALL = durable(small_graph())
 
 
-async def test_a_def_workflow_runs_a_graph_in_its_own_thread(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_def_workflow_runs_a_graph_in_its_own_thread(aflow, conn):
     called.clear()
     aflow.include(goes_wide_in_thread, streams_in_thread, calls_the_other_colour)
-    run = await aflow.start(goes_wide_in_thread)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, goes_wide_in_thread)
+    await recover(aflow)
     await answer(aflow, Approve("Ada"))
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await answer(aflow, Approve(36))
     await run.send(go, 1)
     await aflow.until_idle()

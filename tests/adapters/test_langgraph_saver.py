@@ -8,9 +8,10 @@ import asyncio
 import json
 import operator
 import threading
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import pytest
 import sqlkit
@@ -48,15 +49,10 @@ from pgflow.agent.langgraph import (  # noqa: E402
 from pgflow.agent.langgraph.checkpoint import next_version  # noqa: E402
 from pgflow.agent.langgraph.values import from_json, to_json  # noqa: E402
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    import psycopg
-
 
 @pytest.mark.parametrize("is_async", [True, False])
 @in_a_loop
-async def test_the_saver_conforms_in_full(dsn: str, is_async: bool) -> None:
+async def test_the_saver_conforms_in_full(dsn, is_async):
     async def saver() -> AsyncGenerator[Any, None]:
         if is_async:
             async with AsyncApp(dsn) as app:
@@ -78,21 +74,21 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_a_value_comes_back_from_its_json_as_it_was(value: Any) -> None:
+def test_a_value_comes_back_from_its_json_as_it_was(value):
     serde = JsonPlusSerializer()
     stored = json.loads(json.dumps(to_json(serde, value, "a value"), allow_nan=False))
     back = from_json(serde, stored)
     assert (back, type(back)) == (value, type(value))
 
 
-def test_versions_take_no_ids_of_those_who_count_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_take_no_ids_of_those_who_count_them(monkeypatch):
     monkeypatch.setattr("uuid.uuid4", lambda: pytest.fail("a test of LangGraph counts these"))
     first = next_version(None)
     assert first < next_version(first)
     assert next_version(first) != next_version(first)
 
 
-def test_a_message_can_be_read_in_sql_and_nothing_is_pickled() -> None:
+def test_a_message_can_be_read_in_sql_and_nothing_is_pickled():
     assert "hi there" in json.dumps(to_json(JsonPlusSerializer(), [HumanMessage("hi there")], "it"))
     pickling = JsonPlusSerializer(pickle_fallback=True)
     with pytest.raises(NotStorable, match="pickle"):
@@ -123,9 +119,7 @@ def graph_of(saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
-def test_a_value_that_does_not_change_is_stored_once_and_pruning_keeps_what_deltas_need(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_value_that_does_not_change_is_stored_once_and_pruning_keeps_what_deltas_need(dsn, conn):
     with App(dsn) as app:
         graph, config = graph_of(PgflowSaver(app)), {"configurable": {"thread_id": "t"}}
         graph.invoke({"big": "x" * 1000, "n": 0, "log": []}, config)
@@ -147,7 +141,7 @@ def test_a_value_that_does_not_change_is_stored_once_and_pruning_keeps_what_delt
 
 
 @pytest.mark.parametrize("strategy", ["keep_latest", "delete"])
-def test_one_text_is_no_list_of_threads_to_prune(dsn: str, strategy: str) -> None:
+def test_one_text_is_no_list_of_threads_to_prune(dsn, strategy):
     with App(dsn) as app:
         graph = graph_of(PgflowSaver(app))
         threads: list[Any] = [{"configurable": {"thread_id": name}} for name in ("a", "b")]
@@ -159,7 +153,7 @@ def test_one_text_is_no_list_of_threads_to_prune(dsn: str, strategy: str) -> Non
         assert [list(graph.get_state_history(thread)) for thread in threads] == before
 
 
-def test_a_store_finds_lists_and_forgets(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_store_finds_lists_and_forgets(dsn, conn):
     sqlkit.set_clock(conn, sqlkit.T0)
     with App(dsn) as app:
         store = PgflowStore(app, ttl={"refresh_on_read": True})
@@ -167,10 +161,8 @@ def test_a_store_finds_lists_and_forgets(dsn: str, conn: psycopg.Connection) -> 
             store.put(("users", user), f"k{n}", {"n": n, "text": f"note {n}"})
         store.put(("users", "ada"), "short", {"n": 9}, ttl=1)
         assert store.get(("users", "bob"), "k3").value["n"] == 3
-        assert [i.key for i in store.search(("users", "ada"), filter={"n": {"$gte": 2}})] == [
-            "k2",
-            "short",
-        ]
+        found = [i.key for i in store.search(("users", "ada"), filter={"n": {"$gte": 2}})]
+        assert found == ["k2", "short"]
         assert [i.key for i in store.search(("users",), limit=2, offset=1)] == ["k2", "short"]
         assert store.search(("users", "ada"), filter={"text": {"$gt": 1}}) == []
         assert store.list_namespaces(prefix=("users", "*")) == [("users", "ada"), ("users", "bob")]
@@ -183,7 +175,7 @@ def test_a_store_finds_lists_and_forgets(dsn: str, conn: psycopg.Connection) -> 
 
 
 @pytest.mark.parametrize("namespace", [("a.b",), ("a", ""), ("a", 1)])
-def test_a_batch_with_an_invalid_namespace_does_nothing(dsn: str, namespace: Any) -> None:
+def test_a_batch_with_an_invalid_namespace_does_nothing(dsn, namespace):
     with App(dsn) as app:
         store = PgflowStore(app)
         for wrong in (
@@ -200,7 +192,7 @@ def test_a_batch_with_an_invalid_namespace_does_nothing(dsn: str, namespace: Any
 
 
 @in_a_loop
-async def test_the_async_store_has_what_the_sync_one_wrote(dsn: str) -> None:
+async def test_the_async_store_has_what_the_sync_one_wrote(dsn):
     with App(dsn) as app:
         await PgflowStore(app).aput(("a",), "k", {"n": 1})
     async with AsyncApp(dsn) as app:
@@ -217,7 +209,7 @@ def letters(texts: list[str]) -> list[list[float]]:
     return [[float(text.count(letter)) for letter in "abcxyz"] for text in texts]
 
 
-def test_a_store_with_an_embedding_searches_by_meaning(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_store_with_an_embedding_searches_by_meaning(dsn, conn):
     sqlkit.set_clock(conn, sqlkit.T0)
     with App(dsn) as app:
         store = PgflowStore(app, index={"dims": 6, "embed": letters, "fields": ["text"]})
@@ -243,9 +235,7 @@ def test_a_store_with_an_embedding_searches_by_meaning(dsn: str, conn: psycopg.C
 
 
 @in_a_loop
-async def test_an_async_store_embeds_and_sweeps_on_its_loop(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_an_async_store_embeds_and_sweeps_on_its_loop(dsn, conn):
     sqlkit.set_clock(conn, sqlkit.T0)
     async with AsyncApp(dsn) as app:
         store = AsyncPgflowStore(app, index={"dims": 6, "embed": letters})
@@ -259,7 +249,7 @@ async def test_an_async_store_embeds_and_sweeps_on_its_loop(
         assert await store.stop_ttl_sweeper(SOON.total_seconds())
 
 
-def test_a_sync_store_sweeps_in_a_thread(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_sync_store_sweeps_in_a_thread(dsn, conn):
     sqlkit.set_clock(conn, sqlkit.T0)
     with App(dsn) as app:
         store = PgflowStore(app, ttl={"sweep_interval_minutes": 1})
@@ -280,9 +270,7 @@ class Pictures(TypedDict):
 
 @pytest.mark.parametrize("is_async", [True, False])
 @in_a_loop
-async def test_a_message_of_many_mib_is_kept_in_parts(
-    dsn: str, conn: psycopg.Connection, is_async: bool
-) -> None:
+async def test_a_message_of_many_mib_is_kept_in_parts(dsn, conn, is_async):
     picture = {"type": "image", "base64": 'QUJD"\u00e4' * 400_000}
 
     def look(state: Pictures) -> Any:
@@ -323,7 +311,7 @@ def subgraph() -> Any:
 
 
 @in_a_loop
-async def test_def_nodes_of_an_async_graph_call_what_is_sync(dsn: str) -> None:
+async def test_def_nodes_of_an_async_graph_call_what_is_sync(dsn):
     inner = subgraph()
 
     def outer(state: State, runtime: Runtime[Any]) -> Any:

@@ -17,7 +17,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 @pytest.mark.parametrize(
     ("schema", "value"), [(None, None), ({"type": "array"}, None), (SCHEMA, {"n": 0})]
 )
-def test_a_model_takes_a_turn(schema: dict[str, object] | None, value: object) -> None:
+def test_a_model_takes_a_turn(schema, value):
     turn = Turn("How many?", "count", "count", ".", {}, schema=schema)
     reply = asyncio.run(make_provider("pydantic-ai:test").take(turn))
     assert (reply.model, reply.value, reply.has_value) == ("test", value, value is not None)
@@ -28,6 +28,6 @@ def test_a_model_takes_a_turn(schema: dict[str, object] | None, value: object) -
 @pytest.mark.parametrize(
     ("argument", "said"), [("", "names no model"), ("nonesuch:x", "cannot be used: Unknown model")]
 )
-def test_a_model_that_is_not_there_is_refused(argument: str, said: str) -> None:
+def test_a_model_that_is_not_there_is_refused(argument, said):
     with pytest.raises(InvalidArgument, match=said):
         make_provider(f"pydantic-ai:{argument}")

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from records import SOON, steps
+from records import SOON, settle, steps
 
 import pgflow
 
@@ -31,18 +31,10 @@ from openai.types.responses import (
     ResponseOutputText,
 )  # noqa: E402
 
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
-
 set_tracing_disabled(True)
 
 go = pgflow.Signal("go", int)
 called: list[str] = []
-
-
-# ---------------------------------------------------------------- the adapter
 
 
 class StepModel(Model):
@@ -75,9 +67,6 @@ def as_step(tool: Any) -> Any:
         return await pgflow.call(f"tool:{tool.name}", lambda: tool.on_invoke_tool(context, text))
 
     return dataclasses.replace(tool, on_invoke_tool=invoke)
-
-
-# ---------------------------------------------------------------- an agent
 
 
 class Scripted(Model):
@@ -134,13 +123,9 @@ async def ask(question: str) -> str:
     return result.final_output
 
 
-async def test_a_replayed_agent_asks_no_model_and_no_tool_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_replayed_agent_asks_no_model_and_no_tool_again(aflow, conn):
     called.clear()
-    aflow.include(ask)
-    run = await aflow.start(ask, "hi")
-    await aflow.until_idle()
+    run = await settle(aflow, ask, "hi")
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()

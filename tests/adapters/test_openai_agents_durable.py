@@ -4,10 +4,10 @@ and a session is in the database.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from records import SOON, in_a_loop, steps
+from records import SOON, in_a_loop, settle, steps
 
 import pgflow
 from pgflow import AsyncApp, InvalidArgument
@@ -32,11 +32,6 @@ from openai.types.responses import (  # noqa: E402
 
 from pgflow.agent import openai_agents  # noqa: E402
 from pgflow.agent.openai_agents import PgflowSession  # noqa: E402
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
 
 go = pgflow.Signal("go", int)
 called: list[str] = []
@@ -119,13 +114,9 @@ async def serve(question: str) -> str:
         (Reject("too much"), []),
     ],
 )
-async def test_an_agent_goes_on_after_an_answer_and_does_nothing_twice(
-    aflow: AsyncHarness, conn: psycopg.Connection, answer: Any, done: list[str]
-) -> None:
+async def test_an_agent_goes_on_after_an_answer_and_does_nothing_twice(aflow, conn, answer, done):
     called.clear()
-    aflow.include(serve)
-    run = await aflow.start(serve, "my money back")
-    await aflow.until_idle()
+    run = await settle(aflow, serve, "my money back")
     await aflow.crash()
     print(
         conn.execute("select * from pgflow.runs").fetchall(),
@@ -150,7 +141,7 @@ async def test_an_agent_goes_on_after_an_answer_and_does_nothing_twice(
 
 
 @in_a_loop
-async def test_a_session_keeps_items_in_their_order(dsn: str) -> None:
+async def test_a_session_keeps_items_in_their_order(dsn):
     async with AsyncApp(dsn) as app:
         session, other = PgflowSession("a", app), PgflowSession("b", app)
         items: list[Any] = [{"role": "user", "content": str(n)} for n in range(12)]

@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from records import in_a_loop
@@ -18,6 +18,8 @@ from records import in_a_loop
 from pgflow import AsyncApp, InvalidArgument
 
 pytest.importorskip("agents", reason="openai-agents is not installed: pip install -e '.[adapters]'")
+
+from collections.abc import AsyncIterator
 
 from agents import (  # noqa: E402
     Agent,
@@ -39,9 +41,6 @@ from openai.types.responses import (  # noqa: E402
 )
 
 from pgflow.agent.openai_agents import PgflowSession  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 set_tracing_disabled(True)
 
@@ -122,7 +121,7 @@ async def note(text: str) -> str:
 
 
 @in_a_loop
-async def test_the_runner_goes_on_with_what_a_session_has(dsn: str) -> None:
+async def test_the_runner_goes_on_with_what_a_session_has(dsn):
     async with AsyncApp(dsn) as app:
         model = Scripted("one", "two", "three", "four")
         agent = Agent(name="a", model=model)
@@ -141,7 +140,7 @@ async def test_the_runner_goes_on_with_what_a_session_has(dsn: str) -> None:
 
 
 @in_a_loop
-async def test_the_runner_reads_as_much_as_it_is_told(dsn: str) -> None:
+async def test_the_runner_reads_as_much_as_it_is_told(dsn):
     async with AsyncApp(dsn) as app:
         model = Scripted(*"abcdef")
         agent = Agent(name="a", model=model)
@@ -171,7 +170,7 @@ async def test_the_runner_reads_as_much_as_it_is_told(dsn: str) -> None:
 
 
 @in_a_loop
-async def test_items_come_back_as_they_were(dsn: str) -> None:
+async def test_items_come_back_as_they_were(dsn):
     async with AsyncApp(dsn) as app:
         session = PgflowSession("o'hara \u2603 %s", app)
         texts = [
@@ -193,7 +192,7 @@ async def test_items_come_back_as_they_were(dsn: str) -> None:
 
 
 @in_a_loop
-async def test_many_at_once_lose_and_double_nothing(dsn: str) -> None:
+async def test_many_at_once_lose_and_double_nothing(dsn):
     async with AsyncApp(dsn) as app:
         sessions = [PgflowSession("shared", app) for _ in range(4)]
         adding = [sessions[n % 4].add_items([user(f"{n}"), user(f"{n}+")]) for n in range(12)]
@@ -214,7 +213,7 @@ async def test_many_at_once_lose_and_double_nothing(dsn: str) -> None:
 
 
 @in_a_loop
-async def test_a_call_that_waits_for_approval_is_in_the_session_once(dsn: str) -> None:
+async def test_a_call_that_waits_for_approval_is_in_the_session_once(dsn):
     async with AsyncApp(dsn) as app:
         for said in (True, False):
             asks = ResponseFunctionToolCall(
@@ -235,7 +234,7 @@ async def test_a_call_that_waits_for_approval_is_in_the_session_once(dsn: str) -
             assert words(await again.get_items()) == ["note this", "note", output, "done"]
 
 
-def test_each_test_of_the_sdk_has_a_counterpart_or_a_reason() -> None:
+def test_each_test_of_the_sdk_has_a_counterpart_or_a_reason():
     assert len({(suite, test) for suite, test, _ in ROWS}) == len(ROWS)
     own = Path(__file__).read_text()
     direct = (Path(__file__).parent / "test_openai_agents_durable.py").read_text()

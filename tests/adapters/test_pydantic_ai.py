@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from records import SOON, eventually
+from records import SOON, eventually, launch
 
 import pgflow
 
@@ -23,9 +23,6 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart  # noqa: 
 from pydantic_ai.models.function import FunctionModel  # noqa: E402
 
 from pgflow.agent.pydantic_ai import PgflowDurability  # noqa: E402
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="unset")
 called: list[str] = []
@@ -66,12 +63,11 @@ async def answer(question: str) -> str:
 
 
 @pytest.mark.parametrize("at", [1, 2, 5, 7])
-async def test_a_killed_agent_repeats_only_what_was_under_way(aflow: AsyncHarness, at: int) -> None:
+async def test_a_killed_agent_repeats_only_what_was_under_way(aflow, at):
     called.clear()
     saw.clear()
     stop_at[:] = [at]
-    aflow.include(answer)
-    run = await aflow.start(answer, "hi")
+    run = await launch(aflow, answer, "hi")
     await eventually(lambda: len(called) >= at, "the unit has begun")
     await aflow.crash()
     stop_at.clear()
@@ -82,7 +78,7 @@ async def test_a_killed_agent_repeats_only_what_was_under_way(aflow: AsyncHarnes
     assert set(saw) == {"of the workflow"}
 
 
-def test_outside_of_runs_the_agent_is_as_it_was() -> None:
+def test_outside_of_runs_the_agent_is_as_it_was():
     called.clear()
     stop_at.clear()
     assert asyncio.run(agent.run("hi")).output == "done after 2"

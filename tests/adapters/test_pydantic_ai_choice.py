@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from looks import Looks, refusal
@@ -29,9 +29,6 @@ from pydantic_ai.models.wrapper import WrapperModel  # isort: skip
 from pydantic_ai.native_tools import WebSearchTool  # isort: skip
 from pydantic_ai.profiles import ModelProfile  # isort: skip
 from pydantic_ai.toolsets import ExternalToolset  # isort: skip
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 looks = Looks()
 own, other = model("own", name="own"), model("other", name="other")
@@ -235,11 +232,11 @@ async def tools_of_a_provider_by_override_and_settings_that_no_journal_takes() -
     return [overridden.split()[0], (await main.run("hi", model_settings=settings)).output]
 
 
-async def test_a_request_goes_to_the_model_that_was_chosen(aflow: AsyncHarness) -> None:
+async def test_a_request_goes_to_the_model_that_was_chosen(aflow):
     assert await looks.hold(aflow) == []
 
 
-def test_a_capability_serves_several_agents_and_an_agent_has_one() -> None:
+def test_a_capability_serves_several_agents_and_an_agent_has_one():
     shared = PgflowDurability()
     bound = [
         PgflowDurability.from_agent(Agent(own, name=name, capabilities=[shared])) for name in "ab"
@@ -255,7 +252,7 @@ def test_a_capability_serves_several_agents_and_an_agent_has_one() -> None:
     assert unnamed.name == "n"
 
 
-def test_toolsets_that_are_steps_have_a_name_of_their_own() -> None:
+def test_toolsets_that_are_steps_have_a_name_of_their_own():
     with pytest.raises(UserError, match="unique `id`"):
         durable("x", name="n", toolsets=[FunctionToolset([tell])])
     with pytest.raises(UserError, match="same `id` 'f'"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from looks import Looks, refusal
 from scripted import call, durable, echo
@@ -40,9 +40,6 @@ from pydantic_ai.models.test import TestModel  # isort: skip
 from pydantic_ai.profiles import ModelProfile  # isort: skip
 from pydantic_ai.toolsets import DynamicToolset  # isort: skip
 from pydantic_graph import GraphBuilder, StepContext, reduce_list_append  # isort: skip
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 looks = Looks()
 
@@ -461,7 +458,7 @@ async def a_graph_of_the_framework() -> list[int]:
     return sorted(await numbers.run(inputs=5))
 
 
-async def test_values_cross_into_steps_and_back(aflow: AsyncHarness) -> None:
+async def test_values_cross_into_steps_and_back(aflow):
     order.clear()
     attempts.clear()
     assert "\n".join(await looks.hold(aflow)) == ""
@@ -469,6 +466,6 @@ async def test_values_cross_into_steps_and_back(aflow: AsyncHarness) -> None:
     assert attempts == ["busy"] * 2
 
 
-def test_outside_of_workflows_a_toolset_may_come_with_a_run() -> None:
+def test_outside_of_workflows_a_toolset_may_come_with_a_run():
     toolset = FunctionToolset([far], id="f")
     assert asyncio.run(late.run("hi", toolsets=[toolset])).output == "far"

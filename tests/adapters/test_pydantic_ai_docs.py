@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import docskit
 import pytest
 import servers
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("pydantic_ai.durable_exec", reason="pip install -e '.[adapters]'")
 pytest.importorskip("fastmcp.server", reason="pip install -e '.[adapters]'")
 
 
 @pytest.mark.alone  # it copies its database
-def test_the_page_on_pydantic_ai_runs(dsn: str, tmp_path: Path) -> None:
+def test_the_page_on_pydantic_ai_runs(dsn, tmp_path):
     page = servers.REPOSITORY / "docs" / "how-to" / "pydantic-ai.md"
     reader = docskit.Reader(dsn, tmp_path)
     reader.follow(page)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from looks import Looks, refusal
-from records import SOON, eventually
+from records import SOON, eventually, launch
 from scripted import call, durable, echo
 
 import pgflow
@@ -28,9 +28,6 @@ from pydantic_ai.models.function import FunctionModel  # isort: skip
 from pydantic_ai.models.test import TestModel  # isort: skip
 from pydantic_ai.realtime import RealtimeModel, RealtimeModelProfile  # isort: skip
 from pydantic_ai.toolsets import DynamicToolset  # isort: skip
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 looks = Looks()
 refusals: list[str] = []
@@ -233,9 +230,7 @@ async def a_realtime_session() -> str:
     return await refusal(talk())
 
 
-async def test_bodies_of_steps_say_nothing_that_a_replay_would_not_hear(
-    aflow: AsyncHarness,
-) -> None:
+async def test_bodies_of_steps_say_nothing_that_a_replay_would_not_hear(aflow):
     refusals.clear()
     calls.clear()
     assert "\n".join(await looks.hold(aflow)) == ""
@@ -249,10 +244,9 @@ async def swallow_a_cancel() -> str:
     return str((await swallowing.run("hi")).output)
 
 
-async def test_a_body_that_swallows_its_cancel_does_not_save_the_run(aflow: AsyncHarness) -> None:
+async def test_a_body_that_swallows_its_cancel_does_not_save_the_run(aflow):
     calls.clear()
-    aflow.include(swallow_a_cancel)
-    run = await aflow.start(swallow_a_cancel)
+    run = await launch(aflow, swallow_a_cancel)
     await eventually(lambda: calls == ["hangs"], "the model is asked")
     await run.cancel()
     with pytest.raises(pgflow.RunCancelled):

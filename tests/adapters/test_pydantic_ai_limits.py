@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from scripted import call, durable, echo
@@ -11,9 +11,6 @@ import pgflow
 
 from pydantic_ai import BinaryImage  # isort: skip
 from pydantic_ai.messages import FilePart  # isort: skip
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 tried: list[str] = []
 LARGE = BinaryImage(data=bytes(3_000_000), media_type="image/png")
@@ -46,9 +43,7 @@ async def use(name: str) -> str:
     return str((await agents[name].run("hi")).output)
 
 
-async def test_a_result_that_cannot_be_stored_fails_at_once_and_names_its_step(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_result_that_cannot_be_stored_fails_at_once_and_names_its_step(aflow):
     aflow.include(use)
     for name, said in (
         ("odd", r"call_tool:odd is not JSON: .*<class 'object'>"),

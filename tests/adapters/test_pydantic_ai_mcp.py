@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from records import SOON, eventually
+from records import SOON, eventually, launch, settle
 from scripted import call, durable, echo, steps_of
 
 import pgflow
@@ -29,8 +29,7 @@ from pydantic_ai.exceptions import UserError  # noqa: E402
 from pydantic_ai.mcp import MCPToolset  # noqa: E402
 from pydantic_ai.toolsets import DynamicToolset  # noqa: E402
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 server = FastMCP("weather", instructions="Be brief.")
 called: list[str] = []
@@ -151,9 +150,7 @@ async def used(aflow: AsyncHarness, name: str, workflow: Any = use) -> tuple[str
     return await run.result(), names(await steps_of(aflow, run))
 
 
-async def test_a_tool_of_a_server_is_a_step_and_so_is_the_list_of_tools(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_tool_of_a_server_is_a_step_and_so_is_the_list_of_tools(aflow):
     aflow.include(use, use_in_thread)
     for workflow in (use, use_in_thread):
         result, steps = await used(aflow, "plain", workflow)
@@ -185,15 +182,13 @@ async def test_a_tool_of_a_server_is_a_step_and_so_is_the_list_of_tools(
         assert called == ["Rome"]
 
 
-async def test_a_tool_that_is_a_task_of_the_server_is_called_as_one(aflow: AsyncHarness) -> None:
+async def test_a_tool_that_is_a_task_of_the_server_is_called_as_one(aflow):
     aflow.include(use)
     assert (await used(aflow, "tasks"))[0] == "done"
     assert sorted(called) == ["Rome", "fail", "fail as a task: False", "forecast as a task: True"]
 
 
-async def test_errors_of_a_server_are_told_to_the_model_and_not_tried_again(
-    aflow: AsyncHarness,
-) -> None:
+async def test_errors_of_a_server_are_told_to_the_model_and_not_tried_again(aflow):
     aflow.include(use, use_late)
     assert (await used(aflow, "told"))[0] == "out of order"
     assert called == ["fail"]
@@ -205,17 +200,15 @@ async def test_errors_of_a_server_are_told_to_the_model_and_not_tried_again(
         await used(aflow, "in_code")
     for kind in ("mcp", "dynamic"):
         assert "cannot be added at runtime" in (await used(aflow, kind, use_late))[0]
-    run = await aflow.start(use, "asking")
-    await aflow.until_idle()
+    run = await settle(aflow, use, "asking")
     await aflow.answer("asking:forecast", Approve(edit={"city": "Lima"}), by="ops")
     assert await run.result() == "{'city': 'Lima', 'degrees': 21}"
 
 
-async def test_a_killed_worker_lists_and_calls_nothing_again(aflow: AsyncHarness) -> None:
+async def test_a_killed_worker_lists_and_calls_nothing_again(aflow):
     called.clear()
     stop_at[:] = ["Bonn"]
-    aflow.include(use)
-    run = await aflow.start(use, "plain")
+    run = await launch(aflow, use, "plain")
     await eventually(lambda: called == ["Rome", "Oslo", "Bonn"], "the last tool has begun")
     await aflow.crash()
     stop_at.clear()
@@ -225,7 +218,7 @@ async def test_a_killed_worker_lists_and_calls_nothing_again(aflow: AsyncHarness
     assert names(await steps_of(aflow, run)).count("mcp_server__w.get_tools") == 1
 
 
-def test_a_toolset_has_a_name_of_its_own() -> None:
+def test_a_toolset_has_a_name_of_its_own():
     with pytest.raises(UserError, match="unique `id`"):
         durable("x", name="n", toolsets=[MCPToolset(server)])
     with pytest.raises(UserError, match="same `id` 'w'"):
@@ -241,7 +234,7 @@ def test_a_toolset_has_a_name_of_its_own() -> None:
     assert list(backend._toolsets_by_id) == ["<agent>", "mcp.example.com"]
 
 
-def test_outside_of_workflows_a_server_is_called_as_without_pgflow() -> None:
+def test_outside_of_workflows_a_server_is_called_as_without_pgflow():
     called.clear()
     for name in ("plain", "dynamic_capability"):
         assert "21" in asyncio.run(agents[name].run("hi")).output

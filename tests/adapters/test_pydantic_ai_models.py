@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from records import settle
 from scripted import asked, call, durable, echo, model, raising, rows_of, run_id_of, steps_of
 
 import pgflow
@@ -27,9 +28,6 @@ from pydantic_ai.exceptions import (  # isort: skip
 )
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel  # isort: skip
 from pydantic_ai.models.test import TestModel  # isort: skip
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 
 @dataclass
@@ -59,9 +57,7 @@ async def answer_priced(user: str) -> list[str]:
     return outputs
 
 
-async def test_each_request_is_a_decision_that_its_pool_admits_and_its_tools_rest_on(
-    aflow: AsyncHarness,
-) -> None:
+async def test_each_request_is_a_decision_that_its_pool_admits_and_its_tools_rest_on(aflow):
     aflow(pools=[Pool("lab", usd=1)]).include(answer_priced)
     run = await aflow.start(answer_priced.options(pool="lab"), "ann")
     assert await run.result() == ["for ann", "for ann", "used_up"]
@@ -139,7 +135,7 @@ async def name_error(agent: str) -> list[Any]:
     return []
 
 
-async def test_one_side_retries_and_errors_come_back_as_themselves(aflow: AsyncHarness) -> None:
+async def test_one_side_retries_and_errors_come_back_as_themselves(aflow):
     aflow.include(answer, name_error, answer_limited, answer_foreign)
     asked.clear()
     assert await (await aflow.start(answer, "busy")).result() == "at last"
@@ -209,7 +205,7 @@ async def answer_streaming() -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore:.*run_stream:DeprecationWarning")
-async def test_a_handler_gets_events_once_in_the_step_that_streams(aflow: AsyncHarness) -> None:
+async def test_a_handler_gets_events_once_in_the_step_that_streams(aflow):
     aflow.include(answer_streaming)
     seen.clear()
     run = await aflow.start(answer_streaming)
@@ -240,10 +236,8 @@ async def answer_in_time() -> str:
             return "timed out"
 
 
-async def test_the_time_of_an_agents_run_is_the_databases(aflow: AsyncHarness) -> None:
-    aflow.include(answer_in_time)
-    run = await aflow.start(answer_in_time)
-    await aflow.until_idle()
+async def test_the_time_of_an_agents_run_is_the_databases(aflow):
+    run = await settle(aflow, answer_in_time)
     await aflow.skip(61)
     assert await run.result() == "timed out"
 
@@ -266,7 +260,7 @@ def answer_in_thread() -> list[str]:
     return [in_thread.run_sync("hi").output, in_thread.run_sync("hi").output]
 
 
-async def test_a_def_workflow_runs_agents_too(aflow: AsyncHarness) -> None:
+async def test_a_def_workflow_runs_agents_too(aflow):
     aflow.include(answer_in_thread)
     tries.clear()
     run = await aflow.start(answer_in_thread)
@@ -275,7 +269,7 @@ async def test_a_def_workflow_runs_agents_too(aflow: AsyncHarness) -> None:
     assert len(await steps_of(aflow, run)) == 10
 
 
-def test_an_agent_needs_a_name_and_known_options() -> None:
+def test_an_agent_needs_a_name_and_known_options():
     with pytest.raises(UserError, match="unique `name`"):
         Agent(model("x"), capabilities=[PgflowDurability()])
     with pytest.raises(UserError, match="needs to have a `model`"):
@@ -288,7 +282,7 @@ def test_an_agent_needs_a_name_and_known_options() -> None:
         durable("x", name="n", models={"default": model("y")})
 
 
-def test_outside_of_workflows_an_agent_keeps_its_own_ways() -> None:
+def test_outside_of_workflows_an_agent_keeps_its_own_ways():
     seen.clear()
     assert asyncio.run(streaming.run("hi")).output == "all done"
     assert "FunctionToolResultEvent" in seen

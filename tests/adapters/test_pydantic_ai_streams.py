@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from looks import Looks
+from records import launch
 from scripted import durable
 
 import pgflow
@@ -29,9 +30,6 @@ from pydantic_ai.models import CompletedStreamedResponse  # isort: skip
 from pydantic_ai.models.function import FunctionModel  # isort: skip
 from pydantic_ai.models.test import TestModel  # isort: skip
 from pydantic_ai.usage import RequestUsage  # isort: skip
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 looks = Looks()
 
@@ -222,10 +220,9 @@ async def wait_for_parts() -> str:
 
 
 @pytest.mark.filterwarnings("ignore:.*run_stream:DeprecationWarning")
-async def test_streams_and_parts_are_those_of_the_recorded_responses(aflow: AsyncHarness) -> None:
+async def test_streams_and_parts_are_those_of_the_recorded_responses(aflow):
     tries.clear()
-    aflow.include(wait_for_parts)
-    waits = await aflow.start(wait_for_parts)
+    waits = await launch(aflow, wait_for_parts)
     assert "\n".join(await looks.hold(aflow)) == ""
     assert [models[name].asked for name in ("two", "dear", "endless", "broken")] == [2, 2, 11, 2]
     assert tries == ["told"] * 2
@@ -246,7 +243,7 @@ async def outside() -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore:.*run_stream:DeprecationWarning")
-def test_outside_of_workflows_streams_are_live() -> None:
+def test_outside_of_workflows_streams_are_live():
     chunks = ["Stream", "Streamed ", "Streamed words"]
     assert asyncio.run(outside()) == [chunks, ["Stream", "ed ", "words"]]
     with asyncio.Runner() as runner:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
+from records import settle
 from scripted import call, durable, echo, model, run_id_of, steps_of
 
 import pgflow
@@ -21,9 +22,7 @@ from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, UserError  # 
 from pydantic_ai.external_events import ExternalEventError, wait_for_external_event  # isort: skip
 from pydantic_ai.tools import DeferredToolRequests  # isort: skip
 from pydantic_ai.toolsets import DynamicToolset, ExternalToolset  # isort: skip
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 done: list[Any] = []
 
@@ -84,9 +83,7 @@ def use_classes_in_thread() -> str:
 
 
 @pytest.mark.parametrize("workflow", [use_classes, use_classes_in_thread])
-async def test_a_tool_is_a_step_of_the_class_that_it_says(
-    aflow: AsyncHarness, workflow: Any
-) -> None:
+async def test_a_tool_is_a_step_of_the_class_that_it_says(aflow, workflow):
     aflow.include(workflow)
     done.clear()
     run = await aflow.start(workflow)
@@ -106,7 +103,7 @@ async def test_a_tool_is_a_step_of_the_class_that_it_says(
     assert "classes__model.request" in done[0]  # the act rests on the decision
 
 
-def test_a_tool_of_a_step_shows_its_signature() -> None:
+def test_a_tool_of_a_step_shows_its_signature():
     definition = as_tool(refund, requires_approval=True).tool_def
     assert definition.name == "refund"
     assert definition.description == "Give money back."
@@ -164,13 +161,10 @@ async def answer_all(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.parametrize("workflow", [use_gates, use_gates_in_thread])
-async def test_an_approval_is_a_gate_and_may_change_the_arguments(
-    aflow: AsyncHarness, workflow: Any
-) -> None:
+async def test_an_approval_is_a_gate_and_may_change_the_arguments(aflow, workflow):
     aflow.include(workflow)
     done.clear()
-    run = await aflow.start(workflow)
-    await aflow.until_idle()
+    run = await settle(aflow, workflow)
     assert done == []
     await aflow.crash()  # whoever answers, answers to what the database has
     await answer_all(aflow)
@@ -192,12 +186,11 @@ async def use_terms(name: str) -> str:
     return output if isinstance(output, str) else f"deferred {output.approvals[0].tool_name}"
 
 
-async def test_tools_without_terms_are_deferred_as_the_framework_does(aflow: AsyncHarness) -> None:
+async def test_tools_without_terms_are_deferred_as_the_framework_does(aflow):
     aflow.include(use_terms)
     done.clear()
     assert await (await aflow.start(use_terms, "returned")).result() == "deferred pay"
-    run = await aflow.start(use_terms, "taken")
-    await aflow.until_idle()
+    run = await settle(aflow, use_terms, "taken")
     await aflow.answer("taken:pay", TakeOver("by hand"), by="ann")
     assert "do not repeat it. Result: 'by hand'" in await run.result()
     assert done == []
@@ -232,19 +225,17 @@ def use_events_in_thread() -> list[str]:
     return [str(asks.run_sync("hi").output)]
 
 
-async def test_a_token_outlives_the_process_that_handed_it_out(aflow: AsyncHarness) -> None:
+async def test_a_token_outlives_the_process_that_handed_it_out(aflow):
     aflow.include(use_events, use_events_in_thread)
     tokens.clear()
-    run = await aflow.start(use_events)
-    await aflow.until_idle()
+    run = await settle(aflow, use_events)
     await aflow.crash()
     await aflow.app.send(*read_token(tokens[0]), {"value": "blue"})
     await aflow.until_idle()
     await aflow.app.send(*read_token(tokens[1]), {"error": "no idea"})
     assert await run.result() == ["blue", "no idea"]
     assert len(tokens) == 2
-    run = await aflow.start(use_events_in_thread)
-    await aflow.until_idle()
+    run = await settle(aflow, use_events_in_thread)
     await aflow.skip(3601)
     assert await run.result() == ["No resolution arrived within 1:00:00."]
     with pytest.raises(pgflow.InvalidArgument, match="not a token"):
@@ -280,7 +271,7 @@ async def use_toolsets(kind: str) -> str:
     return str((await extended.run("hi", toolsets=given)).output)
 
 
-async def test_toolsets_and_capabilities_work_in_steps(aflow: AsyncHarness) -> None:
+async def test_toolsets_and_capabilities_work_in_steps(aflow):
     aflow.include(use_toolsets)
     done.clear()
     run = await aflow.start(use_toolsets, "external")
@@ -332,7 +323,7 @@ async def use_many() -> str:
     return str((await many.run("hi")).output)
 
 
-async def test_tools_run_at_once_and_sub_agents_are_part_of_the_run(aflow: AsyncHarness) -> None:
+async def test_tools_run_at_once_and_sub_agents_are_part_of_the_run(aflow):
     aflow.include(use_many)
     together.clear()
     run = await aflow.start(use_many)
@@ -340,7 +331,7 @@ async def test_tools_run_at_once_and_sub_agents_are_part_of_the_run(aflow: Async
     assert ("inner__model.request", "decided") in await steps_of(aflow, run)
 
 
-def test_a_tool_says_options_that_there_are() -> None:
+def test_a_tool_says_options_that_there_are():
     agent = Agent(model("x"), name="n", capabilities=[PgflowDurability(name="other")])
     backend = PgflowDurability.from_agent(agent)
     assert backend is not None

@@ -8,11 +8,9 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
-from records import SOON, run_row
+from records import SOON, launch, recover, result_of, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -21,9 +19,6 @@ from pgflow.agent import Outcome
 from pgflow.authority import Approve, Reject, TakeOver
 from pgflow.decisions import Choice, decision
 from pgflow.effects import effect
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 
 @dataclass(frozen=True)
@@ -63,9 +58,6 @@ def world() -> None:
 
 class TooMuch(Exception):
     """The world refuses a sum."""
-
-
-# ---------------------------------------------------------------- an agent that adds numbers
 
 
 @read
@@ -176,36 +168,26 @@ def added(n: int) -> list[tuple[str, int]]:
     return [("add", 1)] * n
 
 
-# ---------------------------------------------------------------- turns
-
-
 @pytest.mark.full
 @BOTH
-def test_it_goes_around_until_the_decision_is_that_nothing_is_left(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
-    flow.include(made)
-    run = flow.start(made, Goal(3))
+def test_it_goes_around_until_the_decision_is_that_nothing_is_left(flow, conn, made):
+    run = launch(flow, made, Goal(3))
     outcome = run.result(SOON)
     assert (outcome.how, outcome.state.total, outcome.why) == ("good", 3, "")
     assert World.calls == added(3)
     assert run.state() == {"total": 3}
     assert World.model == 4
     ids = [d for (d,) in conn.execute("select decision from pgflow.decisions order by call")]
-    assert [key.startswith(f"{d}/add") for key, d in zip(World.keys, ids, strict=False)] == [
-        True
-    ] * 3
+    found = [key.startswith(f"{d}/add") for key, d in zip(World.keys, ids, strict=False)]
+    assert found == [True] * 3
 
 
 @pytest.mark.full
 @BOTH
-def test_what_was_decided_and_done_before_a_crash_is_not_again(flow: Harness, made: Any) -> None:
-    flow.include(made)
-    run = flow.start(made, Goal(2, judge="person"))
-    flow.until_idle()
+def test_what_was_decided_and_done_before_a_crash_is_not_again(flow, made):
+    run = settle(flow, made, Goal(2, judge="person"))
     for _ in range(3):
-        flow.crash()
-        flow.until_idle()
+        recover(flow)
     flow.answer("review")
     assert run.result(SOON).how == "good"
     assert (World.model, World.calls) == (3, added(2))
@@ -213,16 +195,13 @@ def test_what_was_decided_and_done_before_a_crash_is_not_again(flow: Harness, ma
 
 @pytest.mark.full
 @BOTH
-def test_what_is_stale_is_looked_at_and_decided_again(flow: Harness, made: Any) -> None:
+def test_what_is_stale_is_looked_at_and_decided_again(flow, made):
     World.stale = {1, 2}
-    flow.include(made)
-    outcome = flow.start(made, Goal(1)).result(SOON)
+    outcome = result_of(flow, made, Goal(1))
     assert (outcome.how, World.calls, World.model) == ("good", added(1), 4)
 
 
-async def test_an_act_of_two_effects_whose_second_is_stale_leaves_nothing_of_the_first(
-    aflow: AsyncHarness,
-) -> None:
+async def test_an_act_of_two_effects_whose_second_is_stale_leaves_nothing_of_the_first(aflow):
     @effect(risk="compensable")
     async def hold(n: int) -> None:
         World.calls.append(("hold", n))
@@ -242,27 +221,18 @@ async def test_an_act_of_two_effects_whose_second_is_stale_leaves_nothing_of_the
         )
 
     World.stale = {1}
-    aflow.include(both)
-    outcome = await (await aflow.start(both, Goal(1), State())).result(SOON)
+    outcome = await result_of(aflow, both, Goal(1), State())
     assert outcome.how == "good"
     assert World.calls == [("hold", 1), ("release", 1), ("hold", 1), ("add", 1)]
 
 
-# ---------------------------------------------------------------- generations
-
-
 @BOTH
-def test_after_its_turns_it_goes_on_as_a_new_generation_with_a_shorter_state(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
-    flow.include(made)
-    run = flow.start(made.options(key="k"), Goal(5, turns=2))
-    outcome = run.result(SOON)
+def test_after_its_turns_it_goes_on_as_a_new_generation_with_a_shorter_state(flow, conn, made):
+    outcome = result_of(flow, made.options(key="k"), Goal(5, turns=2))
     assert (outcome.how, outcome.state.total) == ("good", 5)
     assert outcome.state.summaries == 2
-    assert outcome.state.said == ("3 said", "added 1"), (
-        "a summary of a summary, and what came since"
-    )
+    found = outcome.state.said
+    assert found == ("3 said", "added 1"), "a summary of a summary, and what came since"
     assert run_row(conn, "k", "generation, status") == (3, "completed")
     assert World.calls == added(5)
     assert len(set(World.keys)) == 5
@@ -270,11 +240,8 @@ def test_after_its_turns_it_goes_on_as_a_new_generation_with_a_shorter_state(
 
 @pytest.mark.full
 @BOTH
-def test_a_goal_that_is_missed_takes_back_what_all_generations_did(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
-    flow.include(made)
-    outcome = flow.start(made.options(key="k"), Goal(5, at_most=4, turns=2)).result(SOON)
+def test_a_goal_that_is_missed_takes_back_what_all_generations_did(flow, conn, made):
+    outcome = result_of(flow, made.options(key="k"), Goal(5, at_most=4, turns=2))
     assert (outcome.how, outcome.why) == ("compensated", "NotGood")
     assert World.calls == added(5) + [("subtract", 1)] * 5
     assert run_row(conn, "k", "generation, status") == (3, "completed")
@@ -284,9 +251,7 @@ def test_a_goal_that_is_missed_takes_back_what_all_generations_did(
 
 
 @pytest.mark.full
-async def test_a_crash_while_earlier_generations_are_taken_back_takes_each_back_once(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_crash_while_earlier_generations_are_taken_back_takes_each_back_once(aflow):
     entered, tries = asyncio.Event(), 0
 
     @effect(risk="compensable")
@@ -318,8 +283,7 @@ async def test_a_crash_while_earlier_generations_are_taken_back_takes_each_back_
             turns=1,
         )
 
-    aflow.include(puts)
-    run = await aflow.start(puts, Goal(3))
+    run = await launch(aflow, puts, Goal(3))
     for _ in range(3):
         working = asyncio.create_task(aflow.until_idle())
         await asyncio.wait_for(entered.wait(), HANG_SECONDS)
@@ -333,9 +297,7 @@ async def test_a_crash_while_earlier_generations_are_taken_back_takes_each_back_
     assert tries == 6, "each was tried again once, under its key"
 
 
-async def test_a_run_that_has_taken_back_its_earlier_generations_does_not_continue(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_run_that_has_taken_back_its_earlier_generations_does_not_continue(aflow):
     @workflow
     async def again(goal: Goal, state: State | None = None) -> str:
         outcome = await agent.loop(
@@ -351,15 +313,12 @@ async def test_a_run_that_has_taken_back_its_earlier_generations_does_not_contin
         pgflow.continue_as_new(Goal(1), outcome.state)
 
     World.refused = {2}
-    aflow.include(again)
     with pytest.raises(RunFailed, match="let the run end"):
-        await (await aflow.start(again, Goal(2))).result(SOON)
+        await result_of(aflow, again, Goal(2))
     assert World.calls == [("add", 1), ("subtract", 1)]
 
 
-async def test_a_state_that_has_grown_long_is_compacted_before_the_turns_are_over(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_state_that_has_grown_long_is_compacted_before_the_turns_are_over(aflow, conn):
     @workflow
     async def talks(goal: Goal, state: State) -> Outcome[State]:
         return await agent.loop(
@@ -373,15 +332,12 @@ async def test_a_state_that_has_grown_long_is_compacted_before_the_turns_are_ove
             compact=summarise.aio,
         )
 
-    aflow.include(talks)
-    outcome = await (await aflow.start(talks.options(key="k"), Goal(5), State())).result(SOON)
+    outcome = await result_of(aflow, talks.options(key="k"), Goal(5), State())
     assert (outcome.how, outcome.state.said) == ("good", ("3 said",))
     assert run_row(conn, "k", "generation, status") == (3, "completed")
 
 
-async def test_a_workflow_that_could_not_continue_is_refused_before_anything_is_done(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_workflow_that_could_not_continue_is_refused_before_anything_is_done(aflow):
     @workflow
     async def short(goal: Goal) -> Outcome[State]:
         return await agent.loop(
@@ -402,21 +358,15 @@ async def test_a_workflow_that_could_not_continue_is_refused_before_anything_is_
     assert World.model == 0
 
 
-# ---------------------------------------------------------------- ends and judges
-
-
 @BOTH
-def test_a_refusal_that_it_names_ends_it_and_everything_is_taken_back(
-    flow: Harness, made: Any
-) -> None:
+def test_a_refusal_that_it_names_ends_it_and_everything_is_taken_back(flow, made):
     World.refused = {2}
-    flow.include(made)
-    outcome = flow.start(made, Goal(3)).result(SOON)
+    outcome = result_of(flow, made, Goal(3))
     assert (outcome.how, outcome.why, outcome.state.total) == ("compensated", "TooMuch", 1)
     assert World.calls == [("add", 1), ("subtract", 1)]
 
 
-async def test_any_other_error_fails_the_run_and_takes_back_the_same(aflow: AsyncHarness) -> None:
+async def test_any_other_error_fails_the_run_and_takes_back_the_same(aflow):
     def breaks(state: State, n: int, said: str) -> State:
         if state.total == 1:
             raise ValueError("no such state")
@@ -428,9 +378,8 @@ async def test_any_other_error_fails_the_run_and_takes_back_the_same(aflow: Asyn
             goal, state, observe=look.aio, decide=decide.aio, act=add.aio, fold=breaks
         )
 
-    aflow.include(broken)
     with pytest.raises(RunFailed, match="no such state"):
-        await (await aflow.start(broken, Goal(3), State())).result(SOON)
+        await result_of(aflow, broken, Goal(3), State())
     assert World.calls == [("add", 1)] * 2 + [("subtract", 1)] * 2
 
 
@@ -448,12 +397,10 @@ async def test_any_other_error_fails_the_run_and_takes_back_the_same(aflow: Asyn
     ],
 )
 def test_a_model_that_is_not_sure_leaves_it_to_a_person_and_a_guess_undoes_nothing(
-    flow: Harness, made: Any, judge: str, sure: float, answer: Any, how: str
-) -> None:
+    flow, made, judge, sure, answer, how
+):
     World.sure = sure
-    flow.include(made)
-    run = flow.start(made, Goal(1, judge=judge))
-    flow.until_idle()
+    run = settle(flow, made, Goal(1, judge=judge))
     if answer == "nobody":
         flow.skip(timedelta(hours=2))
     elif answer is not None:
@@ -462,17 +409,10 @@ def test_a_model_that_is_not_sure_leaves_it_to_a_person_and_a_guess_undoes_nothi
     assert (("subtract", 1) in World.calls) == (how == "compensated")
 
 
-# ---------------------------------------------------------------- leave
-
-
 @pytest.mark.full
-async def test_a_no_at_a_gate_of_the_policy_is_declined_as_one_at_its_own(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_no_at_a_gate_of_the_policy_is_declined_as_one_at_its_own(aflow, conn):
     conn.execute("""select pgflow.set_policy('[{"name": "add"}]', 'limits')""")
-    aflow.include(adds)
-    run = await aflow.start(adds, Goal(2))
-    await aflow.until_idle()
+    run = await settle(aflow, adds, Goal(2))
     await aflow.answer("policy/add", Reject("not now"))
     await aflow.until_idle()
     await aflow.answer("policy/add")
@@ -481,7 +421,7 @@ async def test_a_no_at_a_gate_of_the_policy_is_declined_as_one_at_its_own(
 
 
 @pytest.mark.full
-async def test_without_a_decline_a_no_ends_it(aflow: AsyncHarness) -> None:
+async def test_without_a_decline_a_no_ends_it(aflow):
     async def gate(n: int) -> pgflow.authority.Verdict[int]:
         return await pgflow.authority.gate("add", n)
 
@@ -491,14 +431,11 @@ async def test_without_a_decline_a_no_ends_it(aflow: AsyncHarness) -> None:
             goal, state, observe=look.aio, decide=decide.aio, gate=gate, act=add.aio, fold=fold
         )
 
-    aflow.include(asks)
-    run = await aflow.start(asks, Goal(2), State())
-    await aflow.until_idle()
+    run = await settle(aflow, asks, Goal(2), State())
     await aflow.answer("add", Approve(edit=2))
     outcome = await run.result(SOON)
     assert (outcome.how, World.calls) == ("good", [("add", 2)]), "the edit is what is done"
-    run = await aflow.start(asks, Goal(2), State())
-    await aflow.until_idle()
+    run = await settle(aflow, asks, Goal(2), State())
     await aflow.answer("add")
     await aflow.until_idle()
     await aflow.answer("add", Reject("enough"))

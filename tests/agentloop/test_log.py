@@ -11,11 +11,11 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, eventually
+from records import SOON, eventually, launch, result_of, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -27,9 +27,7 @@ from pgflow.effects import effect
 from pgflow.errors import UpdateRejected
 from pgflow.inspect import ask_async
 from pgflow.streams import Tails
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 says = Signal("says", str)
 
@@ -108,9 +106,7 @@ async def start(aflow: AsyncHarness, turns: int, key: str = "k") -> Any:
     return await aflow.start(chats.options(key=key), turns)
 
 
-async def test_a_conversation_has_its_roles_and_every_call_and_result_is_a_unit(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_conversation_has_its_roles_and_every_call_and_result_is_a_unit(aflow):
     run = await start(aflow, 2)
     for text in ("one", "two"):
         await run.send(says, text)
@@ -128,9 +124,7 @@ async def test_a_conversation_has_its_roles_and_every_call_and_result_is_a_unit(
 
 
 @pytest.mark.full
-async def test_a_nothing_is_told_that_is_not_committed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_nothing_is_told_that_is_not_committed(aflow, conn):
     """Point a: persist, then emit."""
     run = await start(aflow, 3)
     tails = Tails(aflow.app)
@@ -157,9 +151,7 @@ async def test_a_nothing_is_told_that_is_not_committed(
 
 
 @pytest.mark.full
-async def test_b_a_crash_loses_no_result_that_was_there_and_the_intent_stands_before_it(
-    aflow: AsyncHarness,
-) -> None:
+async def test_b_a_crash_loses_no_result_that_was_there_and_the_intent_stands_before_it(aflow):
     """Point b: results of one turn are units of their own, as their calls are."""
 
     @workflow
@@ -177,10 +169,8 @@ async def test_b_a_crash_loses_no_result_that_was_there_and_the_intent_stands_be
     await eventually(fast_is_known, "the result of the fast one is in the log")
     log = await log_of(aflow)
     calls = [unit for unit in log if unit.kind == "tool_call"]
-    assert [(unit.value["text"], unit.is_owed) for unit in calls] == [
-        ("slow", True),
-        ("fast", False),
-    ]
+    found = [(unit.value["text"], unit.is_owed) for unit in calls]
+    assert found == [("slow", True), ("fast", False)]
     working.cancel()
     await asyncio.wait([working])
     await aflow.crash()
@@ -193,9 +183,7 @@ async def test_b_a_crash_loses_no_result_that_was_there_and_the_intent_stands_be
 
 
 @pytest.mark.full
-async def test_c_forks_rewinds_archives_and_feedback_are_on_record(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_c_forks_rewinds_archives_and_feedback_are_on_record(aflow, conn):
     """Point c: nothing of it lives in a process."""
     run = await start(aflow, 1)
     await run.send(says, "one")
@@ -230,7 +218,7 @@ async def test_c_forks_rewinds_archives_and_feedback_are_on_record(
 
 
 @pytest.mark.full
-async def test_what_people_say_of_a_unit_stays_with_it(aflow: AsyncHarness) -> None:
+async def test_what_people_say_of_a_unit_stays_with_it(aflow):
     run = await start(aflow, 2)
     await run.send(says, "one")
     await aflow.until_idle()
@@ -246,9 +234,7 @@ async def test_what_people_say_of_a_unit_stays_with_it(aflow: AsyncHarness) -> N
 
 
 @pytest.mark.full
-async def test_d_another_process_approves_with_other_arguments(
-    aflow: AsyncHarness, dsn: str
-) -> None:
+async def test_d_another_process_approves_with_other_arguments(aflow, dsn):
     """Point d: a question to a person is an owed unit, whoever is alive."""
 
     @workflow
@@ -257,9 +243,7 @@ async def test_d_another_process_approves_with_other_arguments(
         assert isinstance(verdict, Approved)
         return await send(verdict.value)
 
-    aflow.include(asks)
-    run = await aflow.start(asks.options(key="k"), "hello")
-    await aflow.until_idle()
+    run = await settle(aflow, asks.options(key="k"), "hello")
     await aflow.crash()
     log = await log_of(aflow)
     assert shown(log)[1:] == [("assistant", "tool_call", "send")]
@@ -288,9 +272,7 @@ async def gate_of(dsn: str) -> str:
 
 
 @pytest.mark.full
-async def test_e_after_a_rewind_what_comes_belongs_to_the_new_branch_alone(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_e_after_a_rewind_what_comes_belongs_to_the_new_branch_alone(aflow, conn):
     """Point e: appending to a branch moves no other's tip; fork and rewind change nothing."""
     run = await start(aflow, 2)
     await run.send(says, "one")
@@ -344,11 +326,10 @@ def _(state: Talk, text: str, tip: int) -> None:
 
 
 @pytest.mark.full
-async def test_f_who_appends_to_a_tip_that_has_moved_is_told(aflow: AsyncHarness) -> None:
+async def test_f_who_appends_to_a_tip_that_has_moved_is_told(aflow):
     """Point f: a stale append is a conflict, and never silence."""
 
-    aflow.include(talk)
-    run = await aflow.start(talk.options(key="k"))
+    run = await launch(aflow, talk.options(key="k"))
     working = asyncio.create_task(aflow.until_idle())
     answers = await asyncio.gather(
         *(run.execute_update(say, text, 0) for text in "abcd"), return_exceptions=True
@@ -362,7 +343,7 @@ async def test_f_who_appends_to_a_tip_that_has_moved_is_told(aflow: AsyncHarness
 
 
 @pytest.mark.full
-async def test_g_a_sub_agent_has_a_log_of_its_own_and_resumes_in_it(aflow: AsyncHarness) -> None:
+async def test_g_a_sub_agent_has_a_log_of_its_own_and_resumes_in_it(aflow):
     """Point g: it is a child, found by the call of its parent."""
 
     @workflow
@@ -375,8 +356,7 @@ async def test_g_a_sub_agent_has_a_log_of_its_own_and_resumes_in_it(aflow: Async
         return await pgflow.run_child(research, text)
 
     World.hang["found it"] = asyncio.Event()
-    aflow.include(leads, research)
-    run = await aflow.start(leads.options(key="k"), "it")
+    run = await launch(aflow, leads.options(key="k"), "it", beside=[research])
     working = asyncio.create_task(aflow.until_idle())
     await eventually(lambda: "send found it" in World.calls, "the child acts")
     working.cancel()
@@ -394,7 +374,7 @@ async def test_g_a_sub_agent_has_a_log_of_its_own_and_resumes_in_it(aflow: Async
     assert World.calls.count("look up it") == 1
 
 
-async def test_the_log_goes_over_all_generations_of_a_run(aflow: AsyncHarness) -> None:
+async def test_the_log_goes_over_all_generations_of_a_run(aflow):
     @workflow
     async def long(n: int, summary: str) -> str:
         await look_up(f"{summary} {n}")
@@ -402,8 +382,7 @@ async def test_the_log_goes_over_all_generations_of_a_run(aflow: AsyncHarness) -
             pgflow.continue_as_new(n + 1, f"after {n}")
         return "done"
 
-    aflow.include(long)
-    await (await aflow.start(long.options(key="k"), 0, "new")).result(SOON)
+    await result_of(aflow, long.options(key="k"), 0, "new")
     log = await log_of(aflow)
     results = [unit for unit in log if unit.kind == "tool_result"]
     assert [unit.value for unit in results] == ["found new 0", "found after 0 1", "found after 1 2"]

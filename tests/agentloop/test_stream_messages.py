@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from records import SOON
+from records import SOON, launch
 
 import pgflow
 from pgflow import RunFailed, step, workflow
 from pgflow.streams import MESSAGE_HEADERS, Event, Tails, message
 from pgflow.streams.messages import _Message
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 LONG = "é\n\n" * 30_000
 
@@ -45,11 +42,8 @@ async def chunks(tails: Tails, run: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("how", ["ends", "fails"])
-async def test_a_run_is_one_message_and_each_reader_gets_it_from_the_beginning(
-    aflow: AsyncHarness, how: str
-) -> None:
-    aflow.include(chat)
-    run = await aflow.start(chat.options(key="k"), how)
+async def test_a_run_is_one_message_and_each_reader_gets_it_from_the_beginning(aflow, how):
+    run = await launch(aflow, chat.options(key="k"), how)
     tails = Tails(aflow.app)
     live = await chunks(tails, "k")
     elsewhere = Tails(aflow.app)
@@ -95,13 +89,13 @@ def told(*events: Event) -> list[str]:
     return list(texts.values())
 
 
-def test_a_word_that_becomes_durable_is_not_said_again() -> None:
+def test_a_word_that_becomes_durable_is_not_said_again():
     drafts = [Event(word, None, name) for word, name in (("a", "1"), ("b", "2"))]
     assert told(*drafts, Event("a", "1-1", "1"), Event("b", "1-2", "2")) == ["ab"]
     assert told(drafts[0], Event("a", "1-1", "1"), Event("b", "1-2", "2")) == ["ab"]
 
 
-def test_words_of_a_try_that_failed_stay_beside_the_whole_text() -> None:
+def test_words_of_a_try_that_failed_stay_beside_the_whole_text():
     whole = Event({"type": "text", "text": "good"}, "1-1", "9")
     assert told(Event("ba", None, "1"), Event("go", None, "2"), whole) == ["bago", "good"]
     assert told(Event("go", None, "2"), Event(whole.value, None, "9"), whole) == ["good"]

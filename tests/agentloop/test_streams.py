@@ -9,11 +9,10 @@ import json
 import random
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
-from records import SOON, eventually
+from records import SOON, eventually, launch, result_of
 from servers import HANG_SECONDS
 from sqlkit import one
 
@@ -22,9 +21,7 @@ from pgflow import InvalidArgument, RunNotFound, RunStuck, Signal, step, streams
 from pgflow._worker import listener, progress
 from pgflow.streams import Event, Tails
 from pgflow.streams import web as endpoint
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 go = Signal("go", int)
 
@@ -53,16 +50,10 @@ async def values(tails: Tails, *args: Any, **options: Any) -> list[Any]:
     return [event.value async for event in tails.read(*args, **options)]
 
 
-# ---------------------------------------------------------------- units, and where to go on
-
-
 @pytest.mark.full
-async def test_a_reader_goes_on_anywhere_without_gap_or_double(
-    aflow: AsyncHarness, tails: Tails
-) -> None:
+async def test_a_reader_goes_on_anywhere_without_gap_or_double(aflow, tails):
     """It reconnects at random, each time elsewhere, while the run emits."""
-    aflow.include(hears)
-    run = await aflow.start(hears.options(key="k"), 60)
+    run = await launch(aflow, hears.options(key="k"), 60)
     read: list[Any] = []
     chance = random.Random(7)
 
@@ -94,9 +85,8 @@ async def test_a_reader_goes_on_anywhere_without_gap_or_double(
 
 
 @pytest.mark.full
-async def test_an_id_holds_over_generations_and_rewinds(aflow: AsyncHarness, tails: Tails) -> None:
-    aflow.include(hears)
-    run = await aflow.start(hears.options(key="k"), 3)
+async def test_an_id_holds_over_generations_and_rewinds(aflow, tails):
+    run = await launch(aflow, hears.options(key="k"), 3)
     for n in range(3):
         await run.send(go, n)
     await run.result(SOON)
@@ -106,20 +96,16 @@ async def test_an_id_holds_over_generations_and_rewinds(aflow: AsyncHarness, tai
     await aflow.app.rewind("k", to=2, effects="repeat")  # what it had heard is in the mailbox again
     following = asyncio.create_task(values(tails, "k", "heard", after=events[2].id))
     await run.result(SOON)
-    assert await asyncio.wait_for(following, HANG_SECONDS) == [1, 2], (
-        "who is ahead goes on with what is new"
-    )
+    found = await asyncio.wait_for(following, HANG_SECONDS)
+    assert found == [1, 2], "who is ahead goes on with what is new"
     again = [event async for event in tails.read("k", "heard")]
     assert [event.value for event in again] == [0, 1, 2]
     assert again[0] == events[0]
     assert {event.id for event in again[1:]}.isdisjoint({event.id for event in events})
 
 
-async def test_what_nobody_could_have_been_given_is_no_id(
-    aflow: AsyncHarness, tails: Tails
-) -> None:
-    aflow.include(counts)
-    await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
+async def test_what_nobody_could_have_been_given_is_no_id(aflow, tails):
+    await result_of(aflow, counts.options(key="k"), 1)
     for after in ("1", "1-", "-1", "1-x", "1-99999999999", f"{2**63}-1", "1-1 "):
         with pytest.raises(InvalidArgument, match="is not the id"):
             await values(tails, "k", "numbers", after=after)
@@ -127,12 +113,9 @@ async def test_what_nobody_could_have_been_given_is_no_id(
 
 
 @pytest.mark.parametrize("reach", ["nowhere", "the next units"])
-async def test_who_comes_with_an_id_of_nowhere_makes_no_gap_for_others(
-    aflow: AsyncHarness, tails: Tails, conn: psycopg.Connection, reach: str
-) -> None:
+async def test_who_comes_with_an_id_of_nowhere_makes_no_gap_for_others(aflow, tails, conn, reach):
     """He is the first whom the tail is for."""
-    aflow.include(hears)
-    run = await aflow.start(hears.options(key="k"), 3)
+    run = await launch(aflow, hears.options(key="k"), 3)
     await run.send(go, 0)
     await aflow.until_idle()
     (own,) = conn.execute("select max(run_id) from pgflow.timeline").fetchall()[0]
@@ -158,12 +141,9 @@ async def test_who_comes_with_an_id_of_nowhere_makes_no_gap_for_others(
         assert strange.result() == []
 
 
-async def test_a_tail_that_is_sent_back_while_it_looks_looks_again(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_tail_that_is_sent_back_while_it_looks_looks_again(aflow, monkeypatch):
     """Its look began behind units that a reader has not had."""
-    aflow.include(counts)
-    run = await aflow.start(counts.options(key="k"), 3)
+    run = await launch(aflow, counts.options(key="k"), 3)
     await run.result(SOON)
     tail = streams.tails._Tail(aflow.app, "k", "numbers", (0, 0), lambda: 0.1)
     await tail.stop()
@@ -183,9 +163,7 @@ async def test_a_tail_that_is_sent_back_while_it_looks_looks_again(
     assert tail.since((0, 0)) == found
 
 
-async def test_a_stream_that_is_closed_ends_and_a_run_that_is_stuck_says_so(
-    aflow: AsyncHarness, tails: Tails
-) -> None:
+async def test_a_stream_that_is_closed_ends_and_a_run_that_is_stuck_says_so(aflow, tails):
     @workflow
     async def talks() -> None:
         pgflow.emit("short", 1)
@@ -193,8 +171,7 @@ async def test_a_stream_that_is_closed_ends_and_a_run_that_is_stuck_says_so(
         pgflow.emit("long", 1)
         await go.wait()
 
-    aflow.include(talks)
-    await aflow.start(talks.options(key="k"))
+    await launch(aflow, talks.options(key="k"))
     assert await values(tails, "k", "short") == [1]
     with pytest.raises(RunNotFound):
         await values(tails, "nobody", "short")
@@ -206,14 +183,8 @@ async def test_a_stream_that_is_closed_ends_and_a_run_that_is_stuck_says_so(
     assert read == [1]
 
 
-# ---------------------------------------------------------------- many readers
-
-
-async def test_a_thousand_readers_share_one_tail_and_one_listener(
-    aflow: AsyncHarness, tails: Tails, conn: psycopg.Connection
-) -> None:
-    aflow.include(hears)
-    run = await aflow.start(hears.options(key="k"), 5)
+async def test_a_thousand_readers_share_one_tail_and_one_listener(aflow, tails, conn):
+    run = await launch(aflow, hears.options(key="k"), 5)
     readers = [asyncio.create_task(values(tails, "k", "heard")) for _ in range(1000)]
     listening = "select count(*) from pg_stat_activity where query = 'listen \"pgflow_stream\"'"
     await eventually(lambda: conn.execute(listening).fetchone() == (1,), "one listens for all")
@@ -224,13 +195,10 @@ async def test_a_thousand_readers_share_one_tail_and_one_listener(
     assert tails.count == 0
 
 
-async def test_who_is_far_behind_reads_for_itself_until_it_has_caught_up(
-    aflow: AsyncHarness, tails: Tails, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_is_far_behind_reads_for_itself_until_it_has_caught_up(aflow, tails, monkeypatch):
     monkeypatch.setattr(streams.tails, "KEPT", 4)
     monkeypatch.setattr(streams.tails, "STREAM_PAGE", 3)
-    aflow.include(counts)
-    run = await aflow.start(counts.options(key="k"), 40)
+    run = await launch(aflow, counts.options(key="k"), 40)
     slow = tails.read("k", "numbers")
     read = [(await anext(slow)).value]
     await run.result(SOON)
@@ -240,13 +208,10 @@ async def test_who_is_far_behind_reads_for_itself_until_it_has_caught_up(
     assert read == list(range(40))
 
 
-async def test_a_commit_is_heard_of_and_not_only_found(
-    aflow: AsyncHarness, tails: Tails, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_commit_is_heard_of_and_not_only_found(aflow, tails, monkeypatch):
     monkeypatch.setattr(streams.tails, "FIRST_LOOK_SECONDS", 300.0)
     monkeypatch.setattr(streams.tails, "LONGEST_LOOK_SECONDS", 300.0)
-    aflow.include(hears)
-    run = await aflow.start(hears.options(key="k"), 2)
+    run = await launch(aflow, hears.options(key="k"), 2)
     read: list[Any] = []
 
     async def follow() -> None:
@@ -262,12 +227,7 @@ async def test_a_commit_is_heard_of_and_not_only_found(
     assert read == [1, 2]
 
 
-async def test_a_commit_before_it_listens_is_found_once_it_does(
-    aflow: AsyncHarness,
-    tails: Tails,
-    conn: psycopg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_commit_before_it_listens_is_found_once_it_does(aflow, tails, conn, monkeypatch):
     for name in ("FIRST", "UNTOLD", "LONGEST"):
         monkeypatch.setattr(streams.tails, f"{name}_LOOK_SECONDS", 300.0)
     connect, may_connect = listener.connect_async, asyncio.Event()
@@ -279,8 +239,7 @@ async def test_a_commit_before_it_listens_is_found_once_it_does(
         return await connect(*args)
 
     monkeypatch.setattr(listener, "connect_async", connect_late)
-    aflow.include(hears)
-    run = await aflow.start(hears.options(key="k"), 3)
+    run = await launch(aflow, hears.options(key="k"), 3)
     read: list[Any] = []
 
     async def follow() -> None:
@@ -303,11 +262,8 @@ async def test_a_commit_before_it_listens_is_found_once_it_does(
     assert read == [1, 2, 3]
 
 
-async def test_nobody_is_left_behind_when_the_last_reader_leaves(
-    aflow: AsyncHarness, tails: Tails
-) -> None:
-    aflow.include(hears)
-    await aflow.start(hears.options(key="k"), 1)
+async def test_nobody_is_left_behind_when_the_last_reader_leaves(aflow, tails):
+    await launch(aflow, hears.options(key="k"), 1)
     reading = asyncio.create_task(values(tails, "k", "heard"))
     await eventually(lambda: tails.count == 1, "it is followed")
     reading.cancel()
@@ -316,13 +272,10 @@ async def test_nobody_is_left_behind_when_the_last_reader_leaves(
     assert not [t for t in asyncio.all_tasks() if t.get_name().startswith("pgflow-tail")]
 
 
-# ---------------------------------------------------------------- what is not durable
-
-
 @pytest.mark.full
 async def test_the_words_of_a_model_come_at_once_and_the_whole_answer_takes_their_place(
-    aflow: AsyncHarness, tails: Tails, conn: psycopg.Connection
-) -> None:
+    aflow, tails, conn
+):
     said, proceed = asyncio.Event(), asyncio.Event()
 
     @step
@@ -339,8 +292,7 @@ async def test_the_words_of_a_model_come_at_once_and_the_whole_answer_takes_thei
     async def chat() -> str:
         return await answer()
 
-    aflow.include(chat)
-    run = await aflow.start(chat.options(key="k"))
+    run = await launch(aflow, chat.options(key="k"))
     read: list[Event] = []
 
     async def follow() -> None:
@@ -349,11 +301,8 @@ async def test_the_words_of_a_model_come_at_once_and_the_whole_answer_takes_thei
 
     following = asyncio.create_task(follow())
     await eventually(lambda: len(read) == 3, "the words come while the model speaks")
-    assert [(e.value, e.is_durable) for e in read] == [
-        ("so be", False),
-        ("gins", False),
-        (" it", False),
-    ]
+    found = [(e.value, e.is_durable) for e in read]
+    assert found == [("so be", False), ("gins", False), (" it", False)]
     proceed.set()
     await asyncio.wait_for(following, HANG_SECONDS)
     await run.result(SOON)
@@ -367,8 +316,8 @@ async def test_the_words_of_a_model_come_at_once_and_the_whole_answer_takes_thei
 
 
 async def test_a_try_that_fails_leaves_nothing_durable_and_a_newcomer_gets_the_words_so_far(
-    aflow: AsyncHarness, tails: Tails
-) -> None:
+    aflow, tails
+):
     tries: list[asyncio.Event] = []
 
     @step(retries=pgflow.Retries(2, first_delay=timedelta(milliseconds=1)))
@@ -385,8 +334,7 @@ async def test_a_try_that_fails_leaves_nothing_durable_and_a_newcomer_gets_the_w
     async def chat() -> None:
         await answer()
 
-    aflow.include(chat)
-    await aflow.start(chat.options(key="k"))
+    await launch(aflow, chat.options(key="k"))
     async with aclosing(tails.read("k", "answer", live=True)) as first:
         assert (await anext(first)).value == "try 1"
         async with aclosing(tails.read("k", "answer", live=True)) as second:
@@ -403,8 +351,8 @@ async def test_a_try_that_fails_leaves_nothing_durable_and_a_newcomer_gets_the_w
 
 
 async def test_a_try_that_begins_before_the_failure_of_the_last_is_durable_is_seen(
-    aflow: AsyncHarness, tails: Tails, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    aflow, tails, conn, monkeypatch
+):
     """What it emits is not taken for what its predecessor did."""
     monkeypatch.setattr(progress, "SEND_AFTER_SECONDS", 0)
     proceed = [asyncio.Event(), asyncio.Event()]
@@ -422,8 +370,7 @@ async def test_a_try_that_begins_before_the_failure_of_the_last_is_durable_is_se
     async def chat() -> None:
         await answer()
 
-    aflow.include(chat)
-    await aflow.start(chat.options(key="k"))
+    await launch(aflow, chat.options(key="k"))
     async with aclosing(tails.read("k", "answer", live=True)) as reader:
         assert (await anext(reader)).value == "try 1"
         with conn.transaction():
@@ -437,7 +384,7 @@ async def test_a_try_that_begins_before_the_failure_of_the_last_is_durable_is_se
     proceed[1].set()
 
 
-async def test_what_workflow_code_emits_is_durable_at_once(aflow: AsyncHarness) -> None:
+async def test_what_workflow_code_emits_is_durable_at_once(aflow):
     @workflow
     async def talks() -> str:
         try:
@@ -446,13 +393,9 @@ async def test_what_workflow_code_emits_is_durable_at_once(aflow: AsyncHarness) 
             return str(error)
         return "emitted"
 
-    aflow.include(talks)
-    run = await aflow.start(talks)
+    run = await launch(aflow, talks)
     assert "is for the body of a step" in await run.result(SOON)
     assert [value async for value in run.stream("s")] == []
-
-
-# ---------------------------------------------------------------- the endpoint
 
 
 class Browser:
@@ -477,8 +420,8 @@ class Browser:
     async def _receive(self) -> dict[str, Any]:
         if not self._sent:
             self._sent = True
-            begun = "request" if self.kind == "http" else "connect"
-            return {"type": f"{self.kind}.{begun}", "body": b"", "more_body": False}
+            entered = "request" if self.kind == "http" else "connect"
+            return {"type": f"{self.kind}.{entered}", "body": b"", "more_body": False}
         await self._gone.wait()
         return {"type": f"{self.kind}.disconnect"}
 
@@ -513,9 +456,7 @@ async def anybody(scope: Any, run: str, stream: str) -> bool:
 
 
 @pytest.mark.full
-async def test_a_browser_reconnects_with_the_last_id_and_is_told_of_the_end(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_browser_reconnects_with_the_last_id_and_is_told_of_the_end(aflow, monkeypatch):
     aflow.include(hears)
     web = endpoint.asgi(aflow.app, may_read=anybody)
     run = await aflow.start(hears.options(key="team/7"), 3)
@@ -539,12 +480,9 @@ async def test_a_browser_reconnects_with_the_last_id_and_is_told_of_the_end(
     assert again.units() == [1, 2]
 
 
-async def test_who_may_not_read_is_refused_and_so_is_what_is_not_there(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_may_not_read_is_refused_and_so_is_what_is_not_there(aflow, monkeypatch):
     monkeypatch.setattr(endpoint, "FIRST_EVENT_SECONDS", 15.0)
-    aflow.include(counts)
-    await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
+    await result_of(aflow, counts.options(key="k"), 1)
     web = endpoint.asgi(aflow.app, may_read=anybody)
     asked = {
         ("/k/secret", "GET", ""): 403,
@@ -562,7 +500,7 @@ async def test_who_may_not_read_is_refused_and_so_is_what_is_not_there(
         await web({"type": "carrier pigeon"}, None, None)
 
 
-async def test_drafts_are_events_without_an_id(aflow: AsyncHarness) -> None:
+async def test_drafts_are_events_without_an_id(aflow):
     proceed = asyncio.Event()
 
     @step
@@ -575,8 +513,7 @@ async def test_drafts_are_events_without_an_id(aflow: AsyncHarness) -> None:
     async def chat() -> None:
         await speak()
 
-    aflow.include(chat)
-    await aflow.start(chat.options(key="k"))
+    await launch(aflow, chat.options(key="k"))
     browser = Browser(endpoint.asgi(aflow.app, may_read=anybody), "/k/answer", query="live=1")
     await eventually(lambda: len(browser.events()) == 1, "the word is there")
     proceed.set()
@@ -605,7 +542,7 @@ class Socket(Browser):
         return [e["value"] for e in self.events() if e["event"] == "unit"]
 
 
-async def test_a_socket_gets_the_same_and_goes_on_where_it_was(aflow: AsyncHarness) -> None:
+async def test_a_socket_gets_the_same_and_goes_on_where_it_was(aflow):
     aflow.include(hears)
     web = endpoint.asgi(aflow.app, may_read=anybody)
     run = await aflow.start(hears.options(key="team/7"), 3)
@@ -624,9 +561,7 @@ async def test_a_socket_gets_the_same_and_goes_on_where_it_was(aflow: AsyncHarne
     assert (second.events()[-1], second.code) == ({"event": "end"}, 1000)
 
 
-async def test_a_socket_has_drafts_that_are_flagged_and_is_told_why_it_is_closed(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_socket_has_drafts_that_are_flagged_and_is_told_why_it_is_closed(aflow):
     @step
     async def speak() -> None:
         pgflow.emit("answer", "hel", durable=False)
@@ -638,15 +573,12 @@ async def test_a_socket_has_drafts_that_are_flagged_and_is_told_why_it_is_closed
         await speak()
         await go.wait()
 
-    aflow.include(chat)
-    run = await aflow.start(chat.options(key="k"))
+    run = await launch(aflow, chat.options(key="k"))
     web = endpoint.asgi(aflow.app, may_read=anybody)
     browser = Socket(web, "/k/answer", query="live=1")
     await eventually(lambda: browser.units() == ["hello"], "it is said")
-    assert [(e["event"], e["id"] is None) for e in browser.events()] == [
-        ("draft", True),
-        ("unit", False),
-    ]
+    found = [(e["event"], e["id"] is None) for e in browser.events()]
+    assert found == [("draft", True), ("unit", False)]
     await run.send(Signal("go", str), "no number")
     await browser.over()
     assert (browser.events()[-1]["event"], browser.code) == ("stuck", 1013)
@@ -668,20 +600,18 @@ async def test_a_socket_has_drafts_that_are_flagged_and_is_told_why_it_is_closed
     ],
 )
 async def test_a_page_of_another_origin_opens_no_socket_with_the_cookies_of_its_reader(
-    aflow: AsyncHarness, path: str, headers: dict[str, str], is_let_in: bool
-) -> None:
-    aflow.include(counts)
-    await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
+    aflow, path, headers, is_let_in
+):
+    await result_of(aflow, counts.options(key="k"), 1)
     web = endpoint.asgi(aflow.app, may_read=anybody, origins=["https://app.example"])
     socket = await Socket(web, path, **headers).over()
     assert socket.code == (1000 if is_let_in else 1008)
     assert (socket.units() == [0]) == is_let_in
 
 
-async def test_a_reader_that_is_gone_when_something_comes_is_no_error(aflow: AsyncHarness) -> None:
+async def test_a_reader_that_is_gone_when_something_comes_is_no_error(aflow):
     """Servers raise OSError then."""
-    aflow.include(counts)
-    await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
+    await result_of(aflow, counts.options(key="k"), 1)
     web = endpoint.asgi(aflow.app, may_read=anybody)
     for client in (Browser, Socket):
 
@@ -695,21 +625,17 @@ async def test_a_reader_that_is_gone_when_something_comes_is_no_error(aflow: Asy
 
 
 @pytest.mark.full
-async def test_a_silent_line_is_kept_alive(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_line_is_kept_alive(aflow, monkeypatch):
     monkeypatch.setattr(endpoint, "BEAT_SECONDS", 0.01)
-    aflow.include(hears)
-    await aflow.start(hears.options(key="k"), 1)
+    await launch(aflow, hears.options(key="k"), 1)
     browser = Browser(endpoint.asgi(aflow.app, may_read=anybody), "/k/heard")
     await eventually(lambda: browser.text.count(": still here") > 2, "it is told")
     browser.hang_up()
     await browser.over()
 
 
-def test_a_sync_app_serves_streams_too(flow: Any) -> None:
-    flow.include(counts)
-    flow.start(counts.options(key="k"), 3).result(SOON)
+def test_a_sync_app_serves_streams_too(flow):
+    result_of(flow, counts.options(key="k"), 3)
 
     async def read() -> list[Any]:
         web = endpoint.asgi(flow.app, may_read=anybody)

@@ -41,5 +41,5 @@ Counterparty._write = write_and_die  # type: ignore[method-assign]
 Git.run = run_and_die  # type: ignore[method-assign]
 
 app = pgflow.AsyncApp(
-    include=[browser.buy, coding.code, research.research, sales.reach_out, sre.respond],
+    include=[browser.buy, coding.code, research.research, sales.reach_out, sre.respond]
 )

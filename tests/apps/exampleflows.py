@@ -26,8 +26,6 @@ from pgflow._model.units import Unit
 from pgflow.authority import Admit
 from pgflow.errors import BudgetExceeded
 
-# ---------------------------------------------------------------- steps
-
 
 class Declined(Exception):
     """An error that a step declares."""
@@ -89,9 +87,6 @@ def write_row(conn: psycopg.Connection[Any], row: int) -> int:
 
 paid = Signal("paid", int)
 news = Signal("news", str)
-
-
-# ---------------------------------------------------------------- workflows
 
 
 @workflow
@@ -523,9 +518,6 @@ async def owing(n: int) -> str:
     return said
 
 
-# ---------------------------------------------------------------- what is known of them
-
-
 pausing = workflow(name="pausing")(passing_on.fn)
 
 
@@ -640,9 +632,6 @@ def each_example(few: int = 0, many: int = 0) -> Any:
         pytest.param(e, range(many), id=f"{e.name}-all", marks=pytest.mark.full) for e in EXAMPLES
     ]
     return pytest.mark.parametrize(("example", "seeds"), some + every)
-
-
-# ---------------------------------------------------------------- for other processes
 
 
 def record(example: Example, seed: int) -> list[dict[str, Any]]:

@@ -5,10 +5,12 @@ outside, and may die there: for `tests.agentkills`.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import langchain_core.tracers.context  # noqa: F401 - which each process would import
+import psycopg
 from langgraph.graph import START, StateGraph
 from langgraph.types import Send, interrupt
 
@@ -17,11 +19,6 @@ from pgflow.agent.langgraph import durable
 from pgflow.authority import Approve
 from tests.kits import fates
 from tests.kits.fates import arrive, witness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import psycopg
 
 ITEMS = 3
 PRICE = Decimal("0.25")

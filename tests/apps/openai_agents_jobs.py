@@ -8,9 +8,11 @@ something that a person approves, with another amount. All of it is in a session
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 from agents import (
     Agent,
     GuardrailFunctionOutput,
@@ -35,11 +37,6 @@ from pgflow.agent.openai_agents import PgflowSession
 from pgflow.authority import Approve
 from tests.kits import fates
 from tests.kits.fates import arrive, witness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import psycopg
 
 get_trace_provider()  # which each process would make, and which takes long
 codec_for(ModelResponse)

@@ -7,9 +7,10 @@ code of the workflow, and one that a person approves.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from pydantic_ai import Agent, Tool
@@ -21,9 +22,6 @@ from pgflow.agent.pydantic_ai import Approvals, PgflowDurability, as_tool
 from pgflow.authority import Admit, Approve
 from tests.kits import fates
 from tests.kits.fates import arrive, witness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PRICE = Decimal("0.25")
 BODIES = (
@@ -38,10 +36,7 @@ EXPECTED = {"model": 5, "tool": 2, "effect": 1, "publish": 1}
 CHARGES = EXPECTED["model"]
 WORDS = [f"turn {n}" for n in range(EXPECTED["model"])]
 OUTPUT = "done"
-TABLES = (
-    "create table written (run text)",
-    "grant insert on written to public",
-)
+TABLES = ("create table written (run text)", "grant insert on written to public")
 
 
 def respond(messages: Any, info: Any) -> ModelResponse:

@@ -10,9 +10,7 @@ import pytest
 
 @pytest.mark.full
 @pytest.mark.parametrize("nested", [False, True], ids=["one pool", "nested pools"])
-def test_many_drawers_never_overdraw_and_can_spend_nearly_all(
-    dsn: str, nested: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_many_drawers_never_overdraw_and_can_spend_nearly_all(dsn, nested, capsys):
     report = drawers.draw(dsn, limit=Decimal(6), nested=nested, drawers=60, sessions=12)
     with capsys.disabled():
         print(f"\n{report}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,10 +15,7 @@ import pgflow
 from pgflow import transaction, workflow
 from pgflow.authority import Admit, Pool
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 
 def ask(conn: Conn, claim: Claim, usd: str) -> tuple[str, dict[str, Any]]:
@@ -30,9 +27,7 @@ def ask(conn: Conn, claim: Claim, usd: str) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("granted", "kind"), [(True, "m"), (False, "q")])
-def test_an_admission_waits_for_a_grant_and_sees_it(
-    dsn: str, conn: Conn, granted: bool, kind: str
-) -> None:
+def test_an_admission_waits_for_a_grant_and_sees_it(dsn, conn, granted, kind):
     conn.execute("""select pgflow.set_pool('p', '{"usd": 1}')""")
     run = begin(conn, pool="p")
     with Actor(dsn) as drawer:
@@ -44,7 +39,7 @@ def test_an_admission_waits_for_a_grant_and_sees_it(
         assert answer.result()[0] == kind
 
 
-def test_two_that_ask_for_the_rest_get_it_once(dsn: str, conn: Conn) -> None:
+def test_two_that_ask_for_the_rest_get_it_once(dsn, conn):
     conn.execute("""select pgflow.set_pool('top', '{"usd": 1}')""")
     conn.execute("""select pgflow.set_pool('a', '{"usd": 1}', 'top')""")
     conn.execute("""select pgflow.set_pool('b', '{"usd": 1}', 'top')""")
@@ -59,9 +54,7 @@ def test_two_that_ask_for_the_rest_get_it_once(dsn: str, conn: Conn) -> None:
         assert (kind, said["pool"], said["left"]) == ("q", "top", "0.25")
 
 
-def test_a_batch_at_repeatable_read_never_admits_by_what_it_has_not_seen(
-    dsn: str, conn: Conn
-) -> None:
+def test_a_batch_at_repeatable_read_never_admits_by_what_it_has_not_seen(dsn, conn):
     conn.execute("""select pgflow.set_pool('p', '{"usd": 1}')""")
     one, other = begin(conn, pool="p"), begin(conn, pool="p")
     assert ask(conn, one, "0.25")[0] == "m"
@@ -75,9 +68,7 @@ def test_a_batch_at_repeatable_read_never_admits_by_what_it_has_not_seen(
 
 
 @pytest.mark.full
-async def test_a_transaction_whose_pool_has_changed_since_is_played_again(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_transaction_whose_pool_has_changed_since_is_played_again(aflow, conn):
     tries = []
 
     @transaction(isolation="repeatable read")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,9 +14,7 @@ from clikit import pgflow as cli
 import pgflow
 from pgflow import InvalidArgument, inspect, step, workflow
 from pgflow.authority import Pool
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 
 @step
@@ -56,7 +54,7 @@ def both(dsn: str, question: inspect.Question[Any]) -> Any:
     return found
 
 
-def test_pools_are_read_unit_by_unit_and_in_pages(spent: str) -> None:
+def test_pools_are_read_unit_by_unit_and_in_pages(spent):
     rows = both(spent, inspect.list_budgets())
     assert [(row.pool, row.unit, row.charged, row.remaining) for row in rows] == [
         ("acme", "tokens", 20, None),
@@ -66,15 +64,14 @@ def test_pools_are_read_unit_by_unit_and_in_pages(spent: str) -> None:
     ]
     assert (rows.items[1].per, rows.items[2].parent) == ("month", "acme")
     page = both(spent, inspect.list_budgets("ada", limit=1))
-    assert [row.unit for row in both(spent, inspect.list_budgets("ada", after=page.next))] == [
-        "usd"
-    ]
+    found = [row.unit for row in both(spent, inspect.list_budgets("ada", after=page.next))]
+    assert found == ["usd"]
     with pytest.raises(InvalidArgument):
         inspect.list_budgets(after="nowhere")
 
 
 @pytest.mark.full
-def test_charges_are_read_one_by_one_and_added_up_by_anything(spent: str) -> None:
+def test_charges_are_read_one_by_one_and_added_up_by_anything(spent):
     with psycopg.connect(spent) as conn:
         run_id = inspect.ask(conn, inspect.find_run("a")).run_id
     first, second, own = both(spent, inspect.list_charges(run_id))
@@ -114,7 +111,7 @@ def test_charges_are_read_one_by_one_and_added_up_by_anything(spent: str) -> Non
 
 
 @pytest.mark.full
-def test_the_command_line_shows_what_was_spent(spent: str) -> None:
+def test_the_command_line_shows_what_was_spent(spent):
     (tokens, usd) = cli(spent, "budgets", "spent").data
     assert (tokens["unit"], tokens["amount"], usd["amount"], usd["charges"]) == (
         "tokens",
@@ -123,12 +120,8 @@ def test_the_command_line_shows_what_was_spent(spent: str) -> None:
         5,
     )
     rows = cli(spent, "budgets", "spent", "--by", "run").data
-    assert [(row["name"], row["amount"]) for row in rows] == [
-        ("a", "20"),
-        ("b", "10"),
-        ("a", "1.50"),
-        ("b", "1.25"),
-    ]
+    found = [(row["name"], row["amount"]) for row in rows]
+    assert found == [("a", "20"), ("b", "10"), ("a", "1.50"), ("b", "1.25")]
     assert len(cli(spent, "budgets", "spent", "acme", "--by", "model").data) == 3
     shown = cli(spent, "budgets", "spent", "--by", "step", "-n", "2", tty=True)
     assert "none named" in shown.out
@@ -141,7 +134,7 @@ def test_the_command_line_shows_what_was_spent(spent: str) -> None:
 
 
 @pytest.mark.full
-def test_the_command_line_shows_pools_and_what_a_run_has_spent(spent: str) -> None:
+def test_the_command_line_shows_pools_and_what_a_run_has_spent(spent):
     shown = cli(spent, "budgets", tty=True, width=140).out
     assert "ada" in shown
     assert "0.5" in shown
@@ -154,15 +147,13 @@ def test_the_command_line_shows_pools_and_what_a_run_has_spent(spent: str) -> No
 
 
 @pytest.mark.full
-def test_the_command_line_sets_grants_and_revokes(dsn: str, conn: psycopg.Connection) -> None:
+def test_the_command_line_sets_grants_and_revokes(dsn, conn):
     assert cli(dsn, "budgets", tty=True).err == "There are no pools yet.\n"
     made = cli(
         dsn, "budgets", "set", "ada", "usd=5", "gpu_hours=2", "--per", "day", "--why", "trial"
     )
-    assert [(row["unit"], row["allowed"]) for row in made.data] == [
-        ("gpu_hours", "2"),
-        ("usd", "5"),
-    ]
+    found = [(row["unit"], row["allowed"]) for row in made.data]
+    assert found == [("gpu_hours", "2"), ("usd", "5")]
     granted = cli(dsn, "budgets", "grant", "ada", "usd=2.5")
     assert granted.data[1]["allowed"] == "7.5"
     assert (
@@ -199,7 +190,7 @@ def test_the_command_line_sets_grants_and_revokes(dsn: str, conn: psycopg.Connec
         (["revoke", "nobody"], "no pool is named 'nobody'"),
     ],
 )
-def test_a_mistake_is_one_line(dsn: str, words: list[str], said: str) -> None:
+def test_a_mistake_is_one_line(dsn, words, said):
     answer = cli(dsn, "budgets", *words)
     assert answer.code != 0
     assert said in answer.err

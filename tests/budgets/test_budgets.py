@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON
+from records import SOON, recover, result_of, settle
 from sqlkit import Claim, claim_one, commit, flush
 
 import pgflow
-from pgflow import InvalidArgument, Retries, RunFailed, Signal, read, step, transaction, workflow
+from pgflow import (
+    AsyncRun,
+    InvalidArgument,
+    Retries,
+    RunFailed,
+    Signal,
+    read,
+    step,
+    transaction,
+    workflow,
+)
 from pgflow.authority import Admit, Pool
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Ref, effect
 from pgflow.errors import BudgetExceeded
-
-if TYPE_CHECKING:
-    from pgflow import AsyncRun
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 CENT = Decimal("0.01")
 
@@ -71,17 +78,11 @@ def sums(conn: psycopg.Connection, pool: str, unit: str = "usd") -> tuple[Any, .
 
 
 @pytest.mark.full
-async def test_calls_are_admitted_until_the_pool_lacks_what_the_next_one_may_cost(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_calls_are_admitted_until_the_pool_lacks_what_the_next_one_may_cost(aflow, conn):
     aflow(pools=[Pool("user", usd=1)]).include(agent)
     run = await aflow.start(agent.options(pool="user"), ["a", "b", "c", "d"])
-    assert await run.result(SOON) == [
-        "answer to a",
-        "answer to b",
-        "answer to c",
-        "used_up user usd 0.1 0.4",
-    ]
+    found = await run.result(SOON)
+    assert found == ["answer to a", "answer to b", "answer to c", "used_up user usd 0.1 0.4"]
     assert Book.asked == ["a", "b", "c"], "the body of a refused call never starts"
     assert sums(conn, "user") == (Decimal("0.9"), 0, Decimal("0.1"))
     assert sums(conn, "user", "tokens") == (300, 0, None)
@@ -91,9 +92,7 @@ async def test_calls_are_admitted_until_the_pool_lacks_what_the_next_one_may_cos
     assert spent == [("ask", "m1", "user", Decimal("0.9"), 3)]
 
 
-async def test_an_admission_costs_no_commit_of_its_own(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_admission_costs_no_commit_of_its_own(aflow, conn):
     aflow(pools=[Pool("user", usd=9)]).include(agent)
     run = await aflow.start(agent.options(pool="user"), ["a", "b"])
     await run.result(SOON)
@@ -105,9 +104,7 @@ async def test_an_admission_costs_no_commit_of_its_own(
     assert commits == (3,), "each outcome leaves with the question for the next call"
 
 
-async def test_what_a_workflow_does_not_catch_fails_the_run_with_what_is_left(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_a_workflow_does_not_catch_fails_the_run_with_what_is_left(aflow):
     @workflow
     async def spend() -> str:
         return await ask.options(admit=Admit(usd=2))("a")
@@ -128,9 +125,7 @@ async def test_what_a_workflow_does_not_catch_fails_the_run_with_what_is_left(
     assert "pool 'user' has 1 left, and the call asks for 2" in str(refused)
 
 
-async def test_failed_tries_share_the_reservation_and_their_charges_are_kept(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_failed_tries_share_the_reservation_and_their_charges_are_kept(aflow, conn):
     Book.fails = 2
     aflow(pools=[Pool("user", usd=2, calls=10)]).include(agent)
     run = await aflow.start(agent.options(pool="user"), ["a"])
@@ -141,14 +136,14 @@ async def test_failed_tries_share_the_reservation_and_their_charges_are_kept(
 
 async def crash_in_a_call(aflow: AsyncHarness, admit: Admit) -> AsyncRun[str]:
     """Return a run whose worker has crashed in a call that charged a cent; its next try ends."""
-    begun = asyncio.Event()
+    entered = asyncio.Event()
 
     @step
     async def once() -> str:
         Book.asked.append("once")
         pgflow.authority.charge(usd=CENT)
         if len(Book.asked) == 1:
-            begun.set()
+            entered.set()
             await asyncio.Event().wait()
         return "done"
 
@@ -158,15 +153,13 @@ async def crash_in_a_call(aflow: AsyncHarness, admit: Admit) -> AsyncRun[str]:
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
     run = await aflow.start(spend.options(pool="user"))
-    await begun.wait()
+    await entered.wait()
     await aflow.crash()
     return run
 
 
 @pytest.mark.full
-async def test_a_try_after_a_crash_takes_up_the_reservation_of_the_one_before(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_try_after_a_crash_takes_up_the_reservation_of_the_one_before(aflow, conn):
     run = await crash_in_a_call(aflow, Admit(usd=Decimal("0.6")))
     await aflow.until_idle()
     assert await run.result(SOON) == "done"
@@ -233,9 +226,7 @@ def everything_sync() -> list[str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("flow_of", [everything, everything_sync], ids=["async", "sync"])
-async def test_steps_of_every_class_are_admitted_and_charged(
-    aflow: AsyncHarness, conn: psycopg.Connection, flow_of: Any
-) -> None:
+async def test_steps_of_every_class_are_admitted_and_charged(aflow, conn, flow_of):
     aflow(pools=[Pool("user", usd=1)]).include(flow_of)
     run = await aflow.start(flow_of.options(pool="user"))
     assert await run.result(SOON) == ["seen", "done", "booked", "thought"]
@@ -250,9 +241,7 @@ async def test_steps_of_every_class_are_admitted_and_charged(
 @pytest.mark.parametrize(
     "step_of", [look, decide, act, book_it], ids=["read", "decision", "effect", "transaction"]
 )
-async def test_steps_of_every_class_are_refused(
-    aflow: AsyncHarness, conn: psycopg.Connection, step_of: Any
-) -> None:
+async def test_steps_of_every_class_are_refused(aflow, conn, step_of):
     @workflow
     async def spend() -> str:
         try:
@@ -267,9 +256,7 @@ async def test_steps_of_every_class_are_refused(
     assert conn.execute("select count(*) from pgflow.owed").fetchone() == (0,)
 
 
-async def test_a_transaction_that_is_rolled_back_keeps_what_its_body_has_spent(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_transaction_that_is_rolled_back_keeps_what_its_body_has_spent(aflow, conn):
     @transaction
     async def flaky(conn: psycopg.AsyncConnection[Any]) -> str:
         pgflow.authority.charge(usd=CENT)
@@ -288,9 +275,7 @@ async def test_a_transaction_that_is_rolled_back_keeps_what_its_body_has_spent(
     assert sums(conn, "user") == (2 * CENT, 0, 1 - 2 * CENT)
 
 
-async def test_a_commit_that_fails_keeps_what_the_body_has_spent(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_commit_that_fails_keeps_what_the_body_has_spent(aflow, conn):
     conn.execute(
         "create table public.tries (n int); create sequence public.fails;"
         "create function public.fail_once() returns trigger language plpgsql as $$ begin "
@@ -318,19 +303,17 @@ async def test_a_commit_that_fails_keeps_what_the_body_has_spent(
     assert sums(conn, "user", "calls")[0] >= 1, "the try that was committed counts"
 
 
-async def test_a_run_without_a_pool_is_told_so(aflow: AsyncHarness) -> None:
+async def test_a_run_without_a_pool_is_told_so(aflow):
     @workflow
     async def spend() -> str:
         await ask.options(admit=Admit(usd=2))("a")
         return "done"
 
-    aflow.include(spend)
-    run = await aflow.start(spend)
     with pytest.raises(RunFailed, match="the run has no pool: start it with"):
-        await run.result(SOON)
+        await result_of(aflow, spend)
 
 
-async def test_a_call_may_name_its_pool(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_call_may_name_its_pool(aflow, conn):
     @workflow
     async def spend() -> str:
         return await ask.options(admit=Admit(usd=Decimal("0.3"), pool="search"))("a")
@@ -342,9 +325,7 @@ async def test_a_call_may_name_its_pool(aflow: AsyncHarness, conn: psycopg.Conne
     assert sums(conn, "user")[0] == 0
 
 
-async def test_children_draw_on_the_pool_of_their_parent_or_on_one_of_their_own(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_children_draw_on_the_pool_of_their_parent_or_on_one_of_their_own(aflow, conn):
     @workflow
     async def parent() -> list[list[str]]:
         one = await pgflow.run_child(agent, ["a"])
@@ -363,10 +344,8 @@ async def test_children_draw_on_the_pool_of_their_parent_or_on_one_of_their_own(
     assert sums(conn, "user")[0] == Decimal("0.9")
 
 
-async def test_a_run_may_have_limits_of_its_own(aflow: AsyncHarness) -> None:
-    aflow.include(agent)
-    run = await aflow.start(agent.options(budget={"usd": Decimal("0.5")}), ["a", "b"])
-    answers = await run.result(SOON)
+async def test_a_run_may_have_limits_of_its_own(aflow):
+    answers = await result_of(aflow, agent.options(budget={"usd": Decimal("0.5")}), ["a", "b"])
     assert answers[1].startswith("used_up run/")
     many = await aflow.app.start_many(
         agent.options(budget={"usd": Decimal("0.5")}), [(["a", "b"],), (["c"],)]
@@ -374,9 +353,7 @@ async def test_a_run_may_have_limits_of_its_own(aflow: AsyncHarness) -> None:
     assert len(await many[0].result(SOON)) == 2
 
 
-async def test_no_step_of_a_run_under_a_hard_pool_starts_once_it_is_revoked(
-    aflow: AsyncHarness,
-) -> None:
+async def test_no_step_of_a_run_under_a_hard_pool_starts_once_it_is_revoked(aflow):
     @step
     async def free() -> int:
         Book.asked.append("free")
@@ -405,7 +382,7 @@ async def test_no_step_of_a_run_under_a_hard_pool_starts_once_it_is_revoked(
 budget_alert = Signal("budget", dict[str, Any])
 
 
-async def test_a_run_that_passes_the_soft_threshold_is_sent_a_signal(aflow: AsyncHarness) -> None:
+async def test_a_run_that_passes_the_soft_threshold_is_sent_a_signal(aflow):
     @workflow
     async def careful() -> dict[str, Any]:
         await ask.options(admit=Admit(usd=Decimal("0.4")))("a")
@@ -424,15 +401,15 @@ async def test_a_run_that_passes_the_soft_threshold_is_sent_a_signal(aflow: Asyn
     ids=["spent", "said nothing"],
 )
 async def test_a_call_that_is_given_up_returns_its_reservation_and_keeps_what_it_spent(
-    aflow: AsyncHarness, conn: psycopg.Connection, spent: Decimal, admit: Admit
-) -> None:
-    begun = asyncio.Event()
+    aflow, conn, spent, admit
+):
+    entered = asyncio.Event()
 
     @step
     async def slow() -> None:
         if spent:
             pgflow.authority.charge(usd=spent)
-        begun.set()
+        entered.set()
         await asyncio.Event().wait()
 
     @workflow
@@ -446,7 +423,7 @@ async def test_a_call_that_is_given_up_returns_its_reservation_and_keeps_what_it
 
     aflow(pools=[Pool("user", usd=1, calls=9)]).include(spend)
     run = await aflow.start(spend.options(pool="user"))
-    await begun.wait()
+    await entered.wait()
     await aflow.skip(61)
     assert await run.result(SOON) == "late"
     if spent:
@@ -454,9 +431,7 @@ async def test_a_call_that_is_given_up_returns_its_reservation_and_keeps_what_it
     assert sums(conn, "user", "calls") == (1, 0, 8)
 
 
-async def test_a_body_may_charge_more_units_than_one_charge_has_room_for(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_body_may_charge_more_units_than_one_charge_has_room_for(aflow, conn):
     @step
     async def odd() -> None:
         for n in range(100):
@@ -474,9 +449,7 @@ async def test_a_body_may_charge_more_units_than_one_charge_has_room_for(
     assert sums(conn, "user", f"unit_99_{'x' * 50}")[0] == Decimal("0.30000000000000004")
 
 
-async def test_what_a_run_spent_is_not_charged_again_when_it_is_repeated(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_run_spent_is_not_charged_again_when_it_is_repeated(aflow, conn):
     @workflow
     async def spend() -> str:
         pgflow.authority.charge(usd=CENT)
@@ -486,17 +459,14 @@ async def test_what_a_run_spent_is_not_charged_again_when_it_is_repeated(
         return answer
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
-    run = await aflow.start(spend.options(pool="user"))
-    await aflow.until_idle()
+    run = await settle(aflow, spend.options(pool="user"))
     await aflow.skip(3700)
     await run.result(SOON)
     assert sums(conn, "user")[0] == Decimal("0.3") + 2 * CENT
     assert Book.asked == ["a"]
 
 
-async def test_seconds_are_charged_by_the_time_that_a_try_takes(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_seconds_are_charged_by_the_time_that_a_try_takes(aflow, conn):
     @workflow
     async def spend() -> str:
         return await ask.options(admit=Admit(seconds=30))("a")
@@ -509,9 +479,7 @@ async def test_seconds_are_charged_by_the_time_that_a_try_takes(
     assert reserved == 0
 
 
-async def test_a_rewound_run_asks_again_for_what_it_does_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewound_run_asks_again_for_what_it_does_again(aflow, conn):
     aflow(pools=[Pool("user", usd=1)]).include(agent)
     run = await aflow.start(agent.options(pool="user", key="r"), ["a"])
     await run.result(SOON)
@@ -522,9 +490,7 @@ async def test_a_rewound_run_asks_again_for_what_it_does_again(
 
 
 @pytest.mark.full
-async def test_a_run_that_failed_for_want_of_a_budget_goes_on_from_there_after_a_grant(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_failed_for_want_of_a_budget_goes_on_from_there_after_a_grant(aflow, conn):
     @workflow
     async def spend() -> list[str]:
         admit = Admit(usd=Decimal("0.4"))
@@ -542,9 +508,7 @@ async def test_a_run_that_failed_for_want_of_a_budget_goes_on_from_there_after_a
     assert sums(conn, "user") == (Decimal("0.9"), 0, Decimal("1.0"))
 
 
-async def test_the_next_generation_draws_on_the_same_pool(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_next_generation_draws_on_the_same_pool(aflow, conn):
     @workflow
     async def loop(left: int) -> str:
         await ask.options(admit=Admit(usd=Decimal("0.3")))("a")
@@ -558,16 +522,13 @@ async def test_the_next_generation_draws_on_the_same_pool(
     assert sums(conn, "user") == (Decimal("0.6"), 0, Decimal("0.4"))
 
 
-def test_the_sync_kit_takes_pools_too(flow: Harness, conn: psycopg.Connection) -> None:
+def test_the_sync_kit_takes_pools_too(flow, conn):
     flow(pools=[Pool("user", usd=1)]).include(agent)
     run = flow.start(agent.options(pool="user"), ["a"])
     assert run.result(SOON) == ["answer to a"]
     flow.app.set_pool(Pool("other", usd=2, parent="user"))
     flow.app.grant_budget("other", {"usd": 3})
     assert sums(conn, "other")[2] == 5
-
-
-# ---------------------------------------------------------------- lost between two commits
 
 
 def taken_over(conn: psycopg.Connection, question: dict[str, Any]) -> None:
@@ -582,14 +543,12 @@ go = Signal("go", int)
 
 
 @pytest.mark.full
-async def test_a_run_that_ends_while_it_still_repeats_its_journal_returns_what_is_left(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    begun = asyncio.Event()
+async def test_a_run_that_ends_while_it_still_repeats_its_journal_returns_what_is_left(aflow, conn):
+    entered = asyncio.Event()
 
     @step
     async def slow() -> None:
-        begun.set()
+        entered.set()
         await asyncio.Event().wait()
 
     @workflow
@@ -601,7 +560,7 @@ async def test_a_run_that_ends_while_it_still_repeats_its_journal_returns_what_i
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
     run = await aflow.start(spend.options(pool="user"))
-    await begun.wait()
+    await entered.wait()
     await aflow.crash()
     await run.send(go, 1)
     taken_over(conn, {"signals": [[1, "go"]], "park": False, "idle": False, "cancelled": False})
@@ -613,13 +572,13 @@ async def test_a_run_that_ends_while_it_still_repeats_its_journal_returns_what_i
 
 @pytest.mark.full
 async def test_what_the_database_has_closed_returns_what_is_left_though_the_worker_was_lost(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    begun = asyncio.Event()
+    aflow, conn
+):
+    entered = asyncio.Event()
 
     @effect(risk="reversible")
     async def act() -> str:
-        begun.set()
+        entered.set()
         await asyncio.Event().wait()
         return "done"
 
@@ -631,9 +590,8 @@ async def test_what_the_database_has_closed_returns_what_is_left_though_the_work
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
     run = await aflow.start(spend.options(pool="user"))
-    await begun.wait()
-    await aflow.crash()
-    await aflow.until_idle()
+    await entered.wait()
+    await recover(aflow)
     await aflow.crash()
     (key,) = conn.execute("select effect from pgflow.effects").fetchone() or ()
     conn.execute("select pgflow.settle_effect(%s, 'confirmed', '\"done\"')", (key,))
@@ -646,9 +604,7 @@ async def test_what_the_database_has_closed_returns_what_is_left_though_the_work
     assert await run.result(SOON) == "done"
 
 
-async def test_a_fork_asks_again_for_a_call_that_it_has_inherited(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_fork_asks_again_for_a_call_that_it_has_inherited(aflow, conn):
     run = await crash_in_a_call(aflow, PENNY)
     conn.execute("select pgflow.fork_run(%s, 'copy', effects => 'repeat')", (run.key,))
     await aflow.until_idle()
@@ -660,9 +616,7 @@ async def test_a_fork_asks_again_for_a_call_that_it_has_inherited(
     assert sums(conn, "user") == (2 * CENT, 0, 1 - 2 * CENT)
 
 
-async def test_what_a_result_costs_that_is_made_anew_is_charged(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_result_costs_that_is_made_anew_is_charged(aflow, conn):
     @step
     async def render() -> Ref:
         pgflow.authority.charge(usd=CENT)
@@ -680,8 +634,7 @@ async def test_what_a_result_costs_that_is_made_anew_is_charged(
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
     aflow.app.ref_checker("store")(has)
-    run = await aflow.start(spend.options(pool="user"))
-    await aflow.until_idle()
+    run = await settle(aflow, spend.options(pool="user"))
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()

@@ -10,13 +10,10 @@ time. `python -m tests.campaigns DSN [--rounds N] [--seed S] [--only G4,G7]` run
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.kits.evidence import Findings
+from tests.kits.evidence import Findings
 
 # The helpers of the tests know each other by bare names.
 ROOMS = [str(Path(__file__).parents[1] / room) for room in ("", "kits", "apps")]

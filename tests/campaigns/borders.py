@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import sqlalchemy
@@ -15,17 +16,10 @@ import pgflow.sqlalchemy
 from pgflow import App, Signal, transaction, workflow
 from pgflow.errors import PgflowError
 from tests.campaigns import jobs
-from tests.campaigns.ground import audit, drain, wait_until
+from tests.campaigns.ground import Ground, audit, drain, wait_until
 from tests.kits import clikit
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.campaigns.ground import Ground
-
-# ---------------------------------------------------------------- G40
 
 SETTINGS = {
     "synchronous_commit": "off", "search_path": "app, public", "default_transaction_isolation": "repeatable read", "statement_timeout": "31s",
@@ -178,9 +172,6 @@ def _step_sessions(dsn: str, rounds: int) -> list[str]:
     return wrong + ([] if value == sum(range(rounds)) else [f"the steps came to {value}"])
 
 
-# ---------------------------------------------------------------- G43
-
-
 def limits(ground: Ground) -> list[Evidence]:
     """Values beyond what can be stored: each is refused where it is written, by a typed error, and
     nothing is there afterwards.
@@ -313,9 +304,6 @@ def _refused_by_api(app: App) -> dict[str, Callable[[], object]]:
         "signal: surrogate": lambda: Signal("\ud800", str),
         "option: labels": start(labels={"x": "y" * 17_000}),
     }
-
-
-# ---------------------------------------------------------------- G48
 
 
 HOSTILE = (

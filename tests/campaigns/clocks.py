@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from tests.campaigns.ground import (
     Fleet,
+    Ground,
     audit,
     booked,
     drain,
@@ -22,9 +23,6 @@ from tests.campaigns.nursery import Nursery
 from tests.kits import servers
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
-
-if TYPE_CHECKING:
-    from tests.campaigns.ground import Ground
 
 NAPS = 3
 
@@ -62,9 +60,6 @@ def judge(conn: psycopg.Connection[Any], keys: list[str]) -> tuple[int, int, lis
         wrong,
         f"0 early, lateness {spread([late for (late,) in conn.execute(LATENESS)])}",
     )
-
-
-# ---------------------------------------------------------------- G22, G39
 
 
 def timers_under_crashes(ground: Ground) -> list[Evidence]:
@@ -133,9 +128,6 @@ def _work_on(dsn: str, bookings: int) -> None:
     with psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
         wanted = one(conn, "select count(*) from app.booked") + bookings
         wait_until(lambda: one(conn, WORKED, wanted), "the workers work on")
-
-
-# ---------------------------------------------------------------- G21
 
 
 def find_faketime() -> str | None:

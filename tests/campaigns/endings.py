@@ -5,25 +5,19 @@ they are.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import psycopg
 
 from pgflow import App, RunCancelled
 from tests.campaigns import jobs
-from tests.campaigns.ground import at_once, audit, drain, start, wait_until
+from tests.campaigns.ground import Ground, at_once, audit, drain, start, wait_until
 from tests.kits import servers, sqlkit
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.campaigns.ground import Ground
-
 OUTCOME = "select o.xmin::text, o.*::text from pgflow.outcome o where run_id = %s"
-
-# ---------------------------------------------------------------- G6
 
 
 def late_writers(ground: Ground) -> list[Evidence]:
@@ -37,9 +31,8 @@ def late_writers(ground: Ground) -> list[Evidence]:
         def write(thread: int) -> list[str]:
             rng = random.Random(f"{seed}/{thread}")
             with sqlkit.connect(servers.witness(dsn)) as mine:
-                mine.execute(
-                    "set default_transaction_isolation = 'read committed'"
-                )  # as workers have it, whatever the database's default is
+                # as workers have it, whatever the database's default is
+                mine.execute("set default_transaction_isolation = 'read committed'")
                 return [
                     line for n in range(each) for line in _too_late(mine, f"lane {thread}", rng, n)
                 ]
@@ -151,9 +144,6 @@ def _late_attempts(
                 "array[%(token)s::bigint]), '{}')")),
         ("cancel", cancel),
     ]  # fmt: skip
-
-
-# ---------------------------------------------------------------- G36
 
 
 STATES = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from tests.campaigns.ground import (
     Feed,
+    Ground,
     audit,
     booked,
     drain,
@@ -17,16 +18,10 @@ from tests.campaigns.ground import (
     start_bookings,
     wait_until,
 )
-from tests.campaigns.scratch import MAX_CONNECTIONS
+from tests.campaigns.scratch import MAX_CONNECTIONS, Scratch
 from tests.kits import servers
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
-
-if TYPE_CHECKING:
-    from tests.campaigns.ground import Ground
-    from tests.campaigns.scratch import Scratch
-
-# ---------------------------------------------------------------- G10
 
 INFRASTRUCTURE = (
     "08000", "08001", "08003", "08004", "08006", "08007", "08P01", "57P01", "57P02", "57P03", "57P04", "57P05", "40001", "40P01",
@@ -77,9 +72,6 @@ def infrastructure_errors(ground: Ground) -> list[Evidence]:
             "none recorded",
         )
     ]
-
-
-# ---------------------------------------------------------------- G39
 
 
 BOOKED = "select count(*) from app.booked"

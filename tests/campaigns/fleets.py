@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import signal
 from math import ceil, log2
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from tests.campaigns.ground import (
     Feed,
+    Fleet,
+    Ground,
     audit,
     booked,
     drain,
@@ -20,13 +22,10 @@ from tests.campaigns.ground import (
     start_bookings,
     wait_until,
 )
+from tests.campaigns.nursery import Child
 from tests.kits import servers
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
-
-if TYPE_CHECKING:
-    from tests.campaigns.ground import Fleet, Ground
-    from tests.campaigns.nursery import Child
 
 LEASES = """
 select l.run_id, l.token from pgflow.lease l join pgflow.worker w using (worker_id)
@@ -70,9 +69,6 @@ def is_taken(conn: psycopg.Connection[Any], runs: dict[int, int]) -> bool:
         one(conn, "select count(*) from pgflow.lease where token = any(%s)", list(runs.values()))
         == 0
     )
-
-
-# ---------------------------------------------------------------- G7
 
 
 def zombies(ground: Ground) -> list[Evidence]:
@@ -123,9 +119,6 @@ def _freeze(conn: psycopg.Connection[Any], fleet: Fleet, feeds: list[Feed]) -> i
         for victim in victims:
             victim.send(signal.SIGCONT)
     return len(held)
-
-
-# ---------------------------------------------------------------- G13, G14
 
 
 def recoveries(ground: Ground) -> list[Evidence]:
@@ -297,9 +290,6 @@ def _kill_holder(conn: psycopg.Connection[Any], fleet: Fleet) -> list[int]:
     return [heart.beats()] if held else []
 
 
-# ---------------------------------------------------------------- G16
-
-
 def poison(ground: Ground) -> list[Evidence]:
     """Runs that end the process of whoever works on them, among others that do not."""
     count = ground.scaled(1, 20)
@@ -348,9 +338,6 @@ def poison(ground: Ground) -> list[Evidence]:
             f"{len(healthy)} neighbours completed",
         )
     ]
-
-
-# ---------------------------------------------------------------- G18
 
 
 CUT = """

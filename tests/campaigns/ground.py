@@ -108,9 +108,6 @@ class Fleet:
         self.members.clear()
 
 
-# ---------------------------------------------------------------- doing
-
-
 def start(
     conn: psycopg.Connection[Any],
     workflow: str,
@@ -200,9 +197,6 @@ def at_once(count: int, function: Callable[[int], Any]) -> list[Any]:
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(begin, range(count)))
-
-
-# ---------------------------------------------------------------- judging
 
 
 def audit(conn: psycopg.Connection[Any]) -> list[str]:

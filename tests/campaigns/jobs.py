@@ -28,9 +28,6 @@ tries: Counter[str] = Counter()
 """Number of times that each body has run in this process."""
 
 
-# ---------------------------------------------------------------- steps
-
-
 @transaction
 async def book(conn: psycopg.AsyncConnection[Any], key: str, n: int, note: str = "") -> int:
     await conn.execute("insert into app.booked values (%s, %s, %s)", (key, n, note))
@@ -110,9 +107,6 @@ async def hand_out(index: int) -> Any:
 
 
 NOTHINGS: tuple[Any, ...] = (None, False, 0, 0.0, "", [], {}, [None], {"": None})
-
-
-# ---------------------------------------------------------------- workflows
 
 
 @workflow

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from pgflow import App
 from tests.campaigns import jobs
 from tests.campaigns.ground import (
+    Ground,
     at_once,
     audit,
     booked,
@@ -23,11 +24,6 @@ from tests.campaigns.ground import (
 from tests.kits import servers
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
-
-if TYPE_CHECKING:
-    from tests.campaigns.ground import Ground
-
-# ---------------------------------------------------------------- G31
 
 
 def signals_under_kills(ground: Ground) -> list[Evidence]:
@@ -122,8 +118,6 @@ def _delivered(
         wrong += [f"{key} took a signal that was never sent"] if "never sent" in notes else []
     return lost, doubled, wrong
 
-
-# ---------------------------------------------------------------- G15
 
 SWALLOW = """
 create schema mute;

@@ -98,9 +98,6 @@ class Nursery:
             return json.loads(self._process.stdout.readline())
 
 
-# ---------------------------------------------------------------- in the process itself
-
-
 def main() -> None:
     """Answers requests until there are no more."""
     roles = importlib.import_module(sys.argv[1])

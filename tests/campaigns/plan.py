@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tests.campaigns import (
     borders,
@@ -20,15 +20,11 @@ from tests.campaigns import (
     stops,
     values,
 )
+from tests.campaigns.ground import Ground
 from tests.campaigns.nursery import Nursery
 from tests.campaigns.scratch import Scratch, starting
 from tests.kits import servers
 from tests.kits.evidence import Evidence, Findings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.campaigns.ground import Ground
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,18 @@ import json
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from pgflow import App, KeyConflict
 from tests.campaigns import jobs
-from tests.campaigns.ground import at_once, audit, drain, start
+from tests.campaigns.ground import Ground, at_once, audit, drain, start
 from tests.kits import servers
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
 
-if TYPE_CHECKING:
-    from tests.campaigns.ground import Ground
-
 STARTERS = 32
-
-# ---------------------------------------------------------------- G4
 
 
 def race_for_keys(ground: Ground) -> list[Evidence]:
@@ -178,9 +173,6 @@ def _all_runs(conn: psycopg.Connection[Any]) -> list[Any]:
     """
     query = "select r.xmin, r.*::text, p.xmin, p.*::text from pgflow.run r join pgflow.ready p using (run_id) order by run_id"
     return conn.execute(query).fetchall()
-
-
-# ---------------------------------------------------------------- G5
 
 
 ENDS = ("commit", "rollback", "error", "terminated", "terminated while it commits")

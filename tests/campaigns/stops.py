@@ -7,11 +7,14 @@ import signal
 import threading
 import warnings
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import psycopg
 
 from pgflow import App
 from tests.campaigns import jobs
 from tests.campaigns.ground import (
+    Ground,
     at_once,
     audit,
     booked,
@@ -24,19 +27,12 @@ from tests.campaigns.ground import (
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
 
-if TYPE_CHECKING:
-    import psycopg
-
-    from tests.campaigns.ground import Ground
-
 OURS = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and starts_with(application_name, 'pgflow')"
 
 RESTING = """
 select count(*) from pgflow.lease l join pgflow.worker w using (worker_id) join pgflow.steps s using (run_id)
 where w.pid = %s and s.step = 'rest' and s.status = 'started'
 """
-
-# ---------------------------------------------------------------- G20
 
 
 def random_sigterms(ground: Ground) -> list[Evidence]:
@@ -142,9 +138,6 @@ def second_sigterms(ground: Ground) -> list[Evidence]:
     ]
 
 
-# ---------------------------------------------------------------- G44
-
-
 def interrupts(ground: Ground) -> list[Evidence]:
     """Ctrl-C reaches a program of a user at a random instant, in its steps or out of them."""
     count = ground.scaled(4, 60)
@@ -236,9 +229,8 @@ def use(app: App, name: str, count: int) -> None:
 def _fork(app: App, name: str, count: int) -> int:
     """A child that uses the app that it finds open; its pid."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # this process has threads: that is what is tried
+        # this process has threads: that is what is tried
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
         return pid

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hypothesis
+import psycopg
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -14,18 +15,11 @@ from pgflow._db.query import run as ask
 from pgflow._model.codecs import Codec, codec_for
 from pgflow.errors import NotStorable
 from tests.campaigns import jobs
-from tests.campaigns.ground import audit, drain, not_completed, start, wait_until
+from tests.campaigns.ground import Ground, audit, drain, not_completed, start, wait_until
 from tests.kits import sqlkit
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
 from tests.model.test_values import ANNOTATED, json_values, plain_values
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from tests.campaigns.ground import Ground
-
-# ---------------------------------------------------------------- G8
 
 KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     *ANNOTATED,
@@ -112,9 +106,6 @@ def _through_the_journal(
     return wrong
 
 
-# ---------------------------------------------------------------- G8, G9
-
-
 WAITING = "select count(*) from pgflow.runs where status = 'waiting'"
 AT_WORK = "select count(*) from pgflow.runs where status in ('queued', 'running')"
 
@@ -162,5 +153,5 @@ def replays(ground: Ground) -> list[Evidence]:
             lost,
             doubled,
             tuple(wrong[:5]),
-        ),
+        )
     ]

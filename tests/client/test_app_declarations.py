@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,9 +21,6 @@ from pgflow.authority import Pool
 from pgflow.errors import MissingGrant, PoolNotFound, RelayNotFound, ScheduleNotFound
 from pgflow.events import Relay
 from pgflow.queues import Queue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 go = Signal("go", int)
 
@@ -90,10 +88,8 @@ def test_whoever_comes_first_sets_what_the_app_declares(dsn, conn, colour, role)
     parts = {**PARTS, "include": [*PARTS["include"], takes, relay]}
     within(colour, as_first, lambda app: None, **parts)
     assert rules(conn) == {"key": "input.customer", "key_rate": "20/10s"}
-    assert conn.execute("select pool from pgflow.budgets order by 1").fetchall() == [
-        ("bank",),
-        ("trial",),
-    ]
+    found = conn.execute("select pool from pgflow.budgets order by 1").fetchall()
+    assert found == [("bank",), ("trial",)]
     assert conn.execute("select name from pgflow.schedules").fetchall() == [("hourly",)]
     assert conn.execute("select name from pgflow.relays").fetchall() == [("hook",)]
     as_client = as_role(dsn, "pgflow_client")

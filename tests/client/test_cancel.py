@@ -5,19 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
-from records import HOUR, SOON, count, events, eventually, run_row, steps, wait_until
+from records import (
+    HOUR,
+    SOON,
+    count,
+    events,
+    eventually,
+    launch,
+    recover,
+    run_row,
+    settle,
+    steps,
+    wait_until,
+)
 from servers import HANG_SECONDS
+from sqlkit import one
 
 import pgflow
 from pgflow import KeyConflict, RunCancelled, RunNotFound, Signal, read, step, workflow
 from pgflow.errors import WrongState
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 go = Signal("go", int)
 
@@ -39,13 +49,13 @@ async def assert_cancelled(run: Any, why: str = "cancelled") -> None:
     assert await run.status() == "cancelled"
 
 
-# ---------------------------------------------------------------- wherever it is
+def caused(conn: Any) -> Any:
+    query = "select payload from pgflow.timeline where event = 'call_cancelled' and call = 0"
+    return one(conn, query)
 
 
 @pytest.mark.full
-async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(aflow, conn):
     aflow.include(wait_for_go)
     run = await aflow.app.start(wait_for_go)
     await run.cancel()
@@ -55,31 +65,22 @@ async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(
 
 
 @pytest.mark.full
-async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go)
-    await aflow.until_idle()
+async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(aflow, conn):
+    run = await settle(aflow, wait_for_go)
     await aflow.app.cancel(run.key, why="the customer left")
     await assert_cancelled(run, "the customer left")
     assert run_row(conn, run.key, "status, reason") == ("cancelled", "the customer left")
     assert run_row(conn, run.key, "reason_code, reason_detail") == ("asked", {"by": "postgres"})
-    (cause,) = conn.execute(
-        "select payload from pgflow.timeline where event = 'call_cancelled' and call = 0"
-    ).fetchone()
-    assert cause == {"why": "the customer left", "by": "postgres"}
+    assert caused(conn) == {"why": "the customer left", "by": "postgres"}
 
 
-async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_step(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    started = asyncio.Event()
+async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_step(aflow, conn):
+    entered = asyncio.Event()
     stopped = []
 
     @step
     async def endless() -> None:
-        started.set()
+        entered.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -90,9 +91,8 @@ async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_s
     async def busy() -> None:
         await endless()
 
-    aflow.include(busy)
-    run = await aflow.start(busy)
-    await started.wait()
+    run = await launch(aflow, busy)
+    await entered.wait()
     await run.cancel()
     await assert_cancelled(run)
     await eventually(lambda: stopped, "the body is stopped")
@@ -100,22 +100,21 @@ async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_s
 
 
 @pytest.mark.full
-def test_a_run_in_a_step_in_a_thread_does_not_wait_for_the_thread(flow: Harness) -> None:
-    started, release = threading.Event(), threading.Event()
+def test_a_run_in_a_step_in_a_thread_does_not_wait_for_the_thread(flow):
+    entered, release = threading.Event(), threading.Event()
 
     @step
     def endless() -> None:
-        started.set()
+        entered.set()
         release.wait(HANG_SECONDS)
 
     @workflow
     async def busy() -> None:
         await endless.aio()
 
-    flow.include(busy)
-    run = flow.start(busy)
+    run = launch(flow, busy)
     try:
-        assert started.wait(HANG_SECONDS)
+        assert entered.wait(HANG_SECONDS)
         run.cancel()
         with pytest.raises(RunCancelled):
             run.result(SOON)
@@ -123,9 +122,7 @@ def test_a_run_in_a_step_in_a_thread_does_not_wait_for_the_thread(flow: Harness)
         release.set()
 
 
-async def test_a_run_between_two_attempts_of_a_step_is_cancelled_there(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_between_two_attempts_of_a_step_is_cancelled_there(aflow, conn):
     @step(retries=pgflow.Retries(first_delay=HOUR))
     async def shaky() -> None:
         raise OSError
@@ -134,18 +131,14 @@ async def test_a_run_between_two_attempts_of_a_step_is_cancelled_there(
     async def patient() -> None:
         await shaky()
 
-    aflow.include(patient)
-    run = await aflow.start(patient)
-    await aflow.until_idle()
+    run = await settle(aflow, patient)
     await run.cancel()
     await assert_cancelled(run)
     assert steps(conn, run.key) == [("shaky", "abandoned", 1)]
     assert await aflow.until_idle() is None
 
 
-async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_the_next(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_the_next(aflow, conn):
     cleaned = []
 
     @workflow
@@ -156,16 +149,13 @@ async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_th
         finally:
             cleaned.append(await note("cleaned"))
 
-    aflow.include(tidy)
-    run = await aflow.start(tidy)
-    await aflow.until_idle()
+    run = await settle(aflow, tidy)
     await aflow.crash()
     await run.cancel(why="ordered twice", by="ann")
     assert await run.status() != "cancelled"
     asked = "select verb, why, sent_by from pgflow.orders where key = %s"
-    assert conn.execute(asked, (run.key,)).fetchall() == [
-        ("cancel", "ordered twice", "ann (postgres)")
-    ]
+    found = conn.execute(asked, (run.key,)).fetchall()
+    assert found == [("cancel", "ordered twice", "ann (postgres)")]
     await aflow.until_idle()
     await assert_cancelled(run, "ordered twice")
     assert cleaned[-1] == "cleaned"
@@ -173,9 +163,7 @@ async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_th
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-async def test_a_run_that_has_recorded_nothing_but_waits_may_clean_up_too(
-    aflow: AsyncHarness, colour: str
-) -> None:
+async def test_a_run_that_has_recorded_nothing_but_waits_may_clean_up_too(aflow, colour):
     cleaned = []
 
     @workflow
@@ -198,9 +186,6 @@ async def test_a_run_that_has_recorded_nothing_but_waits_may_clean_up_too(
     await run.cancel()
     await assert_cancelled(run)
     assert cleaned == ["cleaned"]
-
-
-# ---------------------------------------------------------------- cleaning up
 
 
 class Tidying:
@@ -241,9 +226,7 @@ class Tidying:
 
 
 @pytest.mark.full
-async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(aflow, conn):
     tidying = Tidying()
     run = await tidying.cancel(aflow)
     await run.cancel()
@@ -254,23 +237,19 @@ async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(
     clock.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await clock
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await assert_cancelled(run)
     assert tidying.cleaned == [1, 2, 2]
-    assert steps(conn, run.key) == [
-        ("note", "completed", 1),
-        ("clean", "completed", 1),
-        ("clean", "completed", 2),
-    ]
+    found = steps(conn, run.key)
+    assert found == [("note", "completed", 1), ("clean", "completed", 1), ("clean", "completed", 2)]
 
 
-async def test_what_is_shielded_goes_on_and_its_result_can_be_had(aflow: AsyncHarness) -> None:
-    started, proceed = asyncio.Event(), asyncio.Event()
+async def test_what_is_shielded_goes_on_and_its_result_can_be_had(aflow):
+    entered, proceed = asyncio.Event(), asyncio.Event()
 
     @step
     async def precious() -> str:
-        started.set()
+        entered.set()
         await proceed.wait()
         return "kept"
 
@@ -283,16 +262,15 @@ async def test_what_is_shielded_goes_on_and_its_result_can_be_had(aflow: AsyncHa
             pgflow.set_state(cancelled=True)
             return f"cancelled, {await task}"
 
-    aflow.include(guard)
-    run = await aflow.start(guard)
-    await started.wait()
+    run = await launch(aflow, guard)
+    await entered.wait()
     await run.cancel()
     await eventually(run.state, "the workflow has caught the cancellation")
     proceed.set()
     assert await run.result(SOON) == "cancelled, kept"
 
 
-async def test_a_workflow_that_swallows_the_cancellation_completes(aflow: AsyncHarness) -> None:
+async def test_a_workflow_that_swallows_the_cancellation_completes(aflow):
     @workflow
     async def stubborn() -> str:
         try:
@@ -302,14 +280,12 @@ async def test_a_workflow_that_swallows_the_cancellation_completes(aflow: AsyncH
             return "not today"
         return ""
 
-    aflow.include(stubborn)
-    run = await aflow.start(stubborn)
-    await aflow.until_idle()
+    run = await settle(aflow, stubborn)
     await run.cancel()
     assert await run.result(SOON) == "not today"
 
 
-async def test_a_workflow_that_fails_while_it_cleans_up_has_failed(aflow: AsyncHarness) -> None:
+async def test_a_workflow_that_fails_while_it_cleans_up_has_failed(aflow):
     @workflow
     async def clumsy() -> None:
         try:
@@ -318,15 +294,13 @@ async def test_a_workflow_that_fails_while_it_cleans_up_has_failed(aflow: AsyncH
         finally:
             raise ValueError("dropped it")
 
-    aflow.include(clumsy)
-    run = await aflow.start(clumsy)
-    await aflow.until_idle()
+    run = await settle(aflow, clumsy)
     await run.cancel()
     with pytest.raises(pgflow.RunFailed, match="dropped it"):
         await run.result(SOON)
 
 
-async def test_every_task_of_a_run_is_cancelled(aflow: AsyncHarness) -> None:
+async def test_every_task_of_a_run_is_cancelled(aflow):
     ended = []
 
     @workflow
@@ -342,9 +316,7 @@ async def test_every_task_of_a_run_is_cancelled(aflow: AsyncHarness) -> None:
             for n in range(4):
                 group.create_task(one(n))
 
-    aflow.include(many)
-    run = await aflow.start(many)
-    await aflow.until_idle()
+    run = await settle(aflow, many)
     ended.clear()
     await run.cancel()
     await assert_cancelled(run)
@@ -353,15 +325,13 @@ async def test_every_task_of_a_run_is_cancelled(aflow: AsyncHarness) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("where", ["waiting", "in a step", "in a map"])
-def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(
-    flow: Harness, where: str
-) -> None:
-    started, release = threading.Event(), threading.Event()
+def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(flow, where):
+    entered, release = threading.Event(), threading.Event()
     cleaned = []
 
     @step
     def endless(n: int) -> None:
-        started.set()
+        entered.set()
         release.wait(HANG_SECONDS)
 
     @workflow
@@ -370,7 +340,7 @@ def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(
             note.sync("begun")
             match where:
                 case "waiting":
-                    started.set()
+                    entered.set()
                     pgflow.sync.sleep(HOUR)
                 case "in a step":
                     endless(1)
@@ -380,10 +350,9 @@ def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(
             cleaned.append(note.sync("cleaned"))
             raise
 
-    flow.include(busy)
-    run = flow.start(busy)
+    run = launch(flow, busy)
     try:
-        assert started.wait(HANG_SECONDS)
+        assert entered.wait(HANG_SECONDS)
         if where == "waiting":
             flow.until_idle()
         run.cancel()
@@ -398,8 +367,8 @@ def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(
 @pytest.mark.parametrize("request_", ["cancel", "pause"])
 @pytest.mark.parametrize("waits_for", ["time", "a signal"])
 async def test_a_request_that_crosses_a_run_on_its_way_to_park_is_not_lost(
-    aflow: AsyncHarness, conn: psycopg.Connection, request_: str, waits_for: str
-) -> None:
+    aflow, conn, request_, waits_for
+):
     @workflow
     async def patient() -> None:
         await note("begun")
@@ -412,8 +381,7 @@ async def test_a_request_that_crosses_a_run_on_its_way_to_park_is_not_lost(
         create trigger stand_still after insert on pgflow.parked execute function stand_still();
         select pg_advisory_lock(7);
     """)
-    aflow.include(patient)
-    run = await aflow.start(patient)
+    run = await launch(aflow, patient)
     await eventually(
         lambda: count(conn, "pg_locks", "locktype = 'advisory' and not granted"),
         "the run is about to park",
@@ -424,18 +392,12 @@ async def test_a_request_that_crosses_a_run_on_its_way_to_park_is_not_lost(
     assert await run.status() == ("cancelled" if request_ == "cancel" else "paused")
 
 
-# ---------------------------------------------------------------- final
-
-
-async def test_a_cancel_that_comes_too_late_changes_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_cancel_that_comes_too_late_changes_nothing(aflow, conn):
     @workflow
     async def quick() -> int:
         return 1
 
-    aflow.include(quick)
-    run = await aflow.start(quick)
+    run = await launch(aflow, quick)
     assert await run.result(SOON) == 1
     await run.cancel()
     await aflow.until_idle()
@@ -445,12 +407,8 @@ async def test_a_cancel_that_comes_too_late_changes_nothing(
 
 
 @pytest.mark.parametrize("first", ["the message", "the cancel"])
-async def test_of_a_message_and_a_cancel_what_was_sent_first_counts(
-    aflow: AsyncHarness, conn: psycopg.Connection, first: str
-) -> None:
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go)
-    await aflow.until_idle()
+async def test_of_a_message_and_a_cancel_what_was_sent_first_counts(aflow, conn, first):
+    run = await settle(aflow, wait_for_go)
     conn.execute("select pgflow.pause_queue('default')")
     if first == "the message":
         await run.send(go, 7)
@@ -466,9 +424,7 @@ async def test_of_a_message_and_a_cancel_what_was_sent_first_counts(
 
 
 @pytest.mark.full
-async def test_many_cancels_and_completions_at_once_leave_each_run_with_one_outcome(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_many_cancels_and_completions_at_once_leave_each_run_with_one_outcome(aflow, conn):
     @read
     async def look(n: int) -> int:
         return n
@@ -489,45 +445,38 @@ async def test_many_cancels_and_completions_at_once_leave_each_run_with_one_outc
     assert count(conn, "pgflow.outcome") == 30
 
 
-async def test_cancelled_is_final(aflow: AsyncHarness) -> None:
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go.options(key="k"))
-    await aflow.until_idle()
+async def test_cancelled_is_final(aflow):
+    run = await settle(aflow, wait_for_go.options(key="k"))
     await run.cancel()
     await assert_cancelled(run)
     await run.send(go, 1)
     await aflow.app.resume("k")
     with pytest.raises(WrongState, match="run 'k' is cancelled"):
         await aflow.app.retry("k")
-    again = await aflow.start(wait_for_go.options(key="k"))
-    await aflow.until_idle()
+    again = await settle(aflow, wait_for_go.options(key="k"))
     await assert_cancelled(again)
     with pytest.raises(KeyConflict):
         await aflow.start(workflow(name="other")(wait_for_go.fn).options(key="k"))
 
 
-def test_nobody_cannot_be_cancelled(flow: Harness) -> None:
+def test_nobody_cannot_be_cancelled(flow):
     with pytest.raises(RunNotFound):
         flow.app.cancel("nobody")
 
 
 @pytest.mark.full
-async def test_force_ends_a_run_whose_code_will_not(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    started = asyncio.Event()
+async def test_force_ends_a_run_whose_code_will_not(aflow, conn):
+    entered = asyncio.Event()
 
     @workflow
     async def immortal() -> None:
         await note("begun")
         while True:
-            started.set()
+            entered.set()
             with contextlib.suppress(asyncio.CancelledError):
                 await go.wait()
 
-    aflow.include(immortal)
-    run = await aflow.start(immortal)
-    await aflow.until_idle()
+    run = await settle(aflow, immortal)
     await run.cancel()
     await aflow.until_idle()
     assert await run.status() == "waiting"
@@ -537,13 +486,8 @@ async def test_force_ends_a_run_whose_code_will_not(
 
 
 @pytest.mark.full
-def test_a_cancel_from_sql_is_a_cancel(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(wait_for_go)
-    run = flow.start(wait_for_go)
-    flow.until_idle()
+def test_a_cancel_from_sql_is_a_cancel(flow, conn):
+    run = settle(flow, wait_for_go)
     conn.execute("select pgflow.cancel_run(%s, 'from psql', sent_by => 'ada')", (run.key,))
     wait_until(lambda: run.status() == "cancelled", "the next poll cancels it")
-    (cause,) = conn.execute(
-        "select payload from pgflow.timeline where event = 'call_cancelled' and call = 0"
-    ).fetchone()
-    assert cause == {"why": "from psql", "by": "ada (postgres)"}
+    assert caused(conn) == {"why": "from psql", "by": "ada (postgres)"}

@@ -28,9 +28,7 @@ def status(conn: psycopg.Connection[Any], key: str) -> str:
     return inspect.ask(conn, inspect.find_run(key)).status
 
 
-def test_a_run_starts_by_the_name_of_its_workflow(
-    client: ConnectionClient, conn: psycopg.Connection[Any]
-) -> None:
+def test_a_run_starts_by_the_name_of_its_workflow(client, conn):
     first = client.start_by_name("greet", {"name": "Ada"}, StartOptions(key="greet-1"))
     again = client.start_by_name("greet", {"name": "Ada"}, StartOptions(key="greet-1"))
     assert (first.key, first.is_new, first.has_replaced) == ("greet-1", True, False)
@@ -39,9 +37,7 @@ def test_a_run_starts_by_the_name_of_its_workflow(
     assert client.start_by_name("greet", {"name": "Ada"}).is_new
 
 
-def test_calls_in_a_block_are_one_transaction(
-    client: ConnectionClient, conn: psycopg.Connection[Any]
-) -> None:
+def test_calls_in_a_block_are_one_transaction(client, conn):
     for key in ("one", "two"):
         client.start(greet.options(key=key), "Ada")
     with pytest.raises(ZeroDivisionError), client.transaction():
@@ -57,29 +53,27 @@ def test_calls_in_a_block_are_one_transaction(
     assert (status(conn, "one"), status(conn, "two")) == ("paused", "cancelled")
 
 
-def test_it_does_not_wait_for_results(client: ConnectionClient) -> None:
+def test_it_does_not_wait_for_results(client):
     handle = client.start(greet.options(key="greet-1"), "Ada")
     assert handle.status() == "queued"
     with pytest.raises(WrongState, match="does not wait for run 'greet-1': use an App"):
         handle.result()
 
 
-def test_an_update_is_sent_by_the_name_of_its_handler(
-    client: ConnectionClient, conn: psycopg.Connection[Any]
-) -> None:
+def test_an_update_is_sent_by_the_name_of_its_handler(client, conn):
     client.start(greet.options(key="greet-1"), "Ada")
     client.send_update("greet-1", "rename", {"name": "Bob"}, update_id="u-1", by="ann")
     reply = inspect.ask(conn, inspect.read_reply("greet-1", "u-1"))
     assert (reply.status, reply.value, reply.error) == ("waiting", None, None)
 
 
-def test_a_policy_has_a_version(client: ConnectionClient) -> None:
+def test_a_policy_has_a_version(client):
     rules = [{"name": "refund", "approvers": ["desk"]}]
     first = client.set_policy(rules, why="large refunds", by="ann")
     assert client.set_policy([], why="none needed", by="ann") == first + 1
 
 
-def test_a_journal_is_sealed_once_sealing_is_on(client: ConnectionClient) -> None:
+def test_a_journal_is_sealed_once_sealing_is_on(client):
     with pytest.raises(WrongState, match="sealing is off"):
         client.seal()
     client.start(greet.options(key="greet-1"), "Ada")
@@ -88,5 +82,5 @@ def test_a_journal_is_sealed_once_sealing_is_on(client: ConnectionClient) -> Non
     assert client.seal() > 0
 
 
-def test_an_app_opens_a_stored_value(dsn: str) -> None:
+def test_an_app_opens_a_stored_value(dsn):
     assert App(dsn).open_value({"a": 1}) == {"a": 1}

@@ -4,19 +4,16 @@ ended and nobody takes it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON
+from records import SOON, settle
 from sqlkit import Claim, begin, commit, finish, flush, one, undelivered, wait_for, wake
 
 from pgflow import Delivery, Signal, workflow
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 
 word = Signal("word", str)
@@ -56,9 +53,7 @@ def continued(conn: Conn) -> Claim:
     [parked, continued, lambda conn: begin(conn, key="k")],
     ids=["parked", "continued", "leased"],
 )
-def test_sql_says_that_an_open_run_has_the_message_and_which_one_it_is(
-    db: Conn, verb: str, make: Any
-) -> None:
+def test_sql_says_that_an_open_run_has_the_message_and_which_one_it_is(db, verb, make):
     run = make(db)
     chain, message, ended_as = sent(db, verb)
     assert (chain, ended_as) == (run.chain_id, None)
@@ -67,9 +62,7 @@ def test_sql_says_that_an_open_run_has_the_message_and_which_one_it_is(
 
 @pytest.mark.parametrize("verb", ["post_signal", "deliver_signal"])
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-def test_sql_says_how_the_run_has_ended_and_keeps_the_message(
-    db: Conn, verb: str, status: str
-) -> None:
+def test_sql_says_how_the_run_has_ended_and_keeps_the_message(db, verb, status):
     run = begin(db, key="k")
     finish(db, run, status, error="{}" if status == "failed" else None)
     chain, message, ended_as = sent(db, verb)
@@ -79,10 +72,8 @@ def test_sql_says_how_the_run_has_ended_and_keeps_the_message(
     assert one(db, "select signal_id from pgflow.undelivered") == message
 
 
-async def test_a_client_is_told_too(aflow: AsyncHarness, conn: Conn, pgflow_dsn: str) -> None:
-    aflow.include(listens)
-    run = await aflow.start(listens)
-    await aflow.until_idle()
+async def test_a_client_is_told_too(aflow, conn, pgflow_dsn):
+    run = await settle(aflow, listens)
     delivery = await run.send(word, "hello")
     assert (delivery.is_delivered, delivery.ended_as) == (True, None)
     await aflow.until_idle()
@@ -97,10 +88,8 @@ async def test_a_client_is_told_too(aflow: AsyncHarness, conn: Conn, pgflow_dsn:
         assert (await aflow.app.using(theirs).send(run.key, word, "later")).ended_as == "completed"
 
 
-def test_a_sync_client_is_told_too(flow: Harness, conn: Conn) -> None:
-    flow.include(listens_too)
-    run = flow.start(listens_too)
-    flow.until_idle()
+def test_a_sync_client_is_told_too(flow, conn):
+    run = settle(flow, listens_too)
     assert run.send(word, "hello").is_delivered
     flow.until_idle()
     assert run.result(SOON) == "hello"

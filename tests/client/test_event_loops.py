@@ -10,21 +10,16 @@ import itertools
 import os
 import threading
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
+import psycopg
 import pytest
 from servers import HANG_SECONDS
 
 from pgflow import AsyncApp, workflow
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
-
-    import psycopg
-
-    Act = Callable[[AsyncApp], Coroutine[Any, Any, Any]]
+Act = Callable[[AsyncApp], Coroutine[Any, Any, Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -87,9 +82,7 @@ def name(act: object) -> str:
 
 
 @pytest.mark.parametrize(
-    "first",
-    [start, *(pytest.param(act, marks=pytest.mark.full) for act in ACTS[1:])],
-    ids=name,
+    "first", [start, *(pytest.param(act, marks=pytest.mark.full) for act in ACTS[1:])], ids=name
 )
 def test_an_app_goes_on_whatever_it_did_on_a_loop_that_has_ended(dsn, first):
     for second in ACTS:

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 import sqlkit
 from clikit import pgflow as cli
-from records import SOON, count
+from records import SOON, count, result_of
 from servers import HANG_SECONDS
 from sqlkit import (
     T0,
@@ -31,9 +31,6 @@ from sqlkit import (
 
 import pgflow
 from pgflow import InvalidArgument, KeyConflict, Signal, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 Conn = psycopg.Connection[Any]
 
@@ -65,11 +62,8 @@ def put_off(conn: Conn, n: int, seconds: float = 10, **options: Any) -> int:
     ).run_id
 
 
-# ---------------------------------------------------------------- how long a key counts
-
-
 @pytest.mark.parametrize("if_taken", ["match", "attach"])
-def test_a_key_that_counts_while_its_run_is_open_has_one_open_run(db: Conn, if_taken: str) -> None:
+def test_a_key_that_counts_while_its_run_is_open_has_one_open_run(db, if_taken):
     said = {"key": "k", "key_seconds": 0, "if_taken": if_taken}
     first = start(db, **said)
     assert start(db, **said)[1:3] == (first.run_id, False)
@@ -87,7 +81,7 @@ def test_a_key_that_counts_while_its_run_is_open_has_one_open_run(db: Conn, if_t
     assert not start(db, key="k").is_new  # for good, if nothing is said
 
 
-def test_what_is_open_is_rejected_and_what_has_ended_is_not(db: Conn) -> None:
+def test_what_is_open_is_rejected_and_what_has_ended_is_not(db):
     said = {"key": "k", "key_seconds": 0, "if_taken": "reject"}
     held = begin(db, **said)
     with pytest.raises(psycopg.Error, match="which is running") as error, db.transaction():
@@ -97,7 +91,7 @@ def test_what_is_open_is_rejected_and_what_has_ended_is_not(db: Conn) -> None:
     assert start(db, **said).is_new
 
 
-def test_in_a_window_what_comes_twice_is_one_run_though_it_has_ended(db: Conn) -> None:
+def test_in_a_window_what_comes_twice_is_one_run_though_it_has_ended(db):
     said = {"key": "k", "key_seconds": 60, "if_taken": "attach"}
     clock(db, 0)
     first = begin(db, **said)
@@ -112,14 +106,14 @@ def test_in_a_window_what_comes_twice_is_one_run_though_it_has_ended(db: Conn) -
     assert status(db, first.run_id) == "completed"
 
 
-def test_a_restarted_run_is_open_and_has_its_key(db: Conn) -> None:
+def test_a_restarted_run_is_open_and_has_its_key(db):
     held = begin(db, key="k", key_seconds=0)
     finish(db, held)
     db.execute("select pgflow.restart_run('k')")
     assert not start(db, key="k", key_seconds=0).is_new
 
 
-def test_a_start_that_is_sent_again_finds_its_run_though_that_has_ended(db: Conn) -> None:
+def test_a_start_that_is_sent_again_finds_its_run_though_that_has_ended(db):
     held = begin(db, key="k", key_seconds=0, start_id=MINE)
     finish(db, held)
     assert start(db, key="k", key_seconds=0, start_id=MINE)[1:3] == (held.run_id, False)
@@ -130,7 +124,7 @@ def test_a_start_that_is_sent_again_finds_its_run_though_that_has_ended(db: Conn
     assert [s.run_id for s in again] == [s.run_id for s in many]
 
 
-def test_a_batch_starts_those_whose_keys_count_no_longer(db: Conn) -> None:
+def test_a_batch_starts_those_whose_keys_count_no_longer(db):
     pairs = [(k, "{}") for k in "cab"]
     first = start_many(db, pairs, key_seconds=0)
     ended = claim_one(db)
@@ -140,9 +134,7 @@ def test_a_batch_starts_those_whose_keys_count_no_longer(db: Conn) -> None:
     assert count(db, "pgflow.run_key") == 3
 
 
-def test_two_that_start_at_once_under_a_key_that_is_free_again_have_one_run(
-    dsn: str, conn: Conn
-) -> None:
+def test_two_that_start_at_once_under_a_key_that_is_free_again_have_one_run(dsn, conn):
     finish(conn, begin(conn, key="k"))
     with connect(dsn) as mine, Actor(dsn) as other:
         with mine.transaction():
@@ -159,10 +151,7 @@ def test_two_that_start_at_once_under_a_key_that_is_free_again_have_one_run(
     assert first.is_new
 
 
-# ---------------------------------------------------------------- the last counts
-
-
-def test_of_starts_that_are_put_off_the_last_counts_and_begins_after_a_pause(db: Conn) -> None:
+def test_of_starts_that_are_put_off_the_last_counts_and_begins_after_a_pause(db):
     clock(db, 0)
     run = put_off(db, 1)
     for n, at in ((2, 8), (3, 16)):
@@ -171,16 +160,15 @@ def test_of_starts_that_are_put_off_the_last_counts_and_begins_after_a_pause(db:
     clock(db, 25)
     sqlkit.poll(db)
     assert claim(db, 9) == []
-    assert rows(db, "select status, run_at from pgflow.runs") == [
-        ("waiting", T0 + timedelta(seconds=26))
-    ]
+    found = rows(db, "select status, run_at from pgflow.runs")
+    assert found == [("waiting", T0 + timedelta(seconds=26))]
     clock(db, 26)
     sqlkit.poll(db)
     assert json.loads(claim_one(db).input) == {"n": 3}
     assert count(db, "pgflow.run") == 1
 
 
-def test_it_begins_at_the_latest_after_the_longest_wait(db: Conn) -> None:
+def test_it_begins_at_the_latest_after_the_longest_wait(db):
     clock(db, 0)
     run = put_off(db, 0, max_wait_seconds=25)
     for at in (8, 16, 24):
@@ -193,7 +181,7 @@ def test_it_begins_at_the_latest_after_the_longest_wait(db: Conn) -> None:
     assert put_off(db, 26, max_wait_seconds=25) != run
 
 
-def test_the_last_start_says_priority_queue_labels_and_deadline_too(db: Conn) -> None:
+def test_the_last_start_says_priority_queue_labels_and_deadline_too(db):
     clock(db, 0)
     run = put_off(db, 1, timeout_seconds=100, labels='{"a": "b"}')
     put_off(db, 2, timeout_seconds=5, priority=3, queue="other", labels='{"c": "d"}')
@@ -201,13 +189,12 @@ def test_the_last_start_says_priority_queue_labels_and_deadline_too(db: Conn) ->
     assert count(db, "pgflow.deadline") == 0
     clock(db, 1)
     put_off(db, 4, queue="other", labels='{"c": "d"}', priority=3, timeout_seconds=5)
-    assert rows(db, "select run_id, queue, priority, labels, deadline_at from pgflow.runs") == [
-        (run, "other", 3, {"c": "d"}, T0 + timedelta(seconds=16))
-    ]
+    found = rows(db, "select run_id, queue, priority, labels, deadline_at from pgflow.runs")
+    assert found == [(run, "other", 3, {"c": "d"}, T0 + timedelta(seconds=16))]
     assert rows(db, "select due_at from pgflow.deadline") == [T0 + timedelta(seconds=16)]
 
 
-def test_one_that_is_due_and_not_begun_takes_the_last_input_where_it_stands(db: Conn) -> None:
+def test_one_that_is_due_and_not_begun_takes_the_last_input_where_it_stands(db):
     clock(db, 0)
     run = put_off(db, 1)
     clock(db, 10)
@@ -221,7 +208,7 @@ def test_one_that_is_due_and_not_begun_takes_the_last_input_where_it_stands(db: 
     assert one(db, "select pgflow.find_chain('k')") == later
 
 
-def test_one_that_stands_in_a_line_stands_there_by_its_new_key(db: Conn) -> None:
+def test_one_that_stands_in_a_line_stands_there_by_its_new_key(db):
     db.execute("""select pgflow.set_queue('default', '{"key": "input.n", "per_key": 1}')""")
     clock(db, 0)
     begin(db, input='{"n": 1}')
@@ -234,7 +221,7 @@ def test_one_that_stands_in_a_line_stands_there_by_its_new_key(db: Conn) -> None
     assert [c.run_id for c in claim(db, 9)] == [run]
 
 
-def test_one_that_is_paused_or_cancelled_is_left_alone(db: Conn) -> None:
+def test_one_that_is_paused_or_cancelled_is_left_alone(db):
     clock(db, 0)
     paused = put_off(db, 1)
     db.execute("select pgflow.pause_run('k')")
@@ -246,14 +233,11 @@ def test_one_that_is_paused_or_cancelled_is_left_alone(db: Conn) -> None:
     assert last != cancelled
     db.execute("select pgflow.wake()")
     assert [n_of(db, run) for run in (paused, cancelled, last)] == [1, 2, 3]
-    assert [status(db, run) for run in (paused, cancelled, last)] == [
-        "paused",
-        "cancelled",
-        "waiting",
-    ]
+    found = [status(db, run) for run in (paused, cancelled, last)]
+    assert found == ["paused", "cancelled", "waiting"]
 
 
-def test_a_start_that_is_sent_again_neither_puts_off_nor_starts_another(db: Conn) -> None:
+def test_a_start_that_is_sent_again_neither_puts_off_nor_starts_another(db):
     clock(db, 0)
     run = put_off(db, 1)
     assert put_off(db, 2, start_id=MINE) == run
@@ -265,7 +249,7 @@ def test_a_start_that_is_sent_again_neither_puts_off_nor_starts_another(db: Conn
     assert put_off(db, 2, start_id=MINE) == run
 
 
-def test_another_workflow_does_not_take_it(db: Conn) -> None:
+def test_another_workflow_does_not_take_it(db):
     run = put_off(db, 1)
     with pytest.raises(psycopg.Error, match="another workflow") as error, db.transaction():
         put_off(db, 2, workflow="other")
@@ -273,9 +257,7 @@ def test_another_workflow_does_not_take_it(db: Conn) -> None:
     assert n_of(db, run) == 1
 
 
-def test_starts_at_once_come_one_after_the_other_and_a_claim_waits_for_none(
-    dsn: str, conn: Conn
-) -> None:
+def test_starts_at_once_come_one_after_the_other_and_a_claim_waits_for_none(dsn, conn):
     clock(conn, 0)
     run = put_off(conn, 1)
     with connect(dsn) as mine, Actor(dsn) as other:
@@ -294,7 +276,7 @@ def test_starts_at_once_come_one_after_the_other_and_a_claim_waits_for_none(
     assert json.loads(claim_one(conn).input) == {"n": 3}
 
 
-def test_a_start_that_is_put_off_is_sealed_as_it_began(db: Conn) -> None:
+def test_a_start_that_is_put_off_is_sealed_as_it_began(db):
     db.execute("select pgflow.set_sealing(true)")
     clock(db, 0)
     put_off(db, 1)
@@ -309,10 +291,7 @@ def test_a_start_that_is_put_off_is_sealed_as_it_began(db: Conn) -> None:
     assert rows(db, "select invariant from pgflow.check()") == []
 
 
-# ---------------------------------------------------------------- what people write
-
-
-def test_times_of_keys_are_said_in_python(flow: Harness, conn: Conn) -> None:
+def test_times_of_keys_are_said_in_python(flow, conn):
     flow.include(adds)
     one_at_a_time = adds.options(key="k", key_for=0, if_taken="attach")
     first = flow.start(one_at_a_time, 1)
@@ -328,7 +307,7 @@ def test_times_of_keys_are_said_in_python(flow: Harness, conn: Conn) -> None:
     assert count(conn, "pgflow.run") == 2
 
 
-async def test_the_last_of_starts_counts_in_python(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_the_last_of_starts_counts_in_python(aflow, conn):
     aflow.include(says)
     rests = says.options(key="k", debounce=60, max_wait=timedelta(minutes=5))
     runs = [await aflow.app.start(rests, n) for n in range(5)]
@@ -337,7 +316,7 @@ async def test_the_last_of_starts_counts_in_python(aflow: AsyncHarness, conn: Co
     assert count(conn, "pgflow.run") == 1
 
 
-async def test_what_cannot_be_said_is_refused(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_cannot_be_said_is_refused(aflow, conn):
     app = aflow.app
     for options, why in (
         ({"key_for": 5}, r"require options\(key="),
@@ -364,11 +343,10 @@ async def test_what_cannot_be_said_is_refused(aflow: AsyncHarness, conn: Conn) -
             return str(error)
         return "started"
 
-    aflow.include(parent)
-    assert "a child is this run's own" in await (await aflow.start(parent)).result(SOON)
+    assert "a child is this run's own" in await result_of(aflow, parent)
 
 
-def test_times_of_keys_are_said_on_the_command_line(dsn: str, conn: Conn) -> None:
+def test_times_of_keys_are_said_on_the_command_line(dsn, conn):
     begun = begin(conn, key="k", input='{"n": 1}')
     said = ("start", "demo", "n:=1", "--key", "k")
     assert cli(dsn, *said, "--key-for", "0s").data["new"] is False
@@ -376,9 +354,8 @@ def test_times_of_keys_are_said_on_the_command_line(dsn: str, conn: Conn) -> Non
     assert cli(dsn, *said, "--key-for", "0s").data["new"] is True
     late = ("start", "demo", "--key", "l", "--debounce", "1h", "--max-wait", "2h")
     assert "Started l" in cli(dsn, *late, "n:=1", tty=True).out
-    assert (
-        "l had not begun: it begins later, with this input" in cli(dsn, *late, "n:=2", tty=True).out
-    )
+    found = cli(dsn, *late, "n:=2", tty=True).out
+    assert "l had not begun: it begins later, with this input" in found
     assert rows(conn, "select input->'n' from pgflow.run where key = 'l'") == [2]
     missing = cli(dsn, "start", "demo", "--debounce", "1h")
     assert (missing.code, "--collect require --key" in missing.err) == (2, True)

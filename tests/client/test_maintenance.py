@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
-import psycopg
 from records import SOON
 from sqlkit import begin, count, finish, one, rows
 
@@ -20,9 +18,7 @@ async def greet(name: str) -> str:
     return f"hello {name}"
 
 
-def test_events_are_removed_in_batches_and_at_most_so_many(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+def test_events_are_removed_in_batches_and_at_most_so_many(dsn, conn):
     conn.execute("select pgflow.publish('orders', '1') from generate_series(1, 3)")
     conn.execute("update pgflow.event set at = at - interval '10 days'")
     with App(dsn) as app:
@@ -32,9 +28,7 @@ def test_events_are_removed_in_batches_and_at_most_so_many(
     assert count(conn, "event") == 1
 
 
-def test_history_is_removed_in_batches_and_told_between_them(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+def test_history_is_removed_in_batches_and_told_between_them(dsn, conn):
     for _ in range(3):
         finish(conn, begin(conn))
     seen: list[int] = []
@@ -51,7 +45,7 @@ def test_history_is_removed_in_batches_and_told_between_them(
         assert app.shrink_journal() == []
 
 
-def test_a_lock_is_taken_from_its_holders(dsn: str, conn: psycopg.Connection[Any]) -> None:
+def test_a_lock_is_taken_from_its_holders(dsn, conn):
     with App(dsn) as app:
         assert app.break_lock("door", why="nobody has it") == 0
         conn.execute("select pgflow.take_lock('door', 'me', '1 minute', false, null, 'secret')")
@@ -59,9 +53,7 @@ def test_a_lock_is_taken_from_its_holders(dsn: str, conn: psycopg.Connection[Any
         assert one(conn, "select count(*) from pgflow.locks") == 0
 
 
-def test_a_schedule_is_set_by_the_name_of_its_workflow(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+def test_a_schedule_is_set_by_the_name_of_its_workflow(dsn, conn):
     hourly = pgflow.schedule("@hourly")
     with App(dsn) as app:
         assert app.set_schedule_by_name("s", hourly, "greet", {"name": "Ada"}, priority=3)
@@ -73,7 +65,7 @@ def test_a_schedule_is_set_by_the_name_of_its_workflow(
     assert rows(conn, "select name from pgflow.schedules") == []
 
 
-def test_a_context_that_works_yields_its_worker(dsn: str) -> None:
+def test_a_context_that_works_yields_its_worker(dsn):
     async def work() -> tuple[float, int, str]:
         async with AsyncApp(dsn, include=[greet]) as app:
             async with app.worker(dead_after=5, concurrency=3) as worker:

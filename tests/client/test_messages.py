@@ -6,22 +6,20 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON
+from records import SOON, settle
 from sqlkit import begin, finish, one, rows, send, wake
 
 import pgflow
 from pgflow import RunNotFound, Signal, step, workflow
 from pgflow.errors import WrongState
+from pgflow.testing import AsyncHarness
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 
 paid = Signal("paid", int)
@@ -115,9 +113,7 @@ async def stuck(
 
 
 @pytest.mark.parametrize("is_early", [True, False], ids=["recorded", "offered"])
-async def test_the_run_is_stuck_and_says_why_and_nothing_is_consumed(
-    aflow: AsyncHarness, conn: Conn, is_early: bool
-) -> None:
+async def test_the_run_is_stuck_and_says_why_and_nothing_is_consumed(aflow, conn, is_early):
     await stuck(aflow, conn, order, is_early=is_early)
     assert why(conn) == ("stuck", "signal")
     signal, error, number = one(
@@ -127,17 +123,14 @@ async def test_the_run_is_stuck_and_says_why_and_nothing_is_consumed(
     )
     assert (signal, number) == ("paid", message(conn))
     assert "the payload of signal 'paid' does not fit its annotation int" in error
-    assert one(
-        conn, "select payload::text, refused from pgflow.messages where signal = 'paid'"
-    ) == ('"five"', error)
+    found = one(conn, "select payload::text, refused from pgflow.messages where signal = 'paid'")
+    assert found == ('"five"', error)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("is_early", [True, False], ids=["recorded", "offered"])
 @pytest.mark.parametrize("verb", ["drop", "replace", "requeue"])
-async def test_once_it_is_mended_the_run_goes_on(
-    aflow: AsyncHarness, conn: Conn, verb: str, is_early: bool
-) -> None:
+async def test_once_it_is_mended_the_run_goes_on(aflow, conn, verb, is_early):
     run = await stuck(aflow, conn, order, is_early=is_early)
     await aflow.app.send("k", paid, 7)
     assert why(conn) == ("stuck", "signal")
@@ -165,7 +158,7 @@ async def test_once_it_is_mended_the_run_goes_on(
 
 
 @pytest.mark.full
-async def test_a_replay_passes_over_what_went_back(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_replay_passes_over_what_went_back(aflow, conn):
     run = await stuck(aflow, conn, twice, is_early=True)
     await aflow.app.replace_message("k", message(conn), 1)
     await aflow.until_idle()
@@ -183,7 +176,7 @@ async def test_a_replay_passes_over_what_went_back(aflow: AsyncHarness, conn: Co
 
 
 @pytest.mark.full
-def test_a_sync_run_is_stuck_and_mended_too(flow: Harness, conn: Conn) -> None:
+def test_a_sync_run_is_stuck_and_mended_too(flow, conn):
     flow.include(*WORKFLOWS)
     run = flow.start(order_too.options(key="k"))
     said(conn, "k", '"five"')
@@ -212,32 +205,26 @@ def test_a_sync_run_is_stuck_and_mended_too(flow: Harness, conn: Conn) -> None:
 
 
 @pytest.mark.full
-async def test_a_cancel_goes_before_a_message_that_the_code_cannot_take(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_cancel_goes_before_a_message_that_the_code_cannot_take(aflow, conn):
     run = await stuck(aflow, conn, cleans_up, is_early=False)
     await run.cancel()
     await aflow.until_idle()
     assert (why(conn)[0], done) == ("cancelled", ["pack 0"])
-    assert rows(conn, "select reason, why is not null from pgflow.undelivered_messages") == [
-        ("ended", True)
-    ]
+    found = rows(conn, "select reason, why is not null from pgflow.undelivered_messages")
+    assert found == [("ended", True)]
 
 
 @pytest.mark.full
-async def test_a_time_out_goes_before_it_once_somebody_lets_the_run_go_on(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_time_out_goes_before_it_once_somebody_lets_the_run_go_on(aflow, conn):
     run = await stuck(aflow, conn, patient, is_early=True)
     await aflow.skip(timedelta(hours=2))
     assert why(conn) == ("stuck", "signal")
     await aflow.app.retry("k")
-    await aflow.until_idle()
     assert await run.result(SOON) == "in vain"
 
 
 @pytest.mark.full
-async def test_retried_as_it_is_the_run_is_stuck_again(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_retried_as_it_is_the_run_is_stuck_again(aflow, conn):
     await stuck(aflow, conn, order, is_early=True)
     first = message(conn)
     await aflow.app.retry("k")
@@ -248,49 +235,41 @@ async def test_retried_as_it_is_the_run_is_stuck_again(aflow: AsyncHarness, conn
 
 
 @pytest.mark.full
-async def test_code_with_another_type_takes_it(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_code_with_another_type_takes_it(aflow, conn):
     await stuck(aflow, conn, order, is_early=True)
     freed = one(conn, "select pgflow.release_stuck(array['order'], array['newer'])")
     assert (freed, why(conn)[0]) == (1, "queued")
 
 
 @pytest.mark.full
-async def test_other_branches_get_on_before_the_run_is_held(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_other_branches_get_on_before_the_run_is_held(aflow, conn):
     run = await stuck(aflow, conn, both, is_early=False)
     said(conn, "k", '"hello"', "word")
     await aflow.app.replace_message("k", message(conn), 5)
-    await aflow.until_idle()
     assert await run.result(SOON) == ["5", "hello"]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("verb", ["rewind_run('k', 0)", "restart_run('k')"])
-async def test_a_part_done_again_has_the_message_once(
-    aflow: AsyncHarness, conn: Conn, verb: str
-) -> None:
+async def test_a_part_done_again_has_the_message_once(aflow, conn, verb):
     run = await stuck(aflow, conn, order, is_early=True)
     conn.execute(f"select pgflow.{verb}")
     await aflow.until_idle()
     assert why(conn) == ("stuck", "signal")
     assert one(conn, "select count(*) from pgflow.messages where signal = 'paid'") == 1
     await aflow.app.replace_message("k", message(conn), 5)
-    await aflow.until_idle()
     assert await run.result(SOON) == "packed for 5"
 
 
 @pytest.mark.full
-async def test_no_run_begins_between_the_taking_and_the_giving_back(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_no_run_begins_between_the_taking_and_the_giving_back(aflow, conn):
     await stuck(aflow, conn, order, is_early=True)
     with pytest.raises(psycopg.Error, match="signal paid, taken at unit 1, went back at unit 2"):
         conn.execute("select pgflow.rewind_run('k', 1)")
 
 
 @pytest.mark.full
-async def test_a_paused_run_stays_paused(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_paused_run_stays_paused(aflow, conn):
     await stuck(aflow, conn, order, is_early=False)
     number = message(conn)
     await aflow.app.send("k", paid, 7)
@@ -301,10 +280,7 @@ async def test_a_paused_run_stays_paused(aflow: AsyncHarness, conn: Conn) -> Non
     assert why(conn)[0] in ("paused", "completed")
 
 
-# ---------------------------------------------------------------- verbs
-
-
-def test_a_message_for_an_ended_run_is_sent_to_another(db: Conn) -> None:
+def test_a_message_for_an_ended_run_is_sent_to_another(db):
     run = begin(db, key="old")
     finish(db, run)
     send(db, "old", "paid", "5")
@@ -335,7 +311,7 @@ def test_a_message_for_an_ended_run_is_sent_to_another(db: Conn) -> None:
 @pytest.mark.parametrize(
     "verb", ["drop_message('k', %s)", "replace_message('k', %s, '1')", "requeue_message('k', %s)"]
 )
-def test_nothing_is_mended_under_a_worker(db: Conn, verb: str) -> None:
+def test_nothing_is_mended_under_a_worker(db, verb):
     begin(db, key="k")
     number = one(db, "select message_id from pgflow.post_signal('k', 'paid', '1')")
     with pytest.raises(
@@ -349,40 +325,30 @@ def test_nothing_is_mended_under_a_worker(db: Conn, verb: str) -> None:
     "verb",
     ["drop_message('k', 4711)", "replace_message('k', 4711, '1')", "requeue_message('k', null)"],
 )
-def test_a_message_that_is_not_there_is_named(db: Conn, verb: str) -> None:
+def test_a_message_that_is_not_there_is_named(db, verb):
     db.execute("select pgflow.start_run('demo', key => 'k')")
     with pytest.raises(psycopg.Error, match=r"run 'k' has no message (4711|\?)") as refused:
         db.execute(f"select pgflow.{verb}")  # type: ignore[arg-type]
     assert refused.value.sqlstate == RunNotFound.sqlstate
 
 
-def test_a_message_keeps_its_place_when_it_is_replaced_and_loses_it_when_it_is_requeued(
-    db: Conn,
-) -> None:
+def test_a_message_keeps_its_place_when_it_is_replaced_and_loses_it_when_it_is_requeued(db):
     db.execute("select pgflow.start_run('demo', key => 'k')")
     first, second = (
         one(db, "select message_id from pgflow.post_signal('k', 'paid', %s)", n) for n in "12"
     )
     db.execute("select pgflow.replace_message('k', %s, '10')", (first,))
-    assert rows(db, "select message, payload::text from pgflow.messages order by message") == [
-        (first, "10"),
-        (second, "2"),
-    ]
+    found = rows(db, "select message, payload::text from pgflow.messages order by message")
+    assert found == [(first, "10"), (second, "2")]
     again = one(db, "select message_id from pgflow.requeue_message('k', %s)", first)
-    assert rows(db, "select message, payload::text from pgflow.messages order by message") == [
-        (second, "2"),
-        (again, "10"),
-    ]
-    assert one(db, "select payload::text, replaced_in from pgflow.undelivered_messages") == (
-        "1",
-        first,
-    )
+    found = rows(db, "select message, payload::text from pgflow.messages order by message")
+    assert found == [(second, "2"), (again, "10")]
+    found = one(db, "select payload::text, replaced_in from pgflow.undelivered_messages")
+    assert found == ("1", first)
 
 
 @pytest.mark.full
-async def test_the_command_line_lists_and_mends(
-    aflow: AsyncHarness, conn: Conn, pgflow_dsn: str
-) -> None:
+async def test_the_command_line_lists_and_mends(aflow, conn, pgflow_dsn):
     run = await stuck(aflow, conn, order, is_early=False)
     (row,) = cli(pgflow_dsn, "messages").data
     assert (row["key"], row["signal"], row["state"], row["payload"]) == (
@@ -391,10 +357,8 @@ async def test_the_command_line_lists_and_mends(
         "refused",
         "five",
     )
-    assert (
-        "that the code of its run could not take"
-        in cli(pgflow_dsn, "doctor", tty=True, width=200).out
-    )
+    found = cli(pgflow_dsn, "doctor", tty=True, width=200).out
+    assert "that the code of its run could not take" in found
     answer = cli(pgflow_dsn, "messages", "k", "--replace", str(row["message"]), "--with", "5")
     assert (answer.code, answer.data["done"], answer.data["status"]) == (0, "replaced", "queued")
     await aflow.until_idle()
@@ -410,12 +374,9 @@ async def test_the_command_line_lists_and_mends(
     (("k", "--drop", "1"), "run 'k' has no message 1"),
     (("nobody",), "no run has the key 'nobody'"),
 ])  # fmt: skip
-def test_what_cannot_be_mended_is_one_clear_line(
-    flow: Harness, pgflow_dsn: str, options: tuple[str, ...], says: str
-) -> None:
+def test_what_cannot_be_mended_is_one_clear_line(flow, pgflow_dsn, options, says):
     flow.include(*WORKFLOWS)
-    flow.start(order.options(key="k"))
-    flow.until_idle()
+    settle(flow, order.options(key="k"))
     answer = cli(pgflow_dsn, "messages", *options)
     assert says in answer.err
     assert (answer.code, answer.err.count("\n")) == (2, 1)

@@ -5,18 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
-from records import HOUR, SOON, events, eventually, run_row, steps
+from records import HOUR, SOON, events, eventually, launch, recover, run_row, settle, steps
 
 import pgflow
 from pgflow import RunCancelled, Signal, step, workflow
 from pgflow.errors import WrongState
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 
@@ -32,12 +27,8 @@ async def wait_for_go() -> int:
     return await go.wait()
 
 
-async def test_a_waiting_run_that_is_paused_keeps_its_mail_and_goes_on_when_resumed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go)
-    await aflow.until_idle()
+async def test_a_waiting_run_that_is_paused_keeps_its_mail_and_goes_on_when_resumed(aflow, conn):
+    run = await settle(aflow, wait_for_go)
     await aflow.app.pause(run.key, why="end of month")
     assert run_row(conn, run.key, "status, reason") == ("paused", "end of month")
     await run.send(go, 7)
@@ -54,9 +45,7 @@ async def test_a_waiting_run_that_is_paused_keeps_its_mail_and_goes_on_when_resu
     ]
 
 
-async def test_a_queued_run_that_is_paused_does_not_begin(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_queued_run_that_is_paused_does_not_begin(aflow, conn):
     aflow.include(wait_for_go)
     run = await aflow.app.start(wait_for_go)
     await aflow.app.pause(run.key)
@@ -68,14 +57,12 @@ async def test_a_queued_run_that_is_paused_does_not_begin(
     assert await run.result(SOON) == 1
 
 
-async def test_a_running_run_that_is_paused_finishes_its_step_and_starts_nothing_new(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    started, proceed = asyncio.Event(), asyncio.Event()
+async def test_a_running_run_that_is_paused_finishes_its_step_and_starts_nothing_new(aflow, conn):
+    entered, proceed = asyncio.Event(), asyncio.Event()
 
     @step
     async def work(n: int) -> int:
-        started.set()
+        entered.set()
         await proceed.wait()
         return n
 
@@ -85,9 +72,8 @@ async def test_a_running_run_that_is_paused_finishes_its_step_and_starts_nothing
         pgflow.set_state(heard=await go.wait())
         return [await working, await work(2)]
 
-    aflow.include(busy)
-    run = await aflow.start(busy)
-    await started.wait()
+    run = await launch(aflow, busy)
+    await entered.wait()
     await aflow.app.pause(run.key)
     await run.send(go, 5)  # whoever has taken this has seen the pause before it
 
@@ -104,15 +90,13 @@ async def test_a_running_run_that_is_paused_finishes_its_step_and_starts_nothing
 
 
 @pytest.mark.full
-async def test_time_passes_for_a_paused_run_but_nothing_happens(aflow: AsyncHarness) -> None:
+async def test_time_passes_for_a_paused_run_but_nothing_happens(aflow):
     @workflow
     async def sleepy() -> str:
         await pgflow.sleep(HOUR)
         return await note("awake")
 
-    aflow.include(sleepy)
-    run = await aflow.start(sleepy)
-    await aflow.until_idle()
+    run = await settle(aflow, sleepy)
     await aflow.app.pause(run.key)
     await aflow.skip(2 * HOUR)
     assert await run.status() == "paused"
@@ -121,10 +105,8 @@ async def test_time_passes_for_a_paused_run_but_nothing_happens(aflow: AsyncHarn
 
 
 @pytest.mark.full
-async def test_a_deadline_ends_a_paused_run(aflow: AsyncHarness) -> None:
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go.options(timeout=HOUR))
-    await aflow.until_idle()
+async def test_a_deadline_ends_a_paused_run(aflow):
+    run = await settle(aflow, wait_for_go.options(timeout=HOUR))
     await aflow.app.pause(run.key)
     await aflow.skip(HOUR)
     with pytest.raises(RunCancelled, match="deadline"):
@@ -132,7 +114,7 @@ async def test_a_deadline_ends_a_paused_run(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_a_paused_run_can_be_cancelled_and_cleans_up(aflow: AsyncHarness) -> None:
+async def test_a_paused_run_can_be_cancelled_and_cleans_up(aflow):
     cleaned = []
 
     @workflow
@@ -143,9 +125,7 @@ async def test_a_paused_run_can_be_cancelled_and_cleans_up(aflow: AsyncHarness) 
         finally:
             cleaned.append(await note("cleaned"))
 
-    aflow.include(tidy)
-    run = await aflow.start(tidy)
-    await aflow.until_idle()
+    run = await settle(aflow, tidy)
     await aflow.app.pause(run.key)
     await run.cancel()
     with pytest.raises(RunCancelled):
@@ -154,27 +134,19 @@ async def test_a_paused_run_can_be_cancelled_and_cleans_up(aflow: AsyncHarness) 
 
 
 @pytest.mark.full
-async def test_a_pause_survives_a_crash(aflow: AsyncHarness) -> None:
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go)
-    await aflow.until_idle()
+async def test_a_pause_survives_a_crash(aflow):
+    run = await settle(aflow, wait_for_go)
     await aflow.app.pause(run.key)
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.status() == "paused"
     await aflow.app.resume(run.key)
     await run.send(go, 1)
-    await aflow.until_idle()
     assert await run.result(SOON) == 1
 
 
 @pytest.mark.full
-async def test_pausing_twice_is_pausing_and_resuming_what_is_not_paused_is_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go)
-    await aflow.until_idle()
+async def test_pausing_twice_is_pausing_and_resuming_what_is_not_paused_is_nothing(aflow, conn):
+    run = await settle(aflow, wait_for_go)
     await aflow.app.resume(run.key)
     await aflow.until_idle()
     assert await run.status() == "waiting"
@@ -187,12 +159,8 @@ async def test_pausing_twice_is_pausing_and_resuming_what_is_not_paused_is_nothi
 
 
 @pytest.mark.full
-async def test_of_a_pause_and_a_resume_the_last_word_counts(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go)
-    await aflow.until_idle()
+async def test_of_a_pause_and_a_resume_the_last_word_counts(aflow, conn):
+    run = await settle(aflow, wait_for_go)
     with conn.transaction():
         conn.execute(
             "select pgflow.pause_run(%s), pgflow.resume_run(%s), pgflow.pause_run(%s)",
@@ -209,15 +177,12 @@ async def test_of_a_pause_and_a_resume_the_last_word_counts(
     assert await run.status() == "waiting"
 
 
-async def test_what_has_ended_cannot_be_paused_and_its_retry_is_a_typed_error(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_has_ended_cannot_be_paused_and_its_retry_is_a_typed_error(aflow):
     @workflow
     async def quick() -> int:
         return 1
 
-    aflow.include(quick)
-    run = await aflow.start(quick.options(key="k"))
+    run = await launch(aflow, quick.options(key="k"))
     assert await run.result(SOON) == 1
     await aflow.app.pause("k")
     await aflow.until_idle()
@@ -228,21 +193,20 @@ async def test_what_has_ended_cannot_be_paused_and_its_retry_is_a_typed_error(
         await aflow.app.retry("k")
 
 
-async def test_nobody_waits_for_a_run_to_be_paused(aflow: AsyncHarness) -> None:
-    started = asyncio.Event()
+async def test_nobody_waits_for_a_run_to_be_paused(aflow):
+    entered = asyncio.Event()
 
     @step
     async def endless() -> None:
-        started.set()
+        entered.set()
         await asyncio.Event().wait()
 
     @workflow
     async def busy() -> None:
         await endless()
 
-    aflow.include(busy)
-    run = await aflow.start(busy)
-    await started.wait()
+    run = await launch(aflow, busy)
+    await entered.wait()
     await aflow.app.pause(run.key)
     assert await run.status() == "running"
     await run.cancel()
@@ -252,9 +216,7 @@ async def test_nobody_waits_for_a_run_to_be_paused(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-def test_a_paused_queue_lets_waiting_runs_wait_and_goes_on_when_resumed(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_paused_queue_lets_waiting_runs_wait_and_goes_on_when_resumed(flow, conn):
     flow.include(wait_for_go)
     conn.execute("select pgflow.pause_queue('default')")
     run = flow.start(wait_for_go)

@@ -5,7 +5,6 @@ does not take, as far as workers have recorded its parameters.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -13,9 +12,6 @@ from clikit import pgflow
 from sqlkit import one
 
 from pgflow import App, Slot, schedule, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
 
 
 def refused(conn: psycopg.Connection, sql: str, *params: str) -> str:
@@ -43,9 +39,7 @@ async def keep(wanted: str) -> str:
 START = "select run_key from pgflow.start_run('fulfil', %s)"
 
 
-def test_a_start_in_sql_is_held_against_the_recorded_parameters(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_start_in_sql_is_held_against_the_recorded_parameters(flow, conn):
     assert one(conn, START, "{}")  # nothing is known yet
     flow.include(fulfil)
     flow.until_idle()
@@ -60,15 +54,13 @@ def test_a_start_in_sql_is_held_against_the_recorded_parameters(
     assert one(conn, "select output from pgflow.result(%s)", key) == "1 boots"
 
 
-def test_a_batch_of_no_runs_starts_nothing(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_batch_of_no_runs_starts_nothing(flow, conn):
     flow.include(keep)
     flow.until_idle()
     assert conn.execute("select pgflow.start_runs('keep', '[]')").fetchall() == []
 
 
-def test_newer_code_starts_what_older_workers_do_not_take(
-    flow: Harness, dsn: str, conn: psycopg.Connection
-) -> None:
+def test_newer_code_starts_what_older_workers_do_not_take(flow, dsn, conn):
     flow.include(fulfil)
     flow.until_idle()
     given = '{"wanted": "boots", "gift": true}'
@@ -79,7 +71,7 @@ def test_newer_code_starts_what_older_workers_do_not_take(
             assert one(conn, START, given)  # one of the two takes it
 
 
-def test_the_command_line_says_what_is_missing_in_one_line(flow: Harness, dsn: str) -> None:
+def test_the_command_line_says_what_is_missing_in_one_line(flow, dsn):
     flow.include(fulfil)
     flow.until_idle()
     answer = pgflow(dsn, "start", "fulfil")
@@ -90,7 +82,7 @@ def test_the_command_line_says_what_is_missing_in_one_line(flow: Harness, dsn: s
 
 
 @pytest.mark.full
-def test_a_slot_starts_its_run_whatever_is_recorded(flow: Harness, dsn: str) -> None:
+def test_a_slot_starts_its_run_whatever_is_recorded(flow, dsn):
     @schedule(every=timedelta(seconds=60))
     @workflow(name="sweep")
     async def sweep(slot: Slot) -> None:

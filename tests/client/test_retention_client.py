@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -14,17 +13,12 @@ from sqlkit import begin, finish, rows
 from pgflow import inspect
 from pgflow.errors import InvalidArgument, RunNotFound
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
 
 def ended(conn: psycopg.Connection, key: str, subject: str = "ann") -> None:
     finish(conn, begin(conn, key=key, labels=f'{{"subject": "{subject}"}}'))
 
 
-async def test_a_worker_removes_runs_by_the_rules(
-    aflow: AsyncHarness, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_removes_runs_by_the_rules(aflow, conn, monkeypatch):
     monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.01)
     ended(conn, "old")
     ended(conn, "held")
@@ -48,7 +42,7 @@ async def test_a_worker_removes_runs_by_the_rules(
         await app.set_retention("", timedelta(1))
 
 
-def test_a_sync_client_forgets_a_subject(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_sync_client_forgets_a_subject(flow, conn):
     ended(conn, "one")
     ended(conn, "two", "bob")
     assert flow.app.forget_subject("ann", why="asked", dry_run=True).removed == 1
@@ -57,7 +51,7 @@ def test_a_sync_client_forgets_a_subject(flow: Harness, conn: psycopg.Connection
     assert rows(conn, "select key from pgflow.runs") == ["two"]
 
 
-def test_the_commands_of_retention(dsn: str, conn: psycopg.Connection) -> None:
+def test_the_commands_of_retention(dsn, conn):
     ended(conn, "one")
     keep = ("retention", "set", "failed", "--keep", "180d", "--status", "failed")
     assert pgflow(dsn, *keep, "--label", "class=audit").code == 0
@@ -73,13 +67,8 @@ def test_the_commands_of_retention(dsn: str, conn: psycopg.Connection) -> None:
     assert pgflow(dsn, "retention", "hold", "one", "--why", "case 17").code == 0
     assert [held["key"] for held in pgflow(dsn, "retention", "holds", "--json").data] == ["one"]
     forget = ("forget", "ann", "--why", "request 4711", "--yes")
-    assert pgflow(dsn, *forget).data == {
-        "removed": 0,
-        "open": 0,
-        "held": 1,
-        "owing": 0,
-        "is_removed": True,
-    }
+    found = pgflow(dsn, *forget).data
+    assert found == {"removed": 0, "open": 0, "held": 1, "owing": 0, "is_removed": True}
     assert pgflow(dsn, "retention", "release", "one").code == 0
     assert pgflow(dsn, "forget", "ann", "--why", "x").code == 2
     assert pgflow(dsn, *forget).data["removed"] == 1

@@ -6,12 +6,25 @@ import asyncio
 import gc
 import json
 import uuid
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, count, eventually, run_row, steps, wait_until
+from records import (
+    HOUR,
+    SOON,
+    count,
+    eventually,
+    launch,
+    recover,
+    result_of,
+    run_row,
+    settle,
+    steps,
+    wait_until,
+)
 
 import pgflow
 from pgflow import (
@@ -29,15 +42,10 @@ from pgflow import (
     workflow,
 )
 from pgflow._client.starts import RUNS_A_STATEMENT
+from pgflow._db.calls.wake import Polled
 from pgflow._engine.execution import Execution
 from pgflow._worker.poller import Poller
 from pgflow.errors import DefinitionError, NotStorable, WrongColourError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pgflow._db.calls.wake import Polled
-    from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
 
@@ -57,10 +65,7 @@ async def wait_for_go(first: int = 0) -> int:
     return first + await go.wait()
 
 
-# ---------------------------------------------------------------- results
-
-
-async def test_a_run_returns_what_its_workflow_returns(aflow: AsyncHarness) -> None:
+async def test_a_run_returns_what_its_workflow_returns(aflow):
     aflow.include(total)
     by_position, by_name, by_default = (
         await aflow.start(total, 1, 2),
@@ -84,12 +89,9 @@ def left_over() -> Iterator[Callable[[], list[Execution]]]:
 
 
 @pytest.mark.full
-async def test_runs_that_are_over_leave_nothing_to_the_garbage_collector(
-    aflow: AsyncHarness, left_over: Callable[[], list[Execution]]
-) -> None:
-    aflow.include(total)
+async def test_runs_that_are_over_leave_nothing_to_the_garbage_collector(aflow, left_over):
     for n in range(4):
-        assert await (await aflow.start(total, n)).result(SOON) == n + 1
+        assert await result_of(aflow, total, n) == n + 1
     await eventually(
         lambda: left_over() == [], "the last one is taken apart too, without the collector"
     )
@@ -97,8 +99,8 @@ async def test_runs_that_are_over_leave_nothing_to_the_garbage_collector(
 
 @pytest.mark.full
 async def test_a_loop_that_has_looked_at_a_run_does_not_hold_it_while_it_rests(
-    aflow: AsyncHarness, left_over: Callable[[], list[Execution]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    aflow, left_over, monkeypatch
+):
     polls = 0
     poll = Poller.poll
 
@@ -118,13 +120,12 @@ async def test_a_loop_that_has_looked_at_a_run_does_not_hold_it_while_it_rests(
         return await looked_at()
 
     monkeypatch.setattr(Poller, "poll", counting)
-    aflow.include(seen_by_polls)
-    assert await (await aflow.start(seen_by_polls)).result(SOON)
+    assert await result_of(aflow, seen_by_polls)
     await eventually(lambda: left_over() == [], "the loops hold nothing")
 
 
 @pytest.mark.full
-def test_a_generated_key_is_a_uuid_of_version_7(flow: Harness) -> None:
+def test_a_generated_key_is_a_uuid_of_version_7(flow):
     flow.include(total)
     one, *many = [flow.start(total, 1), *flow.app.start_many(total, [(n,) for n in range(10)])]
     stems = {uuid.UUID(run.key) for run in (one, *many)}
@@ -133,18 +134,14 @@ def test_a_generated_key_is_a_uuid_of_version_7(flow: Harness) -> None:
 
 
 @pytest.mark.full
-def test_a_result_can_be_fetched_by_key_from_another_process(flow: Harness, dsn: str) -> None:
-    flow.include(total)
-    flow.start(total.options(key="sum"), 1)
+def test_a_result_can_be_fetched_by_key_from_another_process(flow, dsn):
+    launch(flow, total.options(key="sum"), 1)
     with App(dsn) as elsewhere:
         assert elsewhere.get("sum", total).result(SOON) == 2
 
 
-async def test_a_result_that_does_not_come_in_time_is_a_timeout_error_and_the_run_goes_on(
-    aflow: AsyncHarness,
-) -> None:
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go.options(key="patient"))
+async def test_a_result_that_does_not_come_in_time_is_a_timeout_error_and_the_run_goes_on(aflow):
+    run = await launch(aflow, wait_for_go.options(key="patient"))
     with pytest.raises(TimeoutError, match="'patient'"):
         await run.result(timedelta(milliseconds=20))
     await aflow.until_idle()
@@ -154,21 +151,18 @@ async def test_a_result_that_does_not_come_in_time_is_a_timeout_error_and_the_ru
     assert await run.result(SOON) == 3
 
 
-def test_a_result_that_does_not_fit_the_annotation_fails_the_run_with_a_typed_error(
-    flow: Harness,
-) -> None:
+def test_a_result_that_does_not_fit_the_annotation_fails_the_run_with_a_typed_error(flow):
     @workflow
     async def liar() -> int:
         return "three"  # type: ignore[return-value]
 
-    flow.include(liar)
     with pytest.raises(RunFailed) as failed:
-        flow.start(liar).result(SOON)
+        result_of(flow, liar)
     assert isinstance(failed.value.__cause__, NotStorable)
     assert "liar" in str(failed.value.__cause__)
 
 
-def test_an_app_connects_for_its_connection_string_and_an_async_one_must_be_open(dsn: str) -> None:
+def test_an_app_connects_for_its_connection_string_and_an_async_one_must_be_open(dsn):
     app = App(dsn)
     try:
         assert app.dsn == dsn
@@ -179,7 +173,7 @@ def test_an_app_connects_for_its_connection_string_and_an_async_one_must_be_open
 
 
 @pytest.mark.full
-def test_a_run_of_either_colour_works_in_an_app_of_either_colour(dsn: str) -> None:
+def test_a_run_of_either_colour_works_in_an_app_of_either_colour(dsn):
     @workflow
     def total_sync(a: int) -> int:
         return add.sync(a, 1)
@@ -194,7 +188,7 @@ def test_a_run_of_either_colour_works_in_an_app_of_either_colour(dsn: str) -> No
     assert asyncio.run(main()) == (3, 3)
 
 
-def test_runs_go_on_and_results_arrive_without_listening(dsn: str) -> None:
+def test_runs_go_on_and_results_arrive_without_listening(dsn):
     with App(dsn, include=[wait_for_go], listen=False) as app, app.worker(poll_seconds=0.05):
         run = app.start(wait_for_go, 1)
         with psycopg.connect(dsn) as other:
@@ -206,18 +200,12 @@ def test_runs_go_on_and_results_arrive_without_listening(dsn: str) -> None:
         assert run.result(SOON) == 5
 
 
-# ---------------------------------------------------------------- errors
-
-
-async def test_a_failed_run_raises_run_failed_with_its_error_as_the_cause(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_failed_run_raises_run_failed_with_its_error_as_the_cause(aflow):
     @workflow
     async def fails() -> None:
         raise KeyError("sku-7")
 
-    aflow.include(fails)
-    run = await aflow.start(fails.options(key="order-1"))
+    run = await launch(aflow, fails.options(key="order-1"))
     with pytest.raises(RunFailed, match="run 'order-1' failed: builtins.KeyError") as failed:
         await run.result(SOON)
     assert isinstance(failed.value.__cause__, KeyError)
@@ -236,21 +224,16 @@ async def declines() -> None:
     raise CardDeclinedError(51)
 
 
-def test_an_error_of_an_unknown_class_arrives_as_step_failed_naming_the_class(
-    flow: Harness,
-) -> None:
-    flow.include(declines)
+def test_an_error_of_an_unknown_class_arrives_as_step_failed_naming_the_class(flow):
     with pytest.raises(RunFailed) as failed:
-        flow.start(declines).result(SOON)
+        result_of(flow, declines)
     cause = failed.value.__cause__
     assert isinstance(cause, StepFailed)
     assert cause.error_type == f"{__name__}.CardDeclinedError"
     assert cause.message == "51"
 
 
-def test_an_error_named_by_the_workflow_or_by_the_app_arrives_as_itself(
-    flow: Harness, dsn: str
-) -> None:
+def test_an_error_named_by_the_workflow_or_by_the_app_arrives_as_itself(flow, dsn):
     known = workflow(name="declines_openly", raises=[CardDeclinedError])(declines.fn)
     flow.include(known, declines)
     openly, plainly = flow.start(known), flow.start(declines)
@@ -263,12 +246,7 @@ def test_an_error_named_by_the_workflow_or_by_the_app_arrives_as_itself(
     assert isinstance(failed.value.__cause__, CardDeclinedError)
 
 
-# ---------------------------------------------------------------- keys
-
-
-async def test_the_same_key_with_the_same_input_is_the_same_run_and_no_step_runs_again(
-    aflow: AsyncHarness,
-) -> None:
+async def test_the_same_key_with_the_same_input_is_the_same_run_and_no_step_runs_again(aflow):
     bodies = []
 
     @step
@@ -280,18 +258,12 @@ async def test_the_same_key_with_the_same_input_is_the_same_run_and_no_step_runs
     async def double(n: int) -> int:
         return await note(n)
 
-    aflow.include(double)
-    first = await aflow.start(double.options(key="k"), 4)
-    assert await first.result(SOON) == 8
-    again = await aflow.start(double.options(key="k"), 4)
-    await aflow.until_idle()
-    assert await again.result(SOON) == 8
+    assert await result_of(aflow, double.options(key="k"), 4) == 8
+    assert await result_of(aflow, double.options(key="k"), 4) == 8
     assert bodies == [4]
 
 
-async def test_a_failed_run_raises_its_error_again_and_is_not_run_again(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_failed_run_raises_its_error_again_and_is_not_run_again(aflow):
     activations = []
 
     @workflow
@@ -309,10 +281,9 @@ async def test_a_failed_run_raises_its_error_again_and_is_not_run_again(
 
 
 async def test_a_key_of_another_input_or_workflow_is_a_conflict_and_the_first_run_is_unharmed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(total, wait_for_go)
-    first = await aflow.start(wait_for_go.options(key="k"), 1)
+    aflow, conn
+):
+    first = await launch(aflow, wait_for_go.options(key="k"), 1, beside=[total])
     with pytest.raises(KeyConflict, match="'k'.*wait_for_go"):
         await aflow.start(wait_for_go.options(key="k"), 2)
     with pytest.raises(KeyConflict):
@@ -324,18 +295,14 @@ async def test_a_key_of_another_input_or_workflow_is_a_conflict_and_the_first_ru
     assert await first.result(SOON) == 6
 
 
-def test_many_starts_take_a_tuple_of_arguments_for_each_run(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_many_starts_take_a_tuple_of_arguments_for_each_run(flow, conn):
     flow.include(total)
     with pytest.raises(InvalidArgument, match=r"input 1 is int: put it into a tuple"):
         flow.app.start_many(total, [(1,), 2])  # type: ignore[list-item]
     assert count(conn, "pgflow.run") == 0
 
 
-def test_two_starts_with_one_key_at_the_same_time_are_one_run(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_two_starts_with_one_key_at_the_same_time_are_one_run(dsn, conn):
     with psycopg.connect(dsn) as one, psycopg.connect(dsn) as two, App(dsn) as app:
         app.using(one).start(total.options(key="k"), 1)
         pid = two.info.backend_pid
@@ -359,10 +326,7 @@ def test_two_starts_with_one_key_at_the_same_time_are_one_run(
     assert count(conn, "pgflow.runs") == 1
 
 
-# ---------------------------------------------------------------- runs that are not there
-
-
-def test_a_start_that_was_rolled_back_is_not_found(flow: Harness, dsn: str) -> None:
+def test_a_start_that_was_rolled_back_is_not_found(flow, dsn):
     flow.include(wait_for_go)
     with psycopg.connect(dsn) as caller:
         run = flow.app.using(caller).start(wait_for_go.options(key="gone"))
@@ -383,14 +347,10 @@ def test_a_start_that_was_rolled_back_is_not_found(flow: Harness, dsn: str) -> N
             use()
 
 
-# ---------------------------------------------------------------- status and what a run is told
-
-
 async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_is_gone(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(total)
-    run = await aflow.start(total, 1)
+    aflow, conn
+):
+    run = await launch(aflow, total, 1)
     await run.result(SOON)
     conn.execute("select pgflow.drop_history(clock_timestamp())")
     with pytest.raises(RunNotFound, match=f"run '{run.key}' is gone: its history was removed"):
@@ -398,15 +358,13 @@ async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_
 
 
 async def test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_runs_result(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(total)
-    lost = await aflow.start(total, 1)
+    aflow, conn
+):
+    lost = await launch(aflow, total, 1)
     await lost.result(SOON)
     conn.execute("select pgflow.drop_history(clock_timestamp())")
-    conn.execute(
-        "select setval('pgflow.run_id_seq', %s, false)", (lost._chain_id,)
-    )  # the standby that takes over had come so far
+    # the standby that takes over had come so far
+    conn.execute("select setval('pgflow.run_id_seq', %s, false)", (lost._chain_id,))
     other = await aflow.start(total, 2)
     assert other._chain_id == lost._chain_id
     await other.result(SOON)
@@ -416,23 +374,20 @@ async def test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_ru
         await lost.result(SOON)
 
 
-def test_a_sync_handle_of_a_pruned_run_is_told_too(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(total)
-    run = flow.start(total, 1)
+def test_a_sync_handle_of_a_pruned_run_is_told_too(flow, conn):
+    run = launch(flow, total, 1)
     run.result(SOON)
     conn.execute("select pgflow.drop_history(clock_timestamp())")
     with pytest.raises(RunNotFound, match="is gone"):
         run.result(SOON)
 
 
-async def test_the_status_follows_the_life_of_a_run(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    started, proceed = asyncio.Event(), asyncio.Event()
+async def test_the_status_follows_the_life_of_a_run(aflow, conn):
+    entered, proceed = asyncio.Event(), asyncio.Event()
 
     @read
     async def pause() -> None:
-        started.set()
+        entered.set()
         await proceed.wait()
 
     @workflow
@@ -444,7 +399,7 @@ async def test_the_status_follows_the_life_of_a_run(
     run = await aflow.app.start(life)
     assert await run.status() == "queued"
     working = asyncio.create_task(aflow.until_idle())
-    await started.wait()
+    await entered.wait()
     assert await run.status() == "running"
     proceed.set()
     await working
@@ -456,9 +411,8 @@ async def test_the_status_follows_the_life_of_a_run(
     assert run_row(conn, run.key, "status, output") == ("completed", 1)
 
 
-def test_labels_are_there_to_find_runs_by(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(total)
-    flow.start(total.options(key="a", labels={"customer": "ada", "tier": "gold"}), 1)
+def test_labels_are_there_to_find_runs_by(flow, conn):
+    launch(flow, total.options(key="a", labels={"customer": "ada", "tier": "gold"}), 1)
     flow.start(total.options(key="b", labels={"customer": "bob"}), 1)
     found = conn.execute(
         """select key, labels from pgflow.runs where labels @> '{"customer": "ada"}'"""
@@ -486,15 +440,12 @@ async def outer() -> list[dict[str, str]]:
     )
 
 
-def test_metadata_travels_from_the_start_to_every_step_and_child(flow: Harness) -> None:
-    flow.include(outer, inner)
-    run = flow.start(outer.options(metadata={"trace": "t1"}))
-    assert run.result(SOON) == [{"trace": "t1"}] * 4 + [{"trace": "t1", "hop": "2"}] * 2
+def test_metadata_travels_from_the_start_to_every_step_and_child(flow):
+    found = result_of(flow, outer.options(metadata={"trace": "t1"}), beside=[inner])
+    assert found == [{"trace": "t1"}] * 4 + [{"trace": "t1", "hop": "2"}] * 2
 
 
-async def test_metadata_travels_into_runs_started_by_a_step(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_metadata_travels_into_runs_started_by_a_step(aflow, conn):
     @step
     async def start_other() -> str:
         return (await aflow.app.start(total.options(key="other"), 1)).key
@@ -509,7 +460,7 @@ async def test_metadata_travels_into_runs_started_by_a_step(
     assert metadata == {"trace": "t2"}
 
 
-def test_a_run_knows_itself(flow: Harness) -> None:
+def test_a_run_knows_itself(flow):
     seen: dict[str, pgflow.RunInfo] = {}
 
     @step
@@ -548,10 +499,7 @@ def test_a_run_knows_itself(flow: Harness) -> None:
     )
 
 
-# ---------------------------------------------------------------- order and time
-
-
-def test_lower_priorities_go_first_and_equals_in_the_order_of_their_start(dsn: str) -> None:
+def test_lower_priorities_go_first_and_equals_in_the_order_of_their_start(dsn):
     order = []
 
     @workflow
@@ -577,7 +525,7 @@ def test_lower_priorities_go_first_and_equals_in_the_order_of_their_start(dsn: s
     assert order == ["a", "b", "c", "d", "e", "f"]
 
 
-async def test_a_delayed_run_does_not_begin_before_its_time(aflow: AsyncHarness) -> None:
+async def test_a_delayed_run_does_not_begin_before_its_time(aflow):
     aflow.include(total)
     at = datetime.now(UTC) + HOUR
     run = await aflow.start(total.options(run_at=at), 1)
@@ -589,9 +537,8 @@ async def test_a_delayed_run_does_not_begin_before_its_time(aflow: AsyncHarness)
     assert await run.result(SOON) == 2
 
 
-async def test_a_delayed_run_can_be_cancelled_before_it_begins(aflow: AsyncHarness) -> None:
-    aflow.include(total)
-    run = await aflow.start(total.options(run_at=datetime.now(UTC) + HOUR), 1)
+async def test_a_delayed_run_can_be_cancelled_before_it_begins(aflow):
+    run = await launch(aflow, total.options(run_at=datetime.now(UTC) + HOUR), 1)
     await run.cancel()
     with pytest.raises(RunCancelled):
         await run.result(SOON)
@@ -599,12 +546,7 @@ async def test_a_delayed_run_can_be_cancelled_before_it_begins(aflow: AsyncHarne
     assert await run.status() == "cancelled"
 
 
-# ---------------------------------------------------------------- deadlines
-
-
-async def test_a_deadline_cancels_a_waiting_run_with_that_reason(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_deadline_cancels_a_waiting_run_with_that_reason(aflow, conn):
     cleaned = []
 
     @workflow(timeout=HOUR)
@@ -614,8 +556,7 @@ async def test_a_deadline_cancels_a_waiting_run_with_that_reason(
         finally:
             cleaned.append(await add(1, 1))
 
-    aflow.include(limited)
-    run = await aflow.start(limited)
+    run = await launch(aflow, limited)
     due = await aflow.until_idle()
     (deadline,) = run_row(conn, run.key, "deadline_at")
     assert due == deadline
@@ -626,29 +567,26 @@ async def test_a_deadline_cancels_a_waiting_run_with_that_reason(
 
 
 @pytest.mark.full
-async def test_a_deadline_stops_a_run_in_the_middle_of_a_step(aflow: AsyncHarness) -> None:
-    started = asyncio.Event()
+async def test_a_deadline_stops_a_run_in_the_middle_of_a_step(aflow):
+    entered = asyncio.Event()
 
     @step
     async def endless() -> None:
-        started.set()
+        entered.set()
         await asyncio.Event().wait()
 
     @workflow
     async def busy() -> None:
         await endless()
 
-    aflow.include(busy)
-    run = await aflow.start(busy.options(timeout=HOUR))
-    await started.wait()
+    run = await launch(aflow, busy.options(timeout=HOUR))
+    await entered.wait()
     await aflow.skip(HOUR)
     assert await run.status() == "cancelled"
 
 
 @pytest.mark.full
-async def test_a_deadline_ends_a_queued_run_without_its_code(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_deadline_ends_a_queued_run_without_its_code(aflow, conn):
     aflow.include(total)
     conn.execute("select pgflow.pause_queue('default')")
     run = await aflow.start(total.options(timeout=HOUR), 1)
@@ -658,9 +596,7 @@ async def test_a_deadline_ends_a_queued_run_without_its_code(
 
 
 @pytest.mark.full
-async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(aflow, conn):
     @workflow
     async def parent() -> None:
         await asyncio.gather(
@@ -671,8 +607,7 @@ async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(
         )
 
     aflow.include(parent, wait_for_go)
-    run = await aflow.start(parent.options(timeout=HOUR))
-    await aflow.until_idle()
+    run = await settle(aflow, parent.options(timeout=HOUR))
     deadlines = dict(conn.execute("select key, deadline_at from pgflow.runs").fetchall())
     assert deadlines["heir"] == deadlines[run.key]
     assert deadlines["own"] > deadlines[run.key] + timedelta(minutes=59)
@@ -680,32 +615,21 @@ async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(
     statuses = dict(conn.execute("select key, status from pgflow.runs").fetchall())
     assert statuses == {run.key: "cancelled", "heir": "cancelled", "own": "waiting"}
     await aflow.skip(HOUR)
-    assert run_row(conn, "own", "status, reason_code, reason_detail") == (
-        "cancelled",
-        "deadline",
-        {"by": "pgflow"},
-    )
+    found = run_row(conn, "own", "status, reason_code, reason_detail")
+    assert found == ("cancelled", "deadline", {"by": "pgflow"})
 
 
 @pytest.mark.full
-async def test_a_deadline_holds_over_a_crash_of_the_worker(aflow: AsyncHarness) -> None:
-    aflow.include(wait_for_go)
-    run = await aflow.start(wait_for_go.options(timeout=HOUR))
-    await aflow.until_idle()
+async def test_a_deadline_holds_over_a_crash_of_the_worker(aflow):
+    run = await settle(aflow, wait_for_go.options(timeout=HOUR))
     await aflow.skip(timedelta(minutes=40))
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.status() == "waiting"
     await aflow.skip(timedelta(minutes=21))
     assert await run.status() == "cancelled"
 
 
-# ---------------------------------------------------------------- input
-
-
-async def test_arguments_that_do_not_fit_are_refused_at_the_start(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_arguments_that_do_not_fit_are_refused_at_the_start(aflow, conn):
     aflow.include(total)
     with pytest.raises(NotStorable, match=r"input of workflow total.*a: .*integer"):
         await aflow.app.start(total, "x")  # type: ignore[arg-type]
@@ -730,17 +654,13 @@ BAD_OPTIONS = {
 
 
 @pytest.mark.parametrize("options", BAD_OPTIONS.values(), ids=BAD_OPTIONS)
-def test_options_that_no_run_can_have_are_refused(
-    flow: Harness, options: dict[str, object]
-) -> None:
+def test_options_that_no_run_can_have_are_refused(flow, options):
     with pytest.raises(InvalidArgument):
         flow.app.start(total.options(**options), 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"], ids=["NUL", "lone surrogate"])
-def test_a_name_that_no_postgres_text_can_hold_is_refused_with_an_error_of_ours(
-    flow: Harness, text: str
-) -> None:
+def test_a_name_that_no_postgres_text_can_hold_is_refused_with_an_error_of_ours(flow, text):
     flow.include(total)
     flow.app.start(total.options(key="there"), 1)
     for attempt in (
@@ -755,15 +675,13 @@ def test_a_name_that_no_postgres_text_can_hold_is_refused_with_an_error_of_ours(
             attempt()
 
 
-def test_a_start_time_without_a_time_zone_is_refused() -> None:
+def test_a_start_time_without_a_time_zone_is_refused():
     with pytest.raises(InvalidArgument, match="time zone"):
         total.options(run_at=datetime(2031, 1, 1))  # noqa: DTZ001 - that is the point
 
 
 @pytest.mark.full
-def test_a_run_started_from_sql_is_the_same_as_one_started_from_python(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_run_started_from_sql_is_the_same_as_one_started_from_python(flow, conn):
     flow.include(total)
     at = datetime(2041, 5, 6, tzinfo=UTC)
     flow.app.start(
@@ -818,29 +736,25 @@ BAD_OBJECTS = {
 
 
 @pytest.mark.parametrize("call", BAD_SQL.values(), ids=BAD_SQL)
-def test_sql_refuses_what_no_run_can_be(conn: psycopg.Connection, call: str) -> None:
+def test_sql_refuses_what_no_run_can_be(conn, call):
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(f"select {call}")  # type: ignore[arg-type]
     assert refused.value.sqlstate == "PF003"
 
 
 @pytest.mark.parametrize("call", BAD_OBJECTS.values(), ids=BAD_OBJECTS)
-def test_sql_refuses_with_an_error_of_its_own_what_is_no_object_or_too_long(
-    conn: psycopg.Connection, call: str
-) -> None:
+def test_sql_refuses_with_an_error_of_its_own_what_is_no_object_or_too_long(conn, call):
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(f"select {call}")  # type: ignore[arg-type]
     assert refused.value.sqlstate == "PF003"
 
 
-def test_metadata_that_are_too_long_are_refused_with_an_error_of_ours(flow: Harness) -> None:
+def test_metadata_that_are_too_long_are_refused_with_an_error_of_ours(flow):
     with pytest.raises(InvalidArgument, match="metadata"):
         flow.app.start(total.options(metadata={"m": "x" * 20_000}), 1)
 
 
-def test_an_input_from_sql_that_does_not_fit_fails_the_run_with_a_typed_error(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_an_input_from_sql_that_does_not_fit_fails_the_run_with_a_typed_error(flow, conn):
     flow.include(total)
     conn.execute(
         """select pgflow.start_run('total', '{"a": "one"}', 'bad'), pgflow.start_run('total', '{"c": 1}', 'worse')"""
@@ -852,14 +766,9 @@ def test_an_input_from_sql_that_does_not_fit_fails_the_run_with_a_typed_error(
         assert isinstance(failed.value.__cause__, NotStorable)
 
 
-# ---------------------------------------------------------------- many at once
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("many", [50, 2 * RUNS_A_STATEMENT + 1])
-def test_many_runs_start_in_one_transaction_and_come_back_in_order(
-    flow: Harness, conn: psycopg.Connection, many: int
-) -> None:
+def test_many_runs_start_in_one_transaction_and_come_back_in_order(flow, conn, many):
     flow.include(total)
     runs = flow.app.start_many(total.options(labels={"batch": "7"}), [(n, 10) for n in range(many)])
     flow.until_idle()
@@ -870,7 +779,7 @@ def test_many_runs_start_in_one_transaction_and_come_back_in_order(
 
 
 @pytest.mark.full
-def test_a_batch_with_one_bad_input_starts_nothing(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_batch_with_one_bad_input_starts_nothing(flow, conn):
     flow.include(total)
     with pytest.raises(NotStorable):
         flow.app.start_many(total, [(1,), ("two",), (3,)])
@@ -889,10 +798,7 @@ def test_a_batch_with_one_bad_input_starts_nothing(flow: Harness, conn: psycopg.
     assert count(conn, "pgflow.runs") == 0
 
 
-# ---------------------------------------------------------------- definitions
-
-
-def test_a_workflow_is_started_and_not_called() -> None:
+def test_a_workflow_is_started_and_not_called():
     with pytest.raises(
         TypeError,
         match=r"app\.start\(total, \.\.\.\).*pgflow\.run_child\(total, \.\.\.\).*total\.fn",
@@ -900,7 +806,7 @@ def test_a_workflow_is_started_and_not_called() -> None:
         total(1)  # type: ignore[operator]
 
 
-def test_definitions_that_cannot_work_are_refused_where_they_are_made() -> None:
+def test_definitions_that_cannot_work_are_refused_where_they_are_made():
     async def variadic(*numbers: int) -> None: ...
 
     with pytest.raises(DefinitionError, match=r"\*numbers"):
@@ -913,7 +819,7 @@ def test_definitions_that_cannot_work_are_refused_where_they_are_made() -> None:
         App("", include=[total.fn])  # type: ignore[list-item]
 
 
-def test_a_start_takes_a_workflow(flow: Harness) -> None:
+def test_a_start_takes_a_workflow(flow):
     app = flow.app
     said = r"^start\(\) takes a workflow, not <function total .*decorated with @pgflow\.workflow"
     with pytest.raises(DefinitionError, match=said):
@@ -931,21 +837,20 @@ def test_a_start_takes_a_workflow(flow: Harness) -> None:
 
 
 @pytest.mark.parametrize("thing", [total, asyncio, "total"])
-def test_an_app_includes_a_list(thing: Any) -> None:
+def test_an_app_includes_a_list(thing):
     with pytest.raises(DefinitionError, match=r"include= takes a list .* write include=\[\.\.\.\]"):
         App("", include=thing)
 
 
-def test_a_module_brings_all_its_workflows(dsn: str) -> None:
+def test_a_module_brings_all_its_workflows(dsn):
     import worker_jobs
 
     app = App(dsn, include=[worker_jobs])
-    assert {w.name for w in vars(worker_jobs).values() if isinstance(w, pgflow.Workflow)} == set(
-        app.definitions.workflows
-    )
+    found = {w.name for w in vars(worker_jobs).values() if isinstance(w, pgflow.Workflow)}
+    assert found == set(app.definitions.workflows)
 
 
-def test_an_app_of_one_colour_refuses_connections_of_the_other(dsn: str) -> None:
+def test_an_app_of_one_colour_refuses_connections_of_the_other(dsn):
     async def main() -> None:
         async with await psycopg.AsyncConnection.connect(dsn) as async_connection:
             with pytest.raises(WrongColourError, match="AsyncApp"):
@@ -956,11 +861,8 @@ def test_an_app_of_one_colour_refuses_connections_of_the_other(dsn: str) -> None
     asyncio.run(main())
 
 
-# ---------------------------------------------------------------- a database that goes away
-
-
 @pytest.mark.full
-def test_runs_go_on_when_every_connection_is_lost(flow: Harness, conn: psycopg.Connection) -> None:
+def test_runs_go_on_when_every_connection_is_lost(flow, conn):
     bodies = []
 
     @read
@@ -974,8 +876,7 @@ def test_runs_go_on_when_every_connection_is_lost(flow: Harness, conn: psycopg.C
     async def unlucky() -> list[int]:
         return [await cut(1), await add(1, 1), await cut(3), await add(2, 2)]
 
-    flow.include(unlucky)
-    run = flow.start(unlucky)
+    run = launch(flow, unlucky)
     assert run.result(SOON) == [1, 2, 3, 4]
     assert steps(conn, run.key) == [
         ("cut", "completed", 1),
@@ -986,9 +887,7 @@ def test_runs_go_on_when_every_connection_is_lost(flow: Harness, conn: psycopg.C
 
 
 @pytest.mark.full
-def test_a_worker_frees_keys_whose_retention_is_over(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_worker_frees_keys_whose_retention_is_over(flow, conn):
     flow.include(total)
     conn.execute("select pgflow.start_run('total', '{\"a\": 1}', 'k', key_retention_seconds => 0)")
     flow.until_idle()
@@ -1007,9 +906,7 @@ app.include(in_cell)
 
 
 @pytest.mark.parametrize("is_interactive", [True, False])
-def test_a_cell_that_is_run_twice_defines_its_workflow_anew(
-    monkeypatch: pytest.MonkeyPatch, *, is_interactive: bool
-) -> None:
+def test_a_cell_that_is_run_twice_defines_its_workflow_anew(monkeypatch, *, is_interactive):
     app = App()
     names: dict[str, Any] = {"__name__": "__main__", "pgflow": pgflow, "app": app}
     exec(compile(CELL.format(more=1), "<cell 1>", "exec"), names)

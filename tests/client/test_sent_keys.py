@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, count
+from records import SOON, count, launch
 from servers import HANG_SECONDS
 from sqlkit import Actor, begin, connect, finish, one, rows, start
 
 import pgflow
 from pgflow import InvalidArgument, KeyConflict, Signal, step, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 Conn = psycopg.Connection[Any]
 
@@ -41,11 +38,8 @@ def post(
     return found
 
 
-async def test_a_message_sent_again_after_it_was_taken_is_still_one(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    aflow.include(sums_up)
-    run = await aflow.start(sums_up.options(key="k"), 3)
+async def test_a_message_sent_again_after_it_was_taken_is_still_one(aflow, conn):
+    run = await launch(aflow, sums_up.options(key="k"), 3)
     first = await run.send(paid, 1, idempotency_key="m-1")
     await aflow.until_idle()
     assert count(conn, "pgflow.signal") == 0
@@ -62,9 +56,8 @@ async def test_a_message_sent_again_after_it_was_taken_is_still_one(
     assert (late.is_new, late.is_delivered) == (False, True)
 
 
-def test_sync_clients_and_those_in_a_transaction_say_it_too(flow: Harness, dsn: str) -> None:
-    flow.include(sums_up)
-    run = flow.start(sums_up.options(key="k"), 1)
+def test_sync_clients_and_those_in_a_transaction_say_it_too(flow, dsn):
+    run = launch(flow, sums_up.options(key="k"), 1)
     with psycopg.connect(dsn) as mine:
         assert flow.app.using(mine).send("k", paid, 5, idempotency_key="m").is_new
         mine.rollback()
@@ -77,7 +70,7 @@ def test_sync_clients_and_those_in_a_transaction_say_it_too(flow: Harness, dsn: 
 
 
 @pytest.mark.full
-async def test_a_step_that_runs_again_sends_one_message(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_step_that_runs_again_sends_one_message(aflow, conn):
     tries: list[int] = []
 
     @step(retries=pgflow.Retries(max_attempts=3))
@@ -91,8 +84,7 @@ async def test_a_step_that_runs_again_sends_one_message(aflow: AsyncHarness, con
     async def sender() -> None:
         await pays()
 
-    aflow.include(sender, sums_up)
-    await aflow.start(sums_up.options(key="k"), 2)
+    await launch(aflow, sums_up.options(key="k"), 2, beside=[sender])
     await (await aflow.start(sender)).result(SOON)
     assert len(tries) == 3
     assert rows(
@@ -101,7 +93,7 @@ async def test_a_step_that_runs_again_sends_one_message(aflow: AsyncHarness, con
     await aflow.app.send("k", paid, 1)
 
 
-def test_the_key_is_of_one_run_and_goes_with_its_history(conn: Conn) -> None:
+def test_the_key_is_of_one_run_and_goes_with_its_history(conn):
     for key in ("k", "other"):
         start(conn, key=key)
         assert post(conn, key)[3] is True
@@ -123,7 +115,7 @@ def _claimed(conn: Conn) -> list[Any]:
     return claim(conn, 1)
 
 
-def test_of_two_that_send_at_once_one_sends(dsn: str, conn: Conn) -> None:
+def test_of_two_that_send_at_once_one_sends(dsn, conn):
     begin(conn, key="k")
     with connect(dsn) as mine, Actor(dsn) as other:
         with mine.transaction():
@@ -139,7 +131,7 @@ def test_of_two_that_send_at_once_one_sends(dsn: str, conn: Conn) -> None:
     assert one(conn, "select count(*) from pgflow.signal") == 2
 
 
-def test_a_key_that_cannot_be_is_refused_in_a_line(flow: Harness, dsn: str, conn: Conn) -> None:
+def test_a_key_that_cannot_be_is_refused_in_a_line(flow, dsn, conn):
     start(conn, key="k")
     for key in ("", "x" * 256):
         with pytest.raises(

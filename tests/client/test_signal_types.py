@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 from uuid import UUID
 
 import psycopg
@@ -19,7 +19,7 @@ import pytest
 from clikit import pgflow as cli
 from psycopg.types.json import Jsonb
 from pydantic import AfterValidator, AliasChoices, AliasPath, BeforeValidator, ConfigDict, Field
-from records import SOON
+from records import SOON, launch, settle
 from sqlkit import one, rows
 from typing_extensions import TypedDict
 
@@ -27,10 +27,7 @@ from pgflow import App, InvalidArgument, Signal, upcaster, workflow
 from pgflow._model.codecs import codec_for
 from pgflow.errors import DefinitionError, NotStorable
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 
 class Colour(StrEnum):
@@ -167,14 +164,14 @@ def misfits(conn: Conn, annotation: Any, values: list[Any]) -> Iterator[tuple[An
             yield text, why
 
 
-def test_what_may_be_none_is_judged_by_what_it_is_otherwise() -> None:
+def test_what_may_be_none_is_judged_by_what_it_is_otherwise():
     shape: Any = codec_for(int | None).shape
     assert shape == {"any": [{"is": ["null"]}, codec_for(int).shape]}
     assert codec_for(str).shape == {"is": ["string"]}
 
 
 @pytest.mark.parametrize("annotation", ANNOTATIONS, ids=str)
-def test_nothing_is_refused_that_the_code_would_take(db: Conn, annotation: Any) -> None:
+def test_nothing_is_refused_that_the_code_would_take(db, annotation):
     for text, why in misfits(db, annotation, PLAIN + OBJECTS):
         with pytest.raises(NotStorable):
             value = codec_for(annotation).decode(text, "it")
@@ -198,9 +195,7 @@ def test_nothing_is_refused_that_the_code_would_take(db: Conn, annotation: Any) 
     (datetime, "soon", 'it is "soon", not a time'),
     (Row, {"note": "n"}, "id is missing"),
 ])  # fmt: skip
-def test_what_does_not_fit_is_said_with_its_place(
-    db: Conn, annotation: Any, value: Any, says: str
-) -> None:
+def test_what_does_not_fit_is_said_with_its_place(db, annotation, value, says):
     ((_, why),) = misfits(db, annotation, [value])
     assert why == says
 
@@ -233,11 +228,9 @@ def mailbox(conn: Conn) -> list[tuple[str, str]]:
 
 @pytest.mark.full
 async def test_a_payload_of_the_wrong_type_is_refused_in_sql_python_and_on_the_command_line(
-    aflow: AsyncHarness, conn: Conn, pgflow_dsn: str
-) -> None:
-    aflow.include(order)
-    run = await aflow.start(order.options(key="k"))
-    await aflow.until_idle()
+    aflow, conn, pgflow_dsn
+):
+    run = await settle(aflow, order.options(key="k"))
     for verb in VERBS:
         with pytest.raises(
             psycopg.Error,
@@ -255,15 +248,11 @@ async def test_a_payload_of_the_wrong_type_is_refused_in_sql_python_and_on_the_c
     assert one(conn, "select status from pgflow.runs where key = 'k'") == "waiting"
     conn.execute("select pgflow.send_signal('k', 'paid', '\"5\"')")
     await aflow.app.send("k", word, "anything")
-    await aflow.until_idle()
     assert await run.result(SOON) == [5, "anything"]
 
 
-async def test_a_signal_that_nobody_declares_is_sent_as_it_is(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    aflow.include(order)
-    await aflow.start(order.options(key="k"))
+async def test_a_signal_that_nobody_declares_is_sent_as_it_is(aflow, conn):
+    await launch(aflow, order.options(key="k"))
     conn.execute("select pgflow.send_signal('k', 'word', '5')")
     assert mailbox(conn) == [("word", "5")]
 
@@ -290,7 +279,7 @@ def is_sent(conn: Conn, payload: str) -> bool:
     return True
 
 
-def test_what_one_of_the_codes_takes_that_are_served_is_sent(db: Conn) -> None:
+def test_what_one_of_the_codes_takes_that_are_served_is_sent(db):
     db.execute("select pgflow.start_run('order', key => 'k')")
     assert is_sent(db, "[]"), "nobody has said anything"
     first = registered(db, order)
@@ -300,20 +289,19 @@ def test_what_one_of_the_codes_takes_that_are_served_is_sent(db: Conn) -> None:
     db.execute("select pgflow.leave_worker(%s)", (first,))
     assert [is_sent(db, payload) for payload in ("5", '"five"')] == [False, True]
     db.execute("select pgflow.leave_worker(%s)", (second,))
-    assert [is_sent(db, payload) for payload in ("5", '"five"')] == [False, True], (
-        "nobody is there, and it was served last"
-    )
+    found = [is_sent(db, payload) for payload in ("5", '"five"')]
+    assert found == [False, True], "nobody is there, and it was served last"
     registered(db, order, silent)
     assert is_sent(db, "[]"), "a code that does not say takes anything"
 
 
-def test_a_run_that_is_pinned_has_the_types_of_its_version(db: Conn) -> None:
+def test_a_run_that_is_pinned_has_the_types_of_its_version(db):
     registered(db, order, newer)
     db.execute("select pgflow.start_run('order', key => 'k', version => 'newer')")
     assert [is_sent(db, payload) for payload in ("5", '"five"')] == [False, True]
 
 
-def test_a_message_is_neither_replaced_nor_requeued_by_one_of_the_wrong_type(db: Conn) -> None:
+def test_a_message_is_neither_replaced_nor_requeued_by_one_of_the_wrong_type(db):
     db.execute("select pgflow.start_run('order', key => 'k')")
     number = one(db, "select message_id from pgflow.post_signal('k', 'paid', '\"five\"')")
     registered(db, order)
@@ -324,7 +312,7 @@ def test_a_message_is_neither_replaced_nor_requeued_by_one_of_the_wrong_type(db:
     assert mailbox(db) == [("paid", "6")]
 
 
-def test_what_a_key_has_sent_is_answered_though_other_code_came_since(db: Conn) -> None:
+def test_what_a_key_has_sent_is_answered_though_other_code_came_since(db):
     db.execute("select pgflow.start_run('order', key => 'k')")
     query = "select message_id from pgflow.post_signal('k', 'paid', '\"five\"', idempotency_key => 'once')"
     number = one(db, query)
@@ -332,7 +320,7 @@ def test_what_a_key_has_sent_is_answered_though_other_code_came_since(db: Conn) 
     assert one(db, query) == number
 
 
-def test_a_signal_is_sent_by_itself_and_not_by_its_name(dsn: str) -> None:
+def test_a_signal_is_sent_by_itself_and_not_by_its_name(dsn):
     with App(dsn) as app, pytest.raises(InvalidArgument, match=r"such as Signal\('paid', int\)"):
         app.send("order-1", "paid", 500)  # type: ignore[arg-type]
 
@@ -344,7 +332,7 @@ def test_a_signal_is_sent_by_itself_and_not_by_its_name(dsn: str) -> None:
         ([paid, Signal("paid", str)], "names a signal twice"),
     ],
 )
-def test_what_is_no_signal_is_refused_where_it_is_declared(signals: list[Any], says: str) -> None:
+def test_what_is_no_signal_is_refused_where_it_is_declared(signals, says):
     with pytest.raises(DefinitionError, match=says):
 
         @workflow(signals=signals)
@@ -352,7 +340,7 @@ def test_what_is_no_signal_is_refused_where_it_is_declared(signals: list[Any], s
             pass
 
 
-def test_types_are_forgotten_with_their_code(db: Conn) -> None:
+def test_types_are_forgotten_with_their_code(db):
     db.execute("select pgflow.leave_worker(%s)", (registered(db, order),))
     assert one(db, "select count(*) from pgflow.code_signal") == 1
     db.execute("select pgflow.drop_old_code_(pgflow.now_() + interval '1 h')")

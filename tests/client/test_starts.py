@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 import uuid
-from typing import TYPE_CHECKING
+from types import FrameType
 
 import psycopg
 import pytest
@@ -18,12 +18,9 @@ from pgflow._worker.listener import WORK_CHANNEL, parse_work
 from pgflow.app import _async, _sync
 from pgflow.assets import is_compiled
 
-if TYPE_CHECKING:
-    from types import FrameType
-
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5000])
-def test_keys_are_uuids_of_version_7_in_their_order(count: int) -> None:
+def test_keys_are_uuids_of_version_7_in_their_order(count):
     before = time.time_ns() // 1_000_000
     keys = new_keys(count)
     after = time.time_ns() // 1_000_000
@@ -36,7 +33,7 @@ def test_keys_are_uuids_of_version_7_in_their_order(count: int) -> None:
         assert before <= key.int >> 80 <= after
 
 
-def test_keys_of_two_batches_have_nothing_in_common_but_their_time() -> None:
+def test_keys_of_two_batches_have_nothing_in_common_but_their_time():
     assert len({key for _ in range(200) for key in new_keys(50)}) == 200 * 50
     tails = [key[24:] for key in new_keys(1000)]
     assert len(set(tails)) == len(tails)
@@ -56,7 +53,7 @@ async def last() -> None: ...
 
 @pytest.mark.full
 @pytest.mark.skipif(is_compiled(), reason="machine code calls no Python functions")
-def test_a_start_takes_few_python_calls(pgflow_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_takes_few_python_calls(pgflow_dsn, monkeypatch):
     monkeypatch.setattr(App, "_nudge_soon", lambda _: None)
     called: list[str] = []
 
@@ -79,8 +76,8 @@ def test_a_start_takes_few_python_calls(pgflow_dsn: str, monkeypatch: pytest.Mon
 
 @pytest.mark.full
 def test_of_starts_in_turn_the_first_is_told_at_once_and_all_others_together(
-    pgflow_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    pgflow_dsn, monkeypatch
+):
     heard, lanes = asyncio.run(_starts_in_turn(pgflow_dsn, monkeypatch))
     assert heard[0] == {lanes[first.name]}
     assert set.union(*heard[1:]) == {lanes[later.name], lanes[last.name]}
@@ -121,8 +118,8 @@ async def _starts_in_turn(
 
 
 def test_of_sync_starts_in_turn_all_but_the_first_are_told_together_before_the_app_closes(
-    pgflow_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    pgflow_dsn, monkeypatch
+):
     monkeypatch.setattr(_sync, "NUDGE_SECONDS", 0.05)
     with psycopg.connect(pgflow_dsn, autocommit=True) as listening:
         listening.execute(f"listen {WORK_CHANNEL}")
@@ -137,9 +134,7 @@ def test_of_sync_starts_in_turn_all_but_the_first_are_told_together_before_the_a
     assert len(heard) < 10
 
 
-def test_a_start_that_comes_during_a_message_is_told_after_it(
-    pgflow_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_comes_during_a_message_is_told_after_it(pgflow_dsn, monkeypatch):
     wake = AsyncApp._wake
     begun: list[str] = []
 

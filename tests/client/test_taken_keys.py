@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, count
+from records import SOON, count, launch, result_of, settle
 from servers import HANG_SECONDS
 from sqlkit import (
     Actor,
@@ -30,9 +30,6 @@ from sqlkit import (
 import pgflow
 from pgflow import InvalidArgument, KeyConflict, RunCancelled, Signal, step, workflow
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
 Conn = psycopg.Connection[Any]
 
 go = Signal("go", int)
@@ -47,10 +44,7 @@ def poll(conn: Conn) -> None:
     conn.execute("select pgflow.poll()")
 
 
-# ---------------------------------------------------------------- what is the same input
-
-
-def test_a_parameter_that_is_left_out_is_the_same_as_its_default(flow: Harness, conn: Conn) -> None:
+def test_a_parameter_that_is_left_out_is_the_same_as_its_default(flow, conn):
     flow.include(adds)
     runs = [flow.start(adds.options(key="k"), *args) for args in [(1,), (1, 5), (1, 5, "c")]]
     runs += flow.app.start_many(adds, [(1, 5)], keys=["k"])
@@ -66,9 +60,7 @@ def test_a_parameter_that_is_left_out_is_the_same_as_its_default(flow: Harness, 
     assert {run.result(SOON) for run in runs} == {7}
 
 
-async def test_a_parameter_that_a_deploy_has_added_is_no_other_input(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_parameter_that_a_deploy_has_added_is_no_other_input(aflow, conn):
     @workflow(name="grows")
     async def before(a: int) -> int:
         return a
@@ -86,7 +78,7 @@ async def test_a_parameter_that_a_deploy_has_added_is_no_other_input(
     aflow.include(after)
 
 
-def test_the_defaults_can_be_said_in_sql(db: Conn) -> None:
+def test_the_defaults_can_be_said_in_sql(db):
     first = start(db, key="k", input='{"a": 1}')
     assert start(db, key="k", input='{"a": 1, "b": 5}', defaults='{"b": 5}').run_id == first.run_id
     with pytest.raises(psycopg.Error, match="has another input") as error, db.transaction():
@@ -100,7 +92,7 @@ def test_the_defaults_can_be_said_in_sql(db: Conn) -> None:
     assert error.value.sqlstate == "PF003"
 
 
-def test_a_conflict_says_which_run_has_the_key_what_it_does_and_what_is_different(db: Conn) -> None:
+def test_a_conflict_says_which_run_has_the_key_what_it_does_and_what_is_different(db):
     start(db, key="k", input='{"a": 1, "b": "secret"}')
     for status_of, options, different in [
         ("queued", {"workflow": "other", "input": '{"a": 1, "b": "secret"}'}, "another workflow"),
@@ -120,10 +112,7 @@ def test_a_conflict_says_which_run_has_the_key_what_it_does_and_what_is_differen
             finish(db, held)
 
 
-# ---------------------------------------------------------------- numbers
-
-
-def test_starts_of_known_keys_use_up_no_numbers_of_runs(conn: Conn) -> None:
+def test_starts_of_known_keys_use_up_no_numbers_of_runs(conn):
     start_many(conn, [(f"k{n}", "{}") for n in range(10)])
     before = one(conn, "select last_value from pgflow.run_id_seq")
     for _ in range(3):
@@ -137,10 +126,7 @@ def test_starts_of_known_keys_use_up_no_numbers_of_runs(conn: Conn) -> None:
     assert [s.run_id for s in mixed][::2] == [before + 1, before + 2]
 
 
-# ---------------------------------------------------------------- reject, attach
-
-
-def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(db: Conn) -> None:
+def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(db):
     mine = "00000000-0000-4000-8000-000000000001"
     first = start(db, key="k", if_taken="reject", start_id=mine)
     assert first.is_new
@@ -152,11 +138,9 @@ def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(
         ):
             start(db, key="k", if_taken="reject", start_id=start_id)
         assert error.value.sqlstate == "PF002"
-    started = start_many(db, [("a", "{}"), ("b", "{}")], if_taken="reject", start_id=mine)
-    assert (
-        start_many(db, [("a", "{}"), ("b", "{}")], if_taken="reject", start_id=mine)[0].run_id
-        == started[0].run_id
-    )
+    opened = start_many(db, [("a", "{}"), ("b", "{}")], if_taken="reject", start_id=mine)
+    found = start_many(db, [("a", "{}"), ("b", "{}")], if_taken="reject", start_id=mine)[0].run_id
+    assert found == opened[0].run_id
     with (
         pytest.raises(psycopg.Error, match="key 'b' already names a run") as error,
         db.transaction(),
@@ -165,9 +149,8 @@ def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(
 
 
 @pytest.mark.full
-def test_attach_is_that_run_whatever_its_input_is(flow: Harness, conn: Conn) -> None:
-    flow.include(adds)
-    first = flow.start(adds.options(key="k"), 1)
+def test_attach_is_that_run_whatever_its_input_is(flow, conn):
+    first = launch(flow, adds.options(key="k"), 1)
     attached = flow.start(adds.options(key="k", if_taken="attach"), 100, 200)
     many = flow.app.start_many(adds.options(if_taken="attach"), [(9,), (2,)], keys=["k", "new"])
     first.send(go, 1)
@@ -179,9 +162,7 @@ def test_attach_is_that_run_whatever_its_input_is(flow: Harness, conn: Conn) -> 
 
 
 @pytest.mark.full
-async def test_what_cannot_be_said_of_a_taken_key_is_refused(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_cannot_be_said_of_a_taken_key_is_refused(aflow, conn):
     app = aflow.app
     with pytest.raises(
         InvalidArgument,
@@ -205,11 +186,7 @@ async def test_what_cannot_be_said_of_a_taken_key_is_refused(
             return str(error)
         return "started"
 
-    aflow.include(parent)
-    assert "a child is this run's own" in await (await aflow.start(parent)).result(SOON)
-
-
-# ---------------------------------------------------------------- replace
+    assert "a child is this run's own" in await result_of(aflow, parent)
 
 
 cleaned: list[int] = []
@@ -230,53 +207,45 @@ async def holds(n: int) -> int:
 
 
 @pytest.mark.full
-async def test_replace_cancels_the_run_lets_it_clean_up_and_then_begins(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    aflow.include(holds)
-    old = await aflow.start(holds.options(key="k"), 1)
-    await aflow.until_idle()
+async def test_replace_cancels_the_run_lets_it_clean_up_and_then_begins(aflow, conn):
+    old = await settle(aflow, holds.options(key="k"), 1)
     new = await aflow.app.start(holds.options(key="k", if_taken="replace"), 2)
     await new.send(go, 40)
     assert await new.result(SOON) == 42
     with pytest.raises(RunCancelled, match="replaced"):
         await old.result(SOON)
     assert cleaned[-1] == 1
-    ended, begun = rows(
+    ended, earlier = rows(
         conn,
         "select (select finished_at from pgflow.runs where chain_id = %s), (select "
         "min(recorded_at) from pgflow.timeline where run_id = %s)",
         old._chain_id,
         new._chain_id,
     )[0]
-    assert ended <= begun
-    assert rows(conn, "select status from pgflow.runs where key = 'k' order by run_id") == [
-        "cancelled",
-        "completed",
-    ]
+    assert ended <= earlier
+    found = rows(conn, "select status from pgflow.runs where key = 'k' order by run_id")
+    assert found == ["cancelled", "completed"]
     assert await aflow.app.get("k", holds).result(SOON) == 42
     assert count(conn, "pgflow.replacement") == 0
 
 
-def test_a_run_that_replaces_waits_as_long_as_the_other_is_open_and_says_so(conn: Conn) -> None:
+def test_a_run_that_replaces_waits_as_long_as_the_other_is_open_and_says_so(conn):
     old = begin(conn, key="k")
     new = start(conn, key="k", input='{"n": 2}', if_taken="replace")
     assert new.is_new and new.run_id != old.run_id  # noqa: PT018
     poll(conn)
     assert claim(conn, 10) == []
-    assert rows(conn, "select status, reason from pgflow.runs where run_id = %s", new.run_id) == [
-        ("waiting", "until the run that it replaces has ended")
-    ]
-    assert rows(conn, "select kind, name from pgflow.signal where chain_id = %s", old.run_id) == [
-        ("x", "cancel")
-    ]
+    found = rows(conn, "select status, reason from pgflow.runs where run_id = %s", new.run_id)
+    assert found == [("waiting", "until the run that it replaces has ended")]
+    found = rows(conn, "select kind, name from pgflow.signal where chain_id = %s", old.run_id)
+    assert found == [("x", "cancel")]
     finish(conn, old, status="cancelled")
     poll(conn)
     assert [c.run_id for c in claim(conn, 10)] == [new.run_id]
     assert one(conn, "select pgflow.find_chain('k')") == new.run_id
 
 
-def test_what_is_replaced_again_before_it_began_ends_and_the_last_waits_for_all(conn: Conn) -> None:
+def test_what_is_replaced_again_before_it_began_ends_and_the_last_waits_for_all(conn):
     first = begin(conn, key="k")
     second = start(conn, key="k", if_taken="replace")
     third = start(conn, key="k", if_taken="replace")
@@ -288,9 +257,7 @@ def test_what_is_replaced_again_before_it_began_ends_and_the_last_waits_for_all(
     assert [c.run_id for c in claim(conn, 10)] == [third.run_id]
 
 
-def test_replace_of_a_run_that_has_ended_begins_at_once_and_the_old_one_keeps_its_outcome(
-    conn: Conn,
-) -> None:
+def test_replace_of_a_run_that_has_ended_begins_at_once_and_the_old_one_keeps_its_outcome(conn):
     old = begin(conn, key="k")
     finish(conn, old, output="7")
     mine = "00000000-0000-4000-8000-000000000001"
@@ -301,16 +268,14 @@ def test_replace_of_a_run_that_has_ended_begins_at_once_and_the_old_one_keeps_it
     assert count(conn, "pgflow.run") == 2
 
 
-def test_a_start_under_a_free_key_is_a_start_whatever_is_said(conn: Conn) -> None:
+def test_a_start_under_a_free_key_is_a_start_whatever_is_said(conn):
     for if_taken in ("match", "reject", "attach", "replace"):
         assert start(conn, key=if_taken, if_taken=if_taken).is_new
     assert count(conn, "pgflow.ready") == 4
 
 
 @pytest.mark.parametrize("order", ["the other ends first", "it is resumed first"])
-def test_a_run_that_replaces_and_is_paused_meanwhile_begins_after_both(
-    conn: Conn, order: str
-) -> None:
+def test_a_run_that_replaces_and_is_paused_meanwhile_begins_after_both(conn, order):
     old = begin(conn, key="k")
     new = start(conn, key="k", if_taken="replace")
     conn.execute("select pgflow.pause_run('k')")
@@ -328,9 +293,7 @@ def test_a_run_that_replaces_and_is_paused_meanwhile_begins_after_both(
     assert [c.run_id for c in claim(conn, 10)] == [new.run_id]
 
 
-def test_a_run_that_replaces_can_be_cancelled_but_not_restarted_before_it_begins(
-    conn: Conn,
-) -> None:
+def test_a_run_that_replaces_can_be_cancelled_but_not_restarted_before_it_begins(conn):
     old = begin(conn, key="k")
     new = start(conn, key="k", if_taken="replace")
     with pytest.raises(
@@ -346,7 +309,7 @@ def test_a_run_that_replaces_can_be_cancelled_but_not_restarted_before_it_begins
     assert (claim(conn, 10), count(conn, "pgflow.replacement")) == ([], 0)
 
 
-def test_two_that_replace_at_once_come_one_after_the_other(dsn: str, conn: Conn) -> None:
+def test_two_that_replace_at_once_come_one_after_the_other(dsn, conn):
     old = begin(conn, key="k")
     with connect(dsn) as mine, Actor(dsn) as other:
         with mine.transaction():
@@ -362,7 +325,7 @@ def test_two_that_replace_at_once_come_one_after_the_other(dsn: str, conn: Conn)
 
 
 @pytest.mark.full
-def test_the_command_line_starts_under_a_taken_key_as_it_is_told(dsn: str, conn: Conn) -> None:
+def test_the_command_line_starts_under_a_taken_key_as_it_is_told(dsn, conn):
     start(conn, key="k", input='{"n": 1}')
     assert cli(dsn, "start", "demo", "n:=1", "--key", "k", "--if-taken", "reject").code == 2
     attached = cli(dsn, "start", "demo", "n:=2", "--key", "k", "--if-taken", "attach", "--json")
@@ -371,17 +334,11 @@ def test_the_command_line_starts_under_a_taken_key_as_it_is_told(dsn: str, conn:
     assert (json.loads(replaced.out)["new"], json.loads(replaced.out)["replaced"]) == (True, True)
     assert rows(conn, "select status from pgflow.runs order by run_id") == ["cancelled", "waiting"]
     missing = cli(dsn, "start", "demo", "--if-taken", "reject")
-    assert (missing.code, "--if-taken reject requires --key" in missing.err) == (
-        2,
-        True,
-    )
+    assert (missing.code, "--if-taken reject requires --key" in missing.err) == (2, True)
 
 
-def test_a_replacement_in_a_transaction_that_is_rolled_back_leaves_the_run_its_key(
-    flow: Harness, dsn: str, conn: Conn
-) -> None:
-    flow.include(holds)
-    old = flow.start(holds.options(key="k"), 1)
+def test_a_replacement_in_a_transaction_that_is_rolled_back_leaves_the_run_its_key(flow, dsn, conn):
+    old = launch(flow, holds.options(key="k"), 1)
     with psycopg.connect(dsn) as mine:
         flow.app.using(mine).start(holds.options(key="k", if_taken="replace"), 2)
         mine.rollback()

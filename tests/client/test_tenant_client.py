@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import psycopg
 import pytest
 import servers
 from psycopg.conninfo import make_conninfo
 from sqlkit import rows
 
+import pgflow
 from pgflow import inspect, workflow
 from pgflow._db.tenants import OWN_VIEWS
 from pgflow.errors import InvalidArgument, NotAllowed, RunNotFound
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
-import pgflow
 
 GO = pgflow.Signal("go", str)
 
@@ -37,12 +31,12 @@ async def child(name: str) -> str:
     return f"{name} of {pgflow.run_info().tenant}"
 
 
-def test_the_views_of_tenants_are_those_that_have_a_tenant(conn: psycopg.Connection) -> None:
+def test_the_views_of_tenants_are_those_that_have_a_tenant(conn):
     found = "select relname from pg_class where relnamespace = 'pgflow'::regnamespace and relname like 'own\\_%' and relkind = 'v'"
     assert {f"own_{name}" for name in OWN_VIEWS} == set(rows(conn, found))
 
 
-async def test_a_client_of_a_tenant_finds_its_own_runs_only(aflow: AsyncHarness) -> None:
+async def test_a_client_of_a_tenant_finds_its_own_runs_only(aflow):
     app = aflow.app
     app.include(welcome)
     acme, beta = app.tenant("acme"), app.tenant("beta")
@@ -71,7 +65,7 @@ async def test_a_client_of_a_tenant_finds_its_own_runs_only(aflow: AsyncHarness)
     assert await (acme.get("two", welcome)).status() in ("queued", "cancelled")
 
 
-def test_a_sync_client_of_a_tenant_starts_many_and_waits(flow: Harness) -> None:
+def test_a_sync_client_of_a_tenant_starts_many_and_waits(flow):
     app = flow.app
     app.include(child, parent)
     acme = app.tenant("acme")
@@ -83,7 +77,7 @@ def test_a_sync_client_of_a_tenant_starts_many_and_waits(flow: Harness) -> None:
     assert not inspect.ask(app.tenant("beta"), inspect.list_runs()).items
 
 
-def test_a_client_of_a_tenant_works_in_an_open_transaction(flow: Harness, dsn: str) -> None:
+def test_a_client_of_a_tenant_works_in_an_open_transaction(flow, dsn):
     app = flow.app
     app.include(child)
     with psycopg.connect(dsn) as connection:
@@ -96,16 +90,14 @@ def test_a_client_of_a_tenant_works_in_an_open_transaction(flow: Harness, dsn: s
         assert connection.execute(found).fetchall() == [("in", "acme"), ("out", "")]
 
 
-def test_a_tenant_has_a_name(flow: Harness) -> None:
+def test_a_tenant_has_a_name(flow):
     for name in ("", "x" * 256):
         with pytest.raises(InvalidArgument, match="1 to 255 bytes"):
             flow.app.tenant(name)
 
 
 @pytest.mark.alone
-def test_an_app_on_the_login_of_a_tenant_is_an_app_of_that_tenant(
-    flow: Harness, dsn: str, conn: psycopg.Connection, server_dsn: str
-) -> None:
+def test_an_app_on_the_login_of_a_tenant_is_an_app_of_that_tenant(flow, dsn, conn, server_dsn):
     flow.app.include(child, welcome)
     secret = str(servers.HANG_SECONDS)
     with psycopg.connect(server_dsn, autocommit=True) as server:

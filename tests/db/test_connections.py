@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import psycopg
 import pytest
@@ -12,9 +12,6 @@ from records import in_a_loop
 import pgflow
 from pgflow import AsyncApp
 from pgflow._db import connect
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 HELD = """
 select application_name, count(*) from pg_stat_activity
@@ -134,8 +131,6 @@ def test_hosts_from_the_environment_are_tried_by_their_standing(monkeypatch):
     monkeypatch.setenv("PGPORT", "5432,5433")
     monkeypatch.setattr(connect, "_standing", {("old", "5432"): -5.0, ("new", "5433"): 3.0})
     assert connect.in_order("dbname=app") == {"host": "new,old", "port": "5433,5432"}
-    assert (
-        connect.connect_parameters("dbname=app")["connect_timeout"]
-        == connect.CONNECT_ONE_OF_SEVERAL_SECONDS
-    )
+    found = connect.connect_parameters("dbname=app")["connect_timeout"]
+    assert found == connect.CONNECT_ONE_OF_SEVERAL_SECONDS
     assert connect.in_order("host=another port=1 dbname=app") == {}, "the connection string wins"

@@ -116,20 +116,14 @@ def app(dsn: str) -> Iterator[App]:
 @pytest.mark.full
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_engines_own_statements_in_a_transaction_have_a_deadline(
-    app: App,
-    dsn: str,
-    conn: psycopg.Connection,
-    library: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    app, dsn, conn, library, monkeypatch, caplog
+):
     monkeypatch.setattr(transactions, "COMMIT_SECONDS", 0.3)
     run = app.start(resting, library, 0.5)
     wait_until(lambda: bodies, "the body runs")
     with psycopg.connect(dsn) as holder:
-        holder.execute(
-            "select from pgflow.lease for update"
-        )  # the fence gets no answer from here on
+        # the fence gets no answer from here on
+        holder.execute("select from pgflow.lease for update")
         asks = "select 1 from pg_stat_activity where datname = current_database() and application_name = 'pgflow worker' and query like '%transaction_status%'"
         wait_until(
             lambda: (
@@ -137,16 +131,13 @@ def test_the_engines_own_statements_in_a_transaction_have_a_deadline(
             ),
             "the wait is given up",
         )
-    assert (
-        run.result(SOON) == "rested"
-    )  # in the one transaction whose fate was asked for, or in one of another try
+    # in the one transaction whose fate was asked for, or in one of another try
+    assert run.result(SOON) == "rested"
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_what_a_body_asks_for_may_take_its_time(
-    app: App, library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_body_asks_for_may_take_its_time(app, library, monkeypatch):
     monkeypatch.setattr(transactions, "BEGIN_SECONDS", 1.5)
     monkeypatch.setattr(transactions, "COMMIT_SECONDS", 1.5)
     assert app.start(resting, library, 2.0).result(SOON) == "rested"
@@ -164,8 +155,8 @@ def leave_server(app: App, conn: psycopg.Connection) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_again(
-    app: App, conn: psycopg.Connection, library: str
-) -> None:
+    app, conn, library
+):
     run = app.start(resting, library, 3600.0)
     asleep = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'"
     wait_until(lambda: conn.execute(asleep).fetchone() == (1,), "the body sleeps in the database")
@@ -174,9 +165,7 @@ def test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_
     assert run.result(SOON) == "rested"
 
 
-def test_everything_of_a_worker_leaves_a_server_that_is_the_primary_no_more(
-    app: App, conn: psycopg.Connection
-) -> None:
+def test_everything_of_a_worker_leaves_a_server_that_is_the_primary_no_more(app, conn):
     app.run(resting, "psycopg async", 0.0)
     pids = "select pid from pg_stat_activity where datname = current_database() and application_name in ('pgflow worker', 'pgflow committer', 'pgflow listener')"
     before = {pid for (pid,) in conn.execute(pids)}
@@ -190,9 +179,7 @@ def test_everything_of_a_worker_leaves_a_server_that_is_the_primary_no_more(
 
 
 @pytest.mark.full
-def test_a_heart_that_hears_nothing_asks_on_another_connection(
-    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_heart_that_hears_nothing_asks_on_another_connection(dsn, conn, caplog):
     pid = "select pid from pg_stat_activity where datname = current_database() and application_name = 'pgflow heartbeat'"
     with (
         App(dsn, include=[waiting]) as app,
@@ -214,9 +201,7 @@ def test_a_heart_that_hears_nothing_asks_on_another_connection(
 
 
 @pytest.mark.full
-def test_a_listener_whose_server_is_frozen_listens_anew(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listener_whose_server_is_frozen_listens_anew(dsn, conn, monkeypatch):
     monkeypatch.setattr(listener_module, "CHECK_SECONDS", 0.2)
     monkeypatch.setattr(listener_module, "BEGIN_SECONDS", 0.3)
     pid = "select pid from pg_stat_activity where datname = current_database() and application_name = 'pgflow listener'"
@@ -233,14 +218,12 @@ def test_a_listener_whose_server_is_frozen_listens_anew(
 
 
 @pytest.mark.full
-def test_a_long_statement_of_a_client_is_waited_for_while_its_server_is_there(dsn: str) -> None:
+def test_a_long_statement_of_a_client_is_waited_for_while_its_server_is_there(dsn):
     with connect(ConnectOptions(dsn), "pgflow", 0.2) as connection:
         assert connection.execute("select 'slept' from pg_sleep(1.2)").fetchone() == ("slept",)
 
 
-def test_a_client_leaves_a_server_that_is_not_there(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_leaves_a_server_that_is_not_there(dsn, monkeypatch):
     monkeypatch.setattr("pgflow._db.connect._answers", lambda info: False)
     pool = make_pool(ConnectOptions(dsn), "pgflow", 2)
     with pool:
@@ -254,9 +237,7 @@ def test_a_client_leaves_a_server_that_is_not_there(
 
 
 @pytest.mark.alone
-def test_a_client_leaves_every_connection_to_a_server_that_is_not_there(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_leaves_every_connection_to_a_server_that_is_not_there(dsn, monkeypatch):
     monkeypatch.setattr("pgflow._db.connect._answers", lambda info: False)
     pool = make_pool(ConnectOptions(dsn), "pgflow", 2)
     with pool:
@@ -269,7 +250,7 @@ def test_a_client_leaves_every_connection_to_a_server_that_is_not_there(
 
 
 @pytest.mark.full
-def test_a_wait_that_is_over_cuts_nothing_any_more(conn: psycopg.Connection) -> None:
+def test_a_wait_that_is_over_cuts_nothing_any_more(conn):
     with deadlines.Limit(conn.fileno(), 0.0):
         pass
     time.sleep(2 * deadlines.LOOK_SECONDS)

@@ -103,12 +103,8 @@ def test_the_engine_s_transactions_are_read_committed_and_steps_are_as_the_datab
         "select distinct role, isolation from public.level where role = any(%s)", (list(ENGINE),)
     ).fetchall()
     assert {level for _, level in levels} == {"read committed"}
-    assert {role for role, _ in levels} >= {
-        "pgflow worker",
-        "pgflow committer",
-        "pgflow heartbeat",
-        "pgflow app",
-    }
+    found = {role for role, _ in levels}
+    assert found >= {"pgflow worker", "pgflow committer", "pgflow heartbeat", "pgflow app"}
 
 
 @pytest.mark.full

@@ -7,17 +7,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from clikit import pgflow as cli
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import DiagnosticField
-from records import SOON, count, run_row, steps, wait_until
+from records import SOON, count, launch, result_of, run_row, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
@@ -28,11 +28,6 @@ from pgflow._db.connect import ConnectOptions
 from pgflow._db.failures import is_infrastructure, is_passing
 from pgflow.decisions import decision
 from pgflow.meter import Meter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pgflow.testing import Harness
 
 AsyncConnection = psycopg.AsyncConnection[Any]
 Connection = psycopg.Connection[Any]
@@ -65,8 +60,8 @@ def working(
     ],
 )
 def test_an_internal_error_of_another_node_of_citus_is_trouble_and_of_this_one_a_failure(
-    context: str | None, is_trouble: bool
-) -> None:
+    context, is_trouble
+):
     told = {DiagnosticField.CONTEXT: context and context.encode()}
     error = psycopg.errors.InternalError_("SSL SYSCALL error: EOF detected", info=told)
     assert is_infrastructure(error) is is_passing(error) is is_trouble
@@ -109,17 +104,14 @@ def worker_dsn(dsn: str, conn: psycopg.Connection) -> Iterator[str]:
 TAKE_AWAY: dict[str, Callable[..., None]] = {"missing": rename, "forbidden": revoke}
 
 
-# ---------------------------------------------------------------- the engine's own calls
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("how", TAKE_AWAY)
 @pytest.mark.parametrize(
     "functions", [COMMIT_FUNCTIONS[:1], COMMIT_FUNCTIONS], ids=["one of them", "all of them"]
 )
 def test_a_commit_whose_function_is_not_to_be_had_is_sent_again_with_growing_pauses_and_its_body_does_not_run_again(
-    worker_dsn: str, conn: psycopg.Connection, functions: tuple[str, ...], how: str
-) -> None:
+    worker_dsn, conn, functions, how
+):
     ran, go_on = [], threading.Event()
 
     @step
@@ -146,9 +138,7 @@ def test_a_commit_whose_function_is_not_to_be_had_is_sent_again_with_growing_pau
 
 
 @pytest.mark.full
-def test_a_commit_that_is_cancelled_by_a_statement_timeout_is_sent_again(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_commit_that_is_cancelled_by_a_statement_timeout_is_sent_again(dsn, conn):
     @step
     async def act(n: int) -> int:
         return n
@@ -209,8 +199,8 @@ async def rich_work() -> int:
 @pytest.mark.full
 @pytest.mark.parametrize("state", ["P0001", "40001", "57014"])
 def test_what_is_refused_for_long_for_one_run_holds_that_run_and_no_other(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, state: str
-) -> None:
+    dsn, conn, monkeypatch, state
+):
     monkeypatch.setattr("pgflow._worker.committer.REFUSED_AFTER_SECONDS", 0.5)
     conn.execute(REFUSE % state)
     paged = []
@@ -231,9 +221,7 @@ def test_what_is_refused_for_long_for_one_run_holds_that_run_and_no_other(
     assert paged[0].why == detail["message"]
 
 
-def test_data_that_the_server_refuses_holds_its_run_at_once(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_data_that_the_server_refuses_holds_its_run_at_once(dsn, conn):
     conn.execute(REFUSE % "22003")
     with working(dsn, poor_work, rich_work) as (app, _):
         app.start(poor_work.options(key="poor"))
@@ -245,8 +233,8 @@ def test_data_that_the_server_refuses_holds_its_run_at_once(
 
 @pytest.mark.full
 def test_a_run_is_not_held_for_what_the_server_takes_when_it_is_asked_once_more(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dsn, conn, monkeypatch
+):
     """A run is not held while nothing at all can be committed, since a hold cannot either: it goes
     on by itself afterwards.
     """
@@ -263,9 +251,7 @@ def test_a_run_is_not_held_for_what_the_server_takes_when_it_is_asked_once_more(
 
 
 @pytest.mark.full
-def test_a_journal_without_room_is_waited_out_until_it_has_some(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_journal_without_room_is_waited_out_until_it_has_some(dsn, conn):
     """No partition for a run is trouble of ours, though Postgres calls it a violation of a
     check.
     """
@@ -288,12 +274,8 @@ def test_a_journal_without_room_is_waited_out_until_it_has_some(
 @pytest.mark.parametrize("how", TAKE_AWAY)
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_who_has_sent_something_is_not_told_that_it_failed_because_nobody_could_be_woken(
-    worker_dsn: str,
-    conn: psycopg.Connection,
-    colour: str,
-    how: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    worker_dsn, conn, colour, how, caplog
+):
     """A message that was sent is committed, and would be sent twice."""
     go = pgflow.Signal("go", int)
     TAKE_AWAY[how](conn, ("wake",))
@@ -314,18 +296,13 @@ def test_who_has_sent_something_is_not_told_that_it_failed_because_nobody_could_
     TAKE_AWAY[how](conn, ("wake",), back=True)
 
 
-def test_a_signal_of_the_command_line_is_sent_though_nobody_could_be_woken(
-    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_signal_of_the_command_line_is_sent_though_nobody_could_be_woken(dsn, conn, caplog):
     with App(dsn, include=[rich_work]) as app:
         app.start(rich_work.options(key="r"))
     rename(conn, ("wake",))
     answer = cli(dsn, "signal", "r", "go", "1")
     assert (answer.code, count(conn, "pgflow.signal")) == (0, 1)
     assert "could not notify a worker" in caplog.text
-
-
-# ---------------------------------------------------------------- bodies whose errors are their own
 
 
 def no_such_server() -> None:
@@ -338,9 +315,7 @@ def locked() -> None:
 
 @pytest.mark.parametrize("kind", ["step", "read", "decision"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_trouble_with_a_database_of_the_body_s_own_is_its_failure(
-    flow: Harness, conn: psycopg.Connection, kind: str, colour: str
-) -> None:
+def test_trouble_with_a_database_of_the_body_s_own_is_its_failure(flow, conn, kind, colour):
     ran = []
     declare: Any = {"step": step, "read": read, "decision": decision}[kind]
 
@@ -367,15 +342,12 @@ def test_trouble_with_a_database_of_the_body_s_own_is_its_failure(
             return error.error_type
         return "nothing"
 
-    flow.include(work)
-    assert flow.start(work).result(SOON) == "psycopg.OperationalError"
+    assert result_of(flow, work) == "psycopg.OperationalError"
     assert ran == [1, 1]
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_raises_of_a_step_counts_for_errors_of_a_database_too(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+def test_raises_of_a_step_counts_for_errors_of_a_database_too(flow, conn, colour):
     ran = []
 
     @step(retries=5, raises=[psycopg.errors.LockNotAvailable])
@@ -396,19 +368,12 @@ def test_raises_of_a_step_counts_for_errors_of_a_database_too(
             return "locked"
         return "not locked"
 
-    flow.include(work)
-    run = flow.start(work)
-    assert run.result(SOON) == "locked"
+    assert result_of(flow, work) == "locked"
     assert ran == [1]
 
 
-# -------------------------------- transactions: the connection they are handed is ours, no other is
-
-
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_another_connection_in_a_transaction_is_the_body_s_own(
-    flow: Harness, conn: psycopg.Connection, dsn: str, colour: str
-) -> None:
+def test_another_connection_in_a_transaction_is_the_body_s_own(flow, conn, dsn, colour):
     ran = []
 
     @transaction
@@ -429,9 +394,8 @@ def test_another_connection_in_a_transaction_is_the_body_s_own(
     async def work() -> None:
         await (other() if colour == "async" else other_sync.aio())
 
-    flow.include(work)
     with pytest.raises(RunFailed):
-        flow.start(work).result(SOON)
+        result_of(flow, work)
     assert ran == [1]
 
 
@@ -486,9 +450,7 @@ def fail_there_sync(connection: Connection, where: str) -> None:
         for state in ("40001", "40P01", "55P03", "53200", "57P01", "25P03")
     ],
 )
-def test_trouble_of_the_transaction_s_connection_is_waited_out(
-    flow: Harness, conn: psycopg.Connection, colour: str, state: str, where: str
-) -> None:
+def test_trouble_of_the_transaction_s_connection_is_waited_out(flow, conn, colour, state, where):
     ran, state_of = [], raising([state])
 
     @transaction(raises=[ValueError])
@@ -511,16 +473,15 @@ def test_trouble_of_the_transaction_s_connection_is_waited_out(
     async def work() -> int:
         return await (mine() if colour == "async" else mine_sync.aio())
 
-    flow.include(work)
-    run = flow.start(work)
+    run = launch(flow, work)
     assert run.result(SOON) == 2
     assert steps(conn, run.key) == [("mine" if colour == "async" else "mine_sync", "completed", 1)]
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_so(
-    flow: Harness, conn: psycopg.Connection, dsn: str, colour: str
-) -> None:
+    flow, conn, dsn, colour
+):
     conn.execute("create table seat (n int primary key); insert into seat values (1)")
     ran = []
 
@@ -542,18 +503,17 @@ def test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_s
             return "taken"
         return "free"
 
-    flow.include(work)
     with psycopg.connect(dsn) as other:
         other.execute("select from seat for update")
-        assert flow.start(work).result(SOON) == "taken"
+        assert result_of(flow, work) == "taken"
     assert ran == [1]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_lost_connection_and_a_conflict_are_no_outcome_whatever_the_transaction_says(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+    flow, conn, colour
+):
     ran, state_of = [], raising(["40001", "08006"])
 
     @transaction(raises=[psycopg.Error])
@@ -576,16 +536,13 @@ def test_a_lost_connection_and_a_conflict_are_no_outcome_whatever_the_transactio
     async def work() -> int:
         return await (take() if colour == "async" else take_sync.aio())
 
-    flow.include(work)
-    assert flow.start(work).result(SOON) == 3
+    assert result_of(flow, work) == 3
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["begin_step", "fence_step"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out(
-    dsn: str, conn: psycopg.Connection, colour: str, name: str
-) -> None:
+def test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out(dsn, conn, colour, name):
     @transaction
     async def take(mine: AsyncConnection) -> int:
         return 1
@@ -604,15 +561,14 @@ def test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out(
         wait_until(lambda: meter.retries["transaction", "infrastructure"] >= 2, "it is tried again")
         rename(conn, (name,), back=True)
         assert run.result(LONG) == 1
-        assert steps(conn, run.key) == [
-            ("take" if colour == "async" else "take_sync", "completed", 1)
-        ]
+        found = steps(conn, run.key)
+        assert found == [("take" if colour == "async" else "take_sync", "completed", 1)]
 
 
 @pytest.mark.full
 def test_a_transaction_that_the_server_will_not_have_for_long_is_held_for_a_person(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dsn, conn, monkeypatch
+):
     monkeypatch.setattr("pgflow._worker.bodies.REFUSED_AFTER_SECONDS", 0.3)
 
     @transaction
@@ -638,8 +594,8 @@ def test_a_transaction_that_the_server_will_not_have_for_long_is_held_for_a_pers
 
 
 def test_a_transaction_is_not_held_for_its_first_trouble_however_long_its_body_took(
-    flow: Harness, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    flow, conn, monkeypatch
+):
     monkeypatch.setattr("pgflow._worker.bodies.REFUSED_AFTER_SECONDS", 0.0)
     ran, state_of = [], raising(["25P03"])
 
@@ -655,18 +611,13 @@ def test_a_transaction_is_not_held_for_its_first_trouble_however_long_its_body_t
     async def work() -> int:
         return await long()
 
-    flow.include(work)
-    assert flow.start(work).result(SOON) == 2
+    assert result_of(flow, work) == 2
 
 
 @pytest.mark.parametrize(("state", "is_held"), [("40001", True), ("55P03", False)])
 def test_a_transaction_that_loses_every_conflict_for_long_is_held_and_one_that_waits_for_a_lock_is_not(
-    flow: Harness,
-    conn: psycopg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    state: str,
-    is_held: bool,
-) -> None:
+    flow, conn, monkeypatch, state, is_held
+):
     monkeypatch.setattr("pgflow._worker.bodies.REFUSED_AFTER_SECONDS", 0.0)
     ran = []
 
@@ -682,8 +633,7 @@ def test_a_transaction_that_loses_every_conflict_for_long_is_held_and_one_that_w
     async def work() -> int:
         return await unlucky()
 
-    flow.include(work)
-    run = flow.start(work)
+    run = launch(flow, work)
     if is_held:
         with pytest.raises(RunStuck, match="refused"):
             run.result(SOON)
@@ -732,8 +682,8 @@ def stand_still_before_the_first_commit(dsn: str, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body_s_failure(
-    dsn: str, conn: psycopg.Connection, colour: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dsn, conn, colour, monkeypatch
+):
     """The fence sets a time-out of its own for what comes after it: a client that stands still
     there loses its session (25P03).
     """
@@ -762,9 +712,7 @@ def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_pool_whose_connections_have_all_died_has_another_at_once(
-    dsn: str, conn: psycopg.Connection, colour: str
-) -> None:
+def test_a_pool_whose_connections_have_all_died_has_another_at_once(dsn, conn, colour):
     options, size = ConnectOptions(dsn), 4
     kill = "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where application_name = 'mortal' and datname = current_database()"
 
@@ -790,9 +738,7 @@ def test_a_pool_whose_connections_have_all_died_has_another_at_once(
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_body_that_closes_its_connection_is_not_run_again_and_again(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+def test_a_body_that_closes_its_connection_is_not_run_again_and_again(flow, conn, colour):
     """It has ended its transaction itself: whether it has committed before, nobody can tell."""
     ran = []
 
@@ -810,7 +756,6 @@ def test_a_body_that_closes_its_connection_is_not_run_again_and_again(
     async def work() -> None:
         await (close() if colour == "async" else close_sync.aio())
 
-    flow.include(work)
     with pytest.raises(RunStuck, match="committed_outside"):
-        flow.start(work).result(SOON)
+        result_of(flow, work)
     assert ran == [1]

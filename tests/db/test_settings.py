@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,9 +22,6 @@ from servers import HANG_SECONDS
 from pgflow import App, Signal, schema, step, transaction, workflow
 from pgflow.app import _base
 from pgflow.errors import ServerUnsupported
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LONG = timedelta(seconds=HANG_SECONDS)
 
@@ -92,9 +90,7 @@ def settle(conn: psycopg.Connection, settings: list[str]) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_a_run_comes_to_the_same_whatever_the_database_is_set_to(
-    dsn: str, conn: psycopg.Connection, settings: list[str]
-) -> None:
+def test_a_run_comes_to_the_same_whatever_the_database_is_set_to(dsn, conn, settings):
     conn.execute("create table public.noted (text text)")
     settle(conn, settings)
     paged = []
@@ -108,9 +104,8 @@ def test_a_run_comes_to_the_same_whatever_the_database_is_set_to(
             wait_until(lambda: paged, "a person is told")
             assert paged[0].run == stuck.key
     assert count(conn, "pgflow.held") == 1
-    assert conn.execute("select labels from pgflow.runs where key = 'ü'").fetchone() == (
-        {"ä": TEXT},
-    )
+    found = conn.execute("select labels from pgflow.runs where key = 'ü'").fetchone()
+    assert found == ({"ä": TEXT},)
     listed = cli(dsn, "list", "--json")
     assert {row["key"] for row in listed.data} == {"ü", stuck.key}
     settle(conn, [])
@@ -125,9 +120,7 @@ def partitions(conn: psycopg.Connection) -> int:
     return count(conn, "pg_inherits", "inhparent = 'pgflow.unit'::regclass")
 
 
-def test_the_journal_gets_its_partitions_whatever_strings_mean(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_the_journal_gets_its_partitions_whatever_strings_mean(dsn, conn):
     settle(conn, SETTINGS["strings"])
     with psycopg.connect(dsn, autocommit=True) as session:
         before = partitions(conn)
@@ -138,9 +131,7 @@ def test_the_journal_gets_its_partitions_whatever_strings_mean(
         ).fetchone() == (3,)
 
 
-def test_no_literal_of_a_function_means_something_else_where_backslashes_are_escapes(
-    db: psycopg.Connection[Any],
-) -> None:
+def test_no_literal_of_a_function_means_something_else_where_backslashes_are_escapes(db):
     """The text of a function is read with the settings of whoever calls it."""
     query = "select proname, prosrc from pg_proc where pronamespace = 'pgflow'::regnamespace"
     without_escapes = {
@@ -151,9 +142,7 @@ def test_no_literal_of_a_function_means_something_else_where_backslashes_are_esc
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
-def test_a_database_that_cannot_store_every_text_is_refused_in_one_line(
-    server_dsn: str, encoding: str
-) -> None:
+def test_a_database_that_cannot_store_every_text_is_refused_in_one_line(server_dsn, encoding):
     name = servers.create_database(server_dsn)
     with psycopg.connect(server_dsn, autocommit=True) as admin:
         admin.execute(f'drop database "{name}"')
@@ -174,9 +163,6 @@ def test_a_database_that_cannot_store_every_text_is_refused_in_one_line(
         assert f"encoding {encoding}" in answer.err
     finally:
         servers.drop_database(server_dsn, name)
-
-
-# ---------------------------------------------------------------- poolers
 
 
 @pytest.fixture(autouse=True)
@@ -223,9 +209,7 @@ def work_through(address: str, runs: int) -> bool:
 
 
 @pytest.mark.full
-def test_a_pooler_in_transaction_mode_is_noticed_and_worked_with(
-    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pooler_in_transaction_mode_is_noticed_and_worked_with(dsn, conn, caplog):
     conn.execute("create table added (n int)")
     with caplog.at_level(logging.WARNING, "pgflow"), bouncer(dsn, "transaction") as address:
         assert not work_through(address, 40)
@@ -240,9 +224,7 @@ def test_a_pooler_in_transaction_mode_is_noticed_and_worked_with(
 
 
 @pytest.mark.full
-def test_a_pooler_in_session_mode_changes_nothing(
-    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pooler_in_session_mode_changes_nothing(dsn, conn, caplog):
     conn.execute("create table added (n int)")
     with bouncer(dsn, "session") as address:
         assert work_through(address, 5)
@@ -251,27 +233,20 @@ def test_a_pooler_in_session_mode_changes_nothing(
 
 @pytest.mark.full
 def test_a_pooler_that_was_not_noticed_is_named_once_it_loses_what_was_prepared(
-    dsn: str,
-    conn: psycopg.Connection,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    dsn, conn, caplog, monkeypatch
+):
     monkeypatch.setattr(_base, "is_behind_pooler", lambda *_: False)
     conn.execute("create table added (n int)")
     with caplog.at_level(logging.WARNING, "pgflow"), bouncer(dsn, "transaction") as address:
         work_through(address, 40)
-    assert (
-        1 <= caplog.text.count("seems to use a pooler in transaction mode") <= 2
-    )  # the app and its worker
+    # the app and its worker
+    assert 1 <= caplog.text.count("seems to use a pooler in transaction mode") <= 2
     assert (count(conn, "added"), count(conn, "pgflow.held")) == (400, 0)
-    assert conn.execute("select status, count(*) from pgflow.runs group by 1").fetchall() == [
-        ("completed", 40)
-    ]
+    found = conn.execute("select status, count(*) from pgflow.runs group by 1").fetchall()
+    assert found == [("completed", 40)]
 
 
-def test_who_prepares_nothing_and_does_not_listen_is_not_asked_about_poolers(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_prepares_nothing_and_does_not_listen_is_not_asked_about_poolers(dsn, monkeypatch):
     def asked(*_: object) -> bool:
         raise AssertionError
 

@@ -6,22 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import clikit
 import psycopg
 import pytest
 import sqlkit
 from psycopg.conninfo import make_conninfo
-from records import SOON
+from records import SOON, settle
 
 import pgflow
 from pgflow import App, workflow
 from pgflow.authority import Approve
 from pgflow.errors import NotAllowed
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 ROLES = {
     "gate_starter": ["pgflow_client"],
@@ -75,18 +73,14 @@ def gate(flow: Harness, conn: psycopg.Connection) -> Any:
     """Opens a gate that asks these; its run, and its key."""
 
     def opened(approvers: list[str], quorum: int = 1) -> tuple[Any, str]:
-        flow.include(ask)
-        run = flow.start(ask, approvers, quorum)
-        flow.until_idle()
+        run = settle(flow, ask, approvers, quorum)
         return run, sqlkit.one(conn, "select gate from pgflow.gates where key = %s", run.key)
 
     return opened
 
 
 @pytest.mark.parametrize("who", ["gate_starter", "gate_worker", "gate_chief", "gate_reader"])
-def test_who_may_start_work_or_give_orders_answers_no_gate(
-    login: Any, gate: Any, conn: psycopg.Connection, who: str
-) -> None:
+def test_who_may_start_work_or_give_orders_answers_no_gate(login, gate, conn, who):
     _, key = gate([])
     for by, roles in ((None, None), (who, None), ("ann", ["ops"]), ("pgflow_approver", None)):
         assert refusal(login(who), ANSWER, key, by, roles) == "42501"
@@ -96,9 +90,7 @@ def test_who_may_start_work_or_give_orders_answers_no_gate(
     assert sqlkit.rows(conn, "select * from pgflow.gate_answers") == []
 
 
-def test_an_approver_answers_in_its_own_name_and_as_the_roles_that_it_has(
-    login: Any, gate: Any, conn: psycopg.Connection
-) -> None:
+def test_an_approver_answers_in_its_own_name_and_as_the_roles_that_it_has(login, gate, conn):
     run, key = gate(["gate_ann", "gate_desk", "cfo"], 2)
     ann, bob = login("gate_ann"), login("gate_bob")
     assert refusal(ann, ANSWER, key, "gate_bob", None) == "PF021"
@@ -119,16 +111,14 @@ def test_an_approver_answers_in_its_own_name_and_as_the_roles_that_it_has(
     assert "gate_ann" in run.result(SOON)
 
 
-def test_an_approver_delegates_what_it_is_asked(login: Any, gate: Any) -> None:
+def test_an_approver_delegates_what_it_is_asked(login, gate):
     run, key = gate(["gate_ann"])
     login("gate_ann").execute(DELEGATE, (key, "gate_ann", "gate_bob"))
     login("gate_bob").execute(ANSWER, (key, None, None))
     assert "gate_bob" in run.result(SOON)
 
 
-def test_an_application_that_speaks_for_its_users_names_them(
-    login: Any, gate: Any, dsn: str, conn: psycopg.Connection
-) -> None:
+def test_an_application_that_speaks_for_its_users_names_them(login, gate, dsn, conn):
     run, key = gate(["ops"])
     login("gate_app")
     with App(login_dsn(dsn, "gate_app")) as app:
@@ -136,14 +126,11 @@ def test_an_application_that_speaks_for_its_users_names_them(
             app.answer(key, Approve(), by="eve")
         app.answer(key, Approve(), by="ann", acting_as=["ops"])
     assert "ann" in run.result(SOON)
-    assert sqlkit.rows(conn, "select answered_by, sent_by from pgflow.gate_answers") == [
-        ("ann", "gate_app")
-    ]
+    found = sqlkit.rows(conn, "select answered_by, sent_by from pgflow.gate_answers")
+    assert found == [("ann", "gate_app")]
 
 
-def test_a_missing_right_is_one_clear_line_in_python_and_at_the_terminal(
-    login: Any, gate: Any, dsn: str
-) -> None:
+def test_a_missing_right_is_one_clear_line_in_python_and_at_the_terminal(login, gate, dsn):
     run, key = gate([])
     login("gate_starter")
     wants = "may not answer gates. Let a database administrator grant it pgflow_approver"
@@ -161,9 +148,7 @@ def test_a_missing_right_is_one_clear_line_in_python_and_at_the_terminal(
     assert "gate_ann" in run.result(SOON)
 
 
-def test_where_one_role_owns_and_does_everything_it_names_whom_it_likes(
-    gate: Any, conn: psycopg.Connection
-) -> None:
+def test_where_one_role_owns_and_does_everything_it_names_whom_it_likes(gate, conn):
     run, key = gate(["ann"])
     owner = sqlkit.one(
         conn, "select nspowner::regrole::text from pg_namespace where nspname = 'pgflow'"

@@ -6,11 +6,12 @@ import asyncio
 import json
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, count, events, eventually, run_row
+from gatekit import asked, gates
+from records import SOON, count, events, eventually, launch, result_of, run_row, settle
 
 import pgflow
 from pgflow import InvalidArgument, RunNotFound, step, workflow
@@ -26,9 +27,6 @@ from pgflow.authority import (
     TakeOver,
 )
 from pgflow.errors import GateClosed, NotAllowed, PayloadChanged, WrongState
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 HOUR = timedelta(hours=1)
 
@@ -85,11 +83,6 @@ async def price(order: Order) -> str:
     return told(await pgflow.authority.gate("price", order, answer=Price))
 
 
-def gates(conn: psycopg.Connection, columns: str = "gate") -> list[Any]:
-    rows = conn.execute(f"select {columns} from pgflow.gates order by asked_at, call").fetchall()  # type: ignore[arg-type]
-    return [row[0] if len(row) == 1 else row for row in rows]
-
-
 def gate_of(conn: psycopg.Connection, key: str, name: str | None = None) -> str:
     """The open gate of a run."""
     rows = conn.execute(
@@ -102,16 +95,9 @@ def gate_of(conn: psycopg.Connection, key: str, name: str | None = None) -> str:
 BOOTS = Order("boots", 2)
 
 
-# ---------------------------------------------------------------- asking and answering
-
-
 @pytest.mark.full
-async def test_a_run_at_a_gate_costs_rows_and_nothing_else(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+async def test_a_run_at_a_gate_costs_rows_and_nothing_else(aflow, conn):
+    run = await settle(aflow, ship, BOOTS)
     assert await run.status() == "waiting"
     assert count(conn, "pgflow.lease") == 0
     (gate,) = gates(conn, "gate, key, workflow, name, approvers, quorum, answers, request, path")
@@ -127,9 +113,8 @@ async def test_a_run_at_a_gate_costs_rows_and_nothing_else(
         {"sku": "boots", "qty": 2},
         [run.key],
     )
-    assert conn.execute("select kind, name, state from pgflow.obligations").fetchall() == [
-        ("gate", "approve-order", "asked")
-    ]
+    found = conn.execute("select kind, name, state from pgflow.obligations").fetchall()
+    assert found == [("gate", "approve-order", "asked")]
     assert run_row(conn, run.key, "reason, reason_code") == ("gate approve-order", "gate")
 
 
@@ -144,13 +129,8 @@ async def test_a_run_at_a_gate_costs_rows_and_nothing_else(
     ],
     ids=lambda answer: type(answer).__name__,
 )
-async def test_the_answer_is_the_verdict_that_the_code_gets(
-    answer: Any, verdict: Any, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_the_answer_is_the_verdict_that_the_code_gets(answer, verdict, aflow, conn):
+    run, gate = await asked(aflow, conn, ship, BOOTS)
     await aflow.app.answer(gate, answer, by="ann")
     assert await run.result(SOON) == told(verdict)
     assert [kind for kind, _ in events(conn, run.key)] == ["gate_asked", "gate_answered"]
@@ -158,10 +138,8 @@ async def test_the_answer_is_the_verdict_that_the_code_gets(
     assert count(conn, "pgflow.owed") == 0
 
 
-def test_so_do_sync_workflows_and_sync_clients(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(ship_sync)
-    run = flow.start(ship_sync, BOOTS)
-    flow.until_idle()
+def test_so_do_sync_workflows_and_sync_clients(flow, conn):
+    run = settle(flow, ship_sync, BOOTS)
     (gate,) = gates(conn)
     flow.app.answer(gate, Approve(edit={"sku": "socks", "qty": 9}), by="ann")
     assert run.result(SOON) == told(Approved(Order("socks", 9), ("ann",), True))
@@ -169,12 +147,9 @@ def test_so_do_sync_workflows_and_sync_clients(flow: Harness, conn: psycopg.Conn
 
 @pytest.mark.full
 async def test_an_answer_in_the_callers_transaction_counts_once_that_is_committed(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+    aflow, conn, pgflow_dsn
+):
+    run, gate = await asked(aflow, conn, ship, BOOTS)
     for level in ("read committed", "repeatable read", "serializable"):
         async with await psycopg.AsyncConnection.connect(pgflow_dsn) as own:
             await own.execute(f"set transaction isolation level {level}")
@@ -189,27 +164,17 @@ async def test_an_answer_in_the_callers_transaction_counts_once_that_is_committe
 
 
 @pytest.mark.full
-async def test_an_answer_by_sql_is_found_by_the_next_poll(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_an_answer_by_sql_is_found_by_the_next_poll(aflow, conn):
+    run, gate = await asked(aflow, conn, ship, BOOTS)
     conn.execute("select pgflow.answer_gate(%s, 'approve', by => 'ann', reason => 'fine')", (gate,))
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
-    assert conn.execute(
-        "select answered_by, sent_by, reason from pgflow.gate_answers"
-    ).fetchall() == [("ann", conn.info.user, "fine")]
+    found = conn.execute("select answered_by, sent_by, reason from pgflow.gate_answers").fetchall()
+    assert found == [("ann", conn.info.user, "fine")]
 
 
 @pytest.mark.full
-async def test_the_inbox_has_nothing_that_is_answered(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+async def test_the_inbox_has_nothing_that_is_answered(aflow, conn):
+    run = await settle(aflow, ship, BOOTS)
     await aflow.crash()
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -219,14 +184,11 @@ async def test_the_inbox_has_nothing_that_is_answered(
 
 
 @pytest.mark.full
-async def test_a_gate_outlives_the_worker(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+async def test_a_gate_outlives_the_worker(aflow, conn):
+    run = await settle(aflow, ship, BOOTS)
     await aflow.crash()
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Approve(), by="ann")
-    await aflow.until_idle()
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
 
 
@@ -235,9 +197,7 @@ BIG = "x" * 100_000
 
 @pytest.mark.full
 @pytest.mark.parametrize("answer", [Approve(), Approve(edit=BIG + "y"), TakeOver(BIG)])
-async def test_long_requests_and_answers_are_kept_whole(
-    answer: Any, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_long_requests_and_answers_are_kept_whole(answer, aflow, conn):
     @workflow
     async def long(text: str) -> bool:
         verdict = await pgflow.authority.gate("g", text)
@@ -247,10 +207,7 @@ async def test_long_requests_and_answers_are_kept_whole(
             TakenOver(BIG, ("ann",)),
         )
 
-    aflow.include(long)
-    run = await aflow.start(long, BIG)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, long, BIG)
     await aflow.app.answer(gate, answer, by="ann")
     assert await run.result(SOON)
 
@@ -263,12 +220,8 @@ async def ask_twice(order: Order) -> list[str]:
     return [told(verdict) for verdict in both]
 
 
-async def test_several_gates_of_a_run_have_keys_of_their_own(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ask_twice)
-    run = await aflow.start(ask_twice, BOOTS)
-    await aflow.until_idle()
+async def test_several_gates_of_a_run_have_keys_of_their_own(aflow, conn):
+    run = await settle(aflow, ask_twice, BOOTS)
     first, second = sorted(gates(conn))
     assert (first.rsplit("/", 2)[1:], second.rsplit("/", 2)[1:]) == (["a", "1"], ["a", "2"])
     await aflow.app.answer(second, Approve(edit=7), by="ann")
@@ -276,22 +229,13 @@ async def test_several_gates_of_a_run_have_keys_of_their_own(
     assert gates(conn) == [first]
     assert count(conn, "pgflow.gate") == 1
     await aflow.app.answer(first, Approve(), by="bob")
-    assert await run.result(SOON) == [
-        told(Approved(BOOTS, ("bob",), False)),
-        told(Approved(7, ("ann",), True)),
-    ]
-
-
-# ---------------------------------------------------------------- who may, and what counts
+    found = await run.result(SOON)
+    assert found == [told(Approved(BOOTS, ("bob",), False)), told(Approved(7, ("ann",), True))]
 
 
 @pytest.mark.full
-async def test_a_later_answer_is_told_who_when_and_what(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ship)
-    await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+async def test_a_later_answer_is_told_who_when_and_what(aflow, conn):
+    await settle(aflow, ship, BOOTS)
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Reject("no"), by="ann")
     for _ in range(2):  # before the run has taken it, and after
@@ -306,13 +250,8 @@ async def test_a_later_answer_is_told_who_when_and_what(
         await aflow.app.answer("x", Approve(), by="bob")
 
 
-async def test_who_is_not_asked_may_not_answer_and_may_be_delegated_to(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann"])
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_who_is_not_asked_may_not_answer_and_may_be_delegated_to(aflow, conn):
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann"])
     with pytest.raises(NotAllowed, match=r"'bob' may not answer gate .*: it asks ann"):
         await aflow.app.answer(gate, Approve(), by="bob")
     with pytest.raises(NotAllowed):
@@ -328,9 +267,7 @@ async def test_who_is_not_asked_may_not_answer_and_may_be_delegated_to(
 
 
 @pytest.mark.full
-async def test_the_app_says_which_roles_somebody_has(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_app_says_which_roles_somebody_has(aflow, conn):
     asked: list[tuple[str, Any]] = []
 
     @aflow.app.approvers
@@ -358,20 +295,13 @@ async def test_the_app_says_which_roles_somebody_has(
         await aflow.until_idle()
     assert conn.execute(
         "select answered_by, acting_as from pgflow.gate_answers order by n, gate"
-    ).fetchall() == [
-        ("ann", ["ops", "staff"]),
-        ("carl", ["ops"]),
-    ]
+    ).fetchall() == [("ann", ["ops", "staff"]), ("carl", ["ops"])]
 
 
 @pytest.mark.full
-async def test_a_quorum_counts_each_person_once_and_one_veto_is_enough(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann", "bob", "carl"], 2)
-    other = await aflow.start(ship_by, BOOTS, ["ann", "bob", "carl"], 2)
-    await aflow.until_idle()
+async def test_a_quorum_counts_each_person_once_and_one_veto_is_enough(aflow, conn):
+    run = await launch(aflow, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
+    other = await settle(aflow, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
     gate, vetoed = gate_of(conn, run.key), gate_of(conn, other.key)
     for one in (gate, vetoed):
         await aflow.app.answer(one, Approve(), by="ann")
@@ -385,13 +315,8 @@ async def test_a_quorum_counts_each_person_once_and_one_veto_is_enough(
     assert await other.result(SOON) == told(Rejected("no", ("carl",)))
 
 
-async def test_nobody_counts_twice_by_delegating(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann", "bob"], 2)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_nobody_counts_twice_by_delegating(aflow, conn):
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann", "bob"], 2)
     await aflow.app.answer(gate, Approve(), by="ann")
     with pytest.raises(WrongState, match="'ann' has approved gate .* already"):
         await aflow.app.delegate_gate(gate, "eve", by="ann")
@@ -404,13 +329,8 @@ async def test_nobody_counts_twice_by_delegating(
 
 
 @pytest.mark.full
-async def test_an_edit_voids_the_approvals_of_what_was_asked_before(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann", "bob", "carl"], 2)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_an_edit_voids_the_approvals_of_what_was_asked_before(aflow, conn):
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann", "bob", "carl"], 2)
     (shown,) = gates(conn, "payload_hash")
     await aflow.app.answer(gate, Approve(), by="ann", payload_hash=shown)
     await aflow.app.answer(gate, Approve(edit=Order("boots", 1)), by="bob", payload_hash=shown)
@@ -422,13 +342,8 @@ async def test_an_edit_voids_the_approvals_of_what_was_asked_before(
     assert await run.result(SOON) == told(Approved(Order("boots", 1), ("bob", "ann"), True))
 
 
-async def test_an_edit_that_does_not_fit_is_refused_where_it_is_made(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_an_edit_that_does_not_fit_is_refused_where_it_is_made(aflow, conn):
+    run, gate = await asked(aflow, conn, ship, BOOTS)
     with pytest.raises(InvalidArgument, match="does not fit what gate .* asks for: qty"):
         await aflow.app.answer(gate, Approve(edit={"sku": "boots", "qty": "many"}), by="ann")
     assert gates(conn, "answers") == [[]]
@@ -451,13 +366,8 @@ async def even(value: int) -> str:
 
 
 @pytest.mark.full
-async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_says_why(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(even)
-    run = await aflow.start(even, 2)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_says_why(aflow, conn):
+    run, gate = await asked(aflow, conn, even, 2)
     await aflow.app.answer(gate, Approve(edit={"n": 3}), by="ann")
     await aflow.until_idle()
     assert gates(conn) == [gate]
@@ -466,24 +376,15 @@ async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_sa
     assert await run.status() == "waiting"
     await aflow.crash()
     await aflow.app.answer(gate, Approve(edit={"n": 4}), by="ann")
-    await aflow.until_idle()
     assert await run.result(SOON) == told(Approved(Even(4), ("ann",), True))
 
 
-async def test_a_gate_that_asks_for_a_value_is_not_approved_without_one(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(price)
-    run = await aflow.start(price, BOOTS)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_a_gate_that_asks_for_a_value_is_not_approved_without_one(aflow, conn):
+    run, gate = await asked(aflow, conn, price, BOOTS)
     with pytest.raises(InvalidArgument, match="asks for a value"):
         await aflow.app.answer(gate, Approve(), by="ann")
     await aflow.app.answer(gate, Approve(edit=Price(995)), by="ann")
     assert await run.result(SOON) == told(Approved(Price(995), ("ann",), True))
-
-
-# ---------------------------------------------------------------- time
 
 
 @pytest.mark.parametrize(
@@ -495,13 +396,8 @@ async def test_a_gate_that_asks_for_a_value_is_not_approved_without_one(
         ("approve", Approved(BOOTS, (), False)),
     ],
 )
-async def test_what_the_time_brings(
-    on_timeout: str, verdict: Any, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann"], 1, None, on_timeout, 3600)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_what_the_time_brings(on_timeout, verdict, aflow, conn):
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann"], 1, None, on_timeout, 3600)
     await aflow.skip(HOUR / 2)
     assert await run.status() == "waiting"
     await aflow.skip(HOUR)
@@ -512,44 +408,30 @@ async def test_what_the_time_brings(
 
 @pytest.mark.full
 async def test_an_answer_after_the_time_is_refused_though_no_worker_has_looked(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+    aflow, conn, pgflow_dsn
+):
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     await aflow.crash()
     pgflow.testing.set_clock(pgflow_dsn, 2 * HOUR)
     with pytest.raises(GateClosed, match="expired") as late:
         await aflow.app.answer(gate, Approve(), by="ann")
     assert late.value.verdict == "expire"
-    await aflow.until_idle()
     assert await run.result(SOON) == told(Expired())
 
 
 @pytest.mark.full
-async def test_an_answer_in_time_counts_however_late_a_worker_looks(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_an_answer_in_time_counts_however_late_a_worker_looks(aflow, conn, pgflow_dsn):
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     await aflow.crash()
     await aflow.app.answer(gate, Approve(), by="ann")
     pgflow.testing.set_clock(pgflow_dsn, 2 * HOUR)
-    await aflow.until_idle()
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
 
 
 @pytest.mark.full
-async def test_a_chain_is_asked_one_after_the_other_each_alone(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann", "bob"], 2, ["lead", "cto"], "expire", 3600)
-    other = await aflow.start(ship_by, BOOTS, ["ann"], 1, ["lead"], "escalate", 3600)
-    await aflow.until_idle()
+async def test_a_chain_is_asked_one_after_the_other_each_alone(aflow, conn):
+    run = await launch(aflow, ship_by, BOOTS, ["ann", "bob"], 2, ["lead", "cto"], "expire", 3600)
+    other = await settle(aflow, ship_by, BOOTS, ["ann"], 1, ["lead"], "escalate", 3600)
     gate, ends = gate_of(conn, run.key), gate_of(conn, other.key)
     await aflow.app.answer(gate, Approve(), by="ann")
     await aflow.skip(HOUR + timedelta(minutes=1))
@@ -565,13 +447,8 @@ async def test_a_chain_is_asked_one_after_the_other_each_alone(
         await aflow.app.answer(ends, Approve(), by="lead")
 
 
-async def test_whoever_is_answering_as_the_time_ends_was_in_time(
-    aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_whoever_is_answering_as_the_time_ends_was_in_time(aflow, conn, pgflow_dsn):
+    run, gate = await asked(aflow, conn, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     async with await psycopg.AsyncConnection.connect(pgflow_dsn) as own:
         await aflow.app.using(own).answer(gate, Approve(), by="ann")
         await asyncio.to_thread(pgflow.testing.set_clock, pgflow_dsn, 2 * HOUR)
@@ -583,9 +460,6 @@ async def test_whoever_is_answering_as_the_time_ends_was_in_time(
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
 
 
-# ---------------------------------------------------------------- ends, and parts done again
-
-
 @workflow
 async def impatient(order: Order) -> str:
     try:
@@ -595,13 +469,8 @@ async def impatient(order: Order) -> str:
         return told(await pgflow.authority.gate("h", order))
 
 
-async def test_a_gate_that_the_code_gives_up_is_closed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(impatient)
-    run = await aflow.start(impatient, BOOTS)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_a_gate_that_the_code_gives_up_is_closed(aflow, conn):
+    run, gate = await asked(aflow, conn, impatient, BOOTS)
     await aflow.skip(timedelta(minutes=2))
     assert gates(conn, "name") == ["h"]
     with pytest.raises(RunNotFound, match="has given it up"):
@@ -630,12 +499,8 @@ async def goes_on(n: int) -> str:
 
 
 @pytest.mark.parametrize("code", [leaves_open, goes_on], ids=lambda w: w.name)
-async def test_a_gate_closes_with_its_run(
-    code: Any, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(code)
-    run = await aflow.start(code, BOOTS if code is leaves_open else 0)
-    await aflow.until_idle()
+async def test_a_gate_closes_with_its_run(code, aflow, conn):
+    run = await settle(aflow, code, BOOTS if code is leaves_open else 0)
     left, last = gate_of(conn, run.key, "g"), gate_of(conn, run.key, "h")
     await aflow.app.answer(last, Approve(), by="ann")
     assert await run.result(SOON) == "done"
@@ -646,12 +511,8 @@ async def test_a_gate_closes_with_its_run(
 
 @pytest.mark.full
 @pytest.mark.parametrize("force", [False, True])
-async def test_a_cancel_closes_it(
-    force: bool, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
+async def test_a_cancel_closes_it(force, aflow, conn):
+    run = await settle(aflow, ship, BOOTS)
     if force:
         conn.execute("select pgflow.force_cancel_run(%s)", (run.key,))
     else:
@@ -676,12 +537,8 @@ async def look(sku: str) -> str:
 
 
 @pytest.mark.full
-async def test_a_rewind_asks_anew_what_is_open_at_the_cut(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(counted)
-    run = await aflow.start(counted, BOOTS)
-    await aflow.until_idle()
+async def test_a_rewind_asks_anew_what_is_open_at_the_cut(aflow, conn):
+    run = await settle(aflow, counted, BOOTS)
     (first,) = gates(conn)
     await aflow.app.answer(first, Approve(), by="ann")
     await aflow.until_idle()
@@ -702,17 +559,13 @@ async def test_a_rewind_asks_anew_what_is_open_at_the_cut(
     await aflow.until_idle()
     (second,) = gates(conn)
     await aflow.app.answer(second, Approve(), by="bob")
-    assert await run.result(SOON) == told(
-        (Rejected("no", ("bob",)), Approved(BOOTS, ("bob",), False))
-    )
+    found = await run.result(SOON)
+    assert found == told((Rejected("no", ("bob",)), Approved(BOOTS, ("bob",), False)))
 
 
 @pytest.mark.full
-async def test_a_fork_asks_for_itself(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    aflow.include(ship)
-    run = await aflow.start(ship, BOOTS)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_a_fork_asks_for_itself(aflow, conn):
+    run, gate = await asked(aflow, conn, ship, BOOTS)
     await aflow.app.fork(run.key, at=1, new_key="other")
     await aflow.until_idle()
     other = gate_of(conn, "other")
@@ -730,19 +583,13 @@ async def parent(order: Order) -> str:
 
 
 @pytest.mark.full
-async def test_the_gate_of_a_child_shows_its_path(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_gate_of_a_child_shows_its_path(aflow, conn):
     aflow.include(parent, ship)
-    run = await aflow.start(parent.options(key="the-root"), BOOTS)
-    await aflow.until_idle()
+    run = await settle(aflow, parent.options(key="the-root"), BOOTS)
     ((gate, path),) = gates(conn, "gate, path")
     assert path == ["the-root", "the-child"]
     await aflow.app.answer(gate, Approve(), by="ann")
     await run.result(SOON)
-
-
-# ---------------------------------------------------------------- decisions, notices, looking again
 
 
 @pgflow.decisions.decision(retries=1)
@@ -757,10 +604,8 @@ async def decided(order: Order) -> str:
         return told(await pgflow.authority.gate("g", order))
 
 
-async def test_the_inbox_says_why(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    aflow.include(decided)
-    run = await aflow.start(decided, BOOTS)
-    await aflow.until_idle()
+async def test_the_inbox_says_why(aflow, conn):
+    run = await settle(aflow, decided, BOOTS)
     ((gate, why, evidence),) = gates(conn, "gate, why, evidence")
     assert (why, evidence) == ("they are cheap", ["price list"])
     await aflow.app.answer(gate, Approve(), by="ann")
@@ -781,12 +626,9 @@ async def told_of(order: Order) -> str:
 
 
 @pytest.mark.full
-async def test_who_is_asked_is_told_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_who_is_asked_is_told_once(aflow, conn):
     mails.clear()
-    aflow.include(told_of)
-    run = await aflow.start(told_of, BOOTS)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+    run, gate = await asked(aflow, conn, told_of, BOOTS)
     await aflow.crash()
     await aflow.app.answer(gate, Approve(), by="ann")
     await aflow.until_idle()
@@ -807,22 +649,15 @@ async def in_stock(order: Order) -> bool:
 
 
 @pytest.mark.full
-async def test_an_approval_that_no_longer_holds_is_stale(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(checked)
-    run = await aflow.start(checked, BOOTS)
-    good = await aflow.start(checked, BOOTS)
-    await aflow.until_idle()
+async def test_an_approval_that_no_longer_holds_is_stale(aflow, conn):
+    run = await launch(aflow, checked, BOOTS)
+    good = await settle(aflow, checked, BOOTS)
     first, second = gate_of(conn, run.key), gate_of(conn, good.key)
     await aflow.app.answer(first, Approve(), by="ann")
     with pytest.raises(pgflow.RunFailed, match="does not hold any more"):
         await run.result(SOON)
     await aflow.app.answer(second, Approve(edit=Order("boots", 1)), by="ann")
     assert await good.result(SOON) == told(Approved(Order("boots", 1), ("ann",), True))
-
-
-# ---------------------------------------------------------------- misuse
 
 
 @pytest.mark.parametrize(
@@ -838,9 +673,7 @@ async def test_an_approval_that_no_longer_holds_is_stale(
         ({"name": "policy/charge"}, "are the policy's"),
     ],
 )
-async def test_a_gate_that_can_never_be_asked_is_refused(
-    options: dict[str, Any], said: str, aflow: AsyncHarness
-) -> None:
+async def test_a_gate_that_can_never_be_asked_is_refused(options, said, aflow):
     @workflow
     async def wrong() -> str:
         try:
@@ -851,6 +684,4 @@ async def test_a_gate_that_can_never_be_asked_is_refused(
             return str(error)
         return "asked"
 
-    aflow.include(wrong)
-    run = await aflow.start(wrong)
-    assert said in await run.result(SOON)
+    assert said in await result_of(aflow, wrong)

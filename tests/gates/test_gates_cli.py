@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 from clikit import pgflow
-from records import SOON
+from records import SOON, settle
 from test_gates import BOOTS, Order, gate_of, ship, ship_by, told
 
 from pgflow import run_child
@@ -18,17 +16,10 @@ from pgflow import workflow as pgflow_workflow
 from pgflow.authority import Approved, Rejected, TakenOver, gate
 from pgflow.inspect import ask, find_gate, list_gates, list_gates_below
 
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
-
 
 @pytest.mark.full
-def test_a_person_at_a_terminal_finds_and_answers_a_gate(
-    flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
-    flow.include(ship)
-    run = flow.start(ship.options(key="order-1"), BOOTS)
-    flow.until_idle()
+def test_a_person_at_a_terminal_finds_and_answers_a_gate(flow, conn, pgflow_dsn):
+    run = settle(flow, ship.options(key="order-1"), BOOTS)
     gate = gate_of(conn, "order-1")
     shown = pgflow(pgflow_dsn, "gates", "--table")
     assert gate in shown.out
@@ -57,13 +48,10 @@ def test_a_person_at_a_terminal_finds_and_answers_a_gate(
 
 
 @pytest.mark.full
-def test_names_are_whole_on_a_narrow_terminal_and_advice_works_as_printed(
-    flow: Harness, pgflow_dsn: str
-) -> None:
+def test_names_are_whole_on_a_narrow_terminal_and_advice_works_as_printed(flow, pgflow_dsn):
     flow.include(ship_by)
     key = "refund/of a customer with a long name/o'neil/17"
-    run = flow.start(ship_by.options(key=key), BOOTS, ["desk of the shop", "ann"])
-    flow.until_idle()
+    run = settle(flow, ship_by.options(key=key), BOOTS, ["desk of the shop", "ann"])
     said = pgflow(pgflow_dsn, "gates", tty=True, width=80).out
     assert key in said
     assert "{" not in said
@@ -76,9 +64,7 @@ def test_names_are_whole_on_a_narrow_terminal_and_advice_works_as_printed(
     assert run.result(SOON).startswith("Approved")
 
 
-def test_an_answer_to_a_run_that_has_ended_is_pointed_to_its_page(
-    conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+def test_an_answer_to_a_run_that_has_ended_is_pointed_to_its_page(conn, pgflow_dsn):
     conn.execute("select pgflow.start_run('ship', '{}', 'an order'), pgflow.cancel_run('an order')")
     conn.execute("select pgflow.wake()")
     for order in (["approve"], ["edit"], ["reject"], ["delegate"]):
@@ -99,9 +85,7 @@ def test_an_answer_to_a_run_that_has_ended_is_pointed_to_its_page(
 
 
 @pytest.mark.full
-def test_the_other_answers_have_commands_too(
-    flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+def test_the_other_answers_have_commands_too(flow, conn, pgflow_dsn):
     flow.include(ship_by)
     runs = [flow.start(ship_by.options(key=f"o-{n}"), BOOTS, ["ann"]) for n in range(3)]
     flow.until_idle()
@@ -125,9 +109,7 @@ async def ship_all(order: Order) -> None:
 
 
 @pytest.mark.full
-def test_a_run_waits_at_its_own_gates_and_at_those_of_the_runs_that_it_started(
-    flow: Harness, pgflow_dsn: str
-) -> None:
+def test_a_run_waits_at_its_own_gates_and_at_those_of_the_runs_that_it_started(flow, pgflow_dsn):
     flow.include(ship_all, ship_by)
     for key in ("all-1", "other"):
         flow.start(ship_all.options(key=key), BOOTS)
@@ -142,11 +124,10 @@ def test_a_run_waits_at_its_own_gates_and_at_those_of_the_runs_that_it_started(
     assert (several.code, "waits at several gates" in several.err) == (2, True)
 
 
-def test_readers_page_through_the_inbox(flow: Harness, conn: psycopg.Connection) -> None:
+def test_readers_page_through_the_inbox(flow, conn):
     flow.include(ship_by)
     for n in range(3):
-        flow.start(ship_by.options(key=f"o-{n}"), BOOTS, ["ann"] if n else ["bob"])
-        flow.until_idle()
+        settle(flow, ship_by.options(key=f"o-{n}"), BOOTS, ["ann"] if n else ["bob"])
     page = ask(flow.app, list_gates(limit=2))
     rest = ask(flow.app, list_gates(limit=2, after=page.next))
     assert [gate.key for gate in (*page, *rest)] == ["o-0", "o-1", "o-2"]
@@ -173,12 +154,8 @@ analyze pgflow.run, pgflow.unit, pgflow.gate, pgflow.gate_answer
 
 
 @pytest.mark.full
-def test_a_page_of_a_long_inbox_is_read_in_its_order_and_no_further(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
-    flow.include(ship_by)
-    flow.start(ship_by.options(key="o-"), BOOTS, ["ann"])
-    flow.until_idle()
+def test_a_page_of_a_long_inbox_is_read_in_its_order_and_no_further(flow, conn):
+    settle(flow, ship_by.options(key="o-"), BOOTS, ["ann"])
     with conn.transaction(force_rollback=True):
         for text in MANY_GATES.split(";"):
             conn.execute(text)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from enginekit import Worker, divergence, run_to_end
@@ -12,9 +13,6 @@ from enginestore import Store
 import pgflow
 from pgflow import step, workflow
 from pgflow._model.kinds import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @step
@@ -52,7 +50,7 @@ EVENTS = (
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_run_at_gates_ends_in_any_order_of_answers_time_and_deaths(seed: int) -> None:
+def test_a_run_at_gates_ends_in_any_order_of_answers_time_and_deaths(seed):
     store = Store(asking)
     store.coming = list(EVENTS)
     run = store.start(asking, 3)
@@ -67,7 +65,7 @@ def test_a_run_at_gates_ends_in_any_order_of_answers_time_and_deaths(seed: int) 
     assert set(asked) - set(answered) <= set(given_up)
 
 
-def test_a_gate_is_asked_by_the_commit_with_which_the_run_parks() -> None:
+def test_a_gate_is_asked_by_the_commit_with_which_the_run_parks():
     @workflow
     async def alone(n: int) -> str:
         return repr(await pgflow.authority.gate("a", n))
@@ -83,7 +81,7 @@ def test_a_gate_is_asked_by_the_commit_with_which_the_run_parks() -> None:
     assert divergence(run) is None
 
 
-def test_other_code_at_the_gate_is_a_divergence() -> None:
+def test_other_code_at_the_gate_is_a_divergence():
     @workflow
     async def timed(n: int) -> str:
         return repr(await pgflow.authority.gate("a", n, timeout=60))

@@ -5,31 +5,24 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from gaterace import race
-from records import SOON, count
+from records import SOON, count, settle
 from servers import HANG_SECONDS, wait_until_blocked
 from test_gates import BOOTS, gate_of, ship, ship_by
 
 import pgflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
 
 ANSWERERS = 16
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
-def test_sixteen_answerers_of_one_gate_have_one_winner(
-    level: str, flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
-    flow.include(ship)
-    run = flow.start(ship, BOOTS)
-    flow.until_idle()
+def test_sixteen_answerers_of_one_gate_have_one_winner(level, flow, conn, pgflow_dsn):
+    run = settle(flow, ship, BOOTS)
     gate = gate_of(conn, run.key)
     together = threading.Barrier(ANSWERERS)
 
@@ -53,19 +46,14 @@ def test_sixteen_answerers_of_one_gate_have_one_winner(
     assert outcomes.count("won") == 1
     assert set(outcomes) <= {"won", "PF022", *(() if level == "read committed" else ("40001",))}
     assert count(conn, "pgflow.gate_answer") == 1
-    assert (
-        run.result(SOON)
-        == f"Rejected(reason='{outcomes.index('won')}', by=('p{outcomes.index('won')}',))"
-    )
+    found = run.result(SOON)
+    assert found == f"Rejected(reason='{outcomes.index('won')}', by=('p{outcomes.index('won')}',))"
 
 
-def test_a_quorum_is_met_once_however_many_approve_at_the_same_time(
-    flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+def test_a_quorum_is_met_once_however_many_approve_at_the_same_time(flow, conn, pgflow_dsn):
     flow.include(ship_by)
     names = [f"p{n}" for n in range(8)]
-    run = flow.start(ship_by, BOOTS, names, 3)
-    flow.until_idle()
+    run = settle(flow, ship_by, BOOTS, names, 3)
     gate = gate_of(conn, run.key)
     together = threading.Barrier(len(names))
 
@@ -89,12 +77,8 @@ def test_a_quorum_is_met_once_however_many_approve_at_the_same_time(
 
 
 @pytest.mark.full
-def test_who_comes_second_waits_for_the_first_and_wins_if_that_rolls_back(
-    flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
-    flow.include(ship)
-    run = flow.start(ship, BOOTS)
-    flow.until_idle()
+def test_who_comes_second_waits_for_the_first_and_wins_if_that_rolls_back(flow, conn, pgflow_dsn):
+    run = settle(flow, ship, BOOTS)
     gate = gate_of(conn, run.key)
     with psycopg.connect(pgflow_dsn) as first, ThreadPoolExecutor(1) as pool:
         first.execute("select pgflow.answer_gate(%s, 'approve', by => 'ann')", (gate,))
@@ -112,11 +96,9 @@ def test_who_comes_second_waits_for_the_first_and_wins_if_that_rolls_back(
 @pytest.mark.full
 @pytest.mark.parametrize("level", ["read committed", "repeatable read"])
 def test_expiry_sees_an_answer_that_was_committed_as_it_took_the_lock(
-    level: str, flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
-    flow.include(ship_by)
-    run = flow.start(ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
-    flow.until_idle()
+    level, flow, conn, pgflow_dsn
+):
+    run = settle(flow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     gate = gate_of(conn, run.key)
     flow.crash()
     conn.execute("alter function pgflow.latch_(text) rename to soundly_")
@@ -156,17 +138,12 @@ def test_expiry_sees_an_answer_that_was_committed_as_it_took_the_lock(
     conn.execute("alter function pgflow.soundly_(text) rename to latch_")
     assert conn.execute("select verdict from pgflow.gate_answer").fetchall() == [("approve",)]
     flow.until_idle()
-    assert (
-        run.result(SOON) == "Approved(value=Order(sku='boots', qty=2), by=('ann',), edited=False)"
-    )
+    found = run.result(SOON)
+    assert found == "Approved(value=Order(sku='boots', qty=2), by=('ann',), edited=False)"
 
 
-def test_an_answer_that_is_committed_while_another_is_judged_comes_first(
-    flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
-    flow.include(ship)
-    run = flow.start(ship, BOOTS)
-    flow.until_idle()
+def test_an_answer_that_is_committed_while_another_is_judged_comes_first(flow, conn, pgflow_dsn):
+    run = settle(flow, ship, BOOTS)
     gate = gate_of(conn, run.key)
     of_gate = "pgflow.approvers_of_(pgflow.gate, timestamptz)"
     conn.execute(f"alter function {of_gate} rename to soundly_")  # type: ignore[arg-type]
@@ -198,18 +175,13 @@ def test_an_answer_that_is_committed_while_another_is_judged_comes_first(
         assert second.result(HANG_SECONDS) == "PF022"
     conn.execute(f"drop function {of_gate}")  # type: ignore[arg-type]
     conn.execute("alter function pgflow.soundly_(pgflow.gate, timestamptz) rename to approvers_of_")
-    assert (
-        run.result(SOON) == "Approved(value=Order(sku='boots', qty=2), by=('ann',), edited=False)"
-    )
+    found = run.result(SOON)
+    assert found == "Approved(value=Order(sku='boots', qty=2), by=('ann',), edited=False)"
 
 
 @pytest.mark.full
-def test_expiry_waits_for_nobody_who_is_answering(
-    flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
-    flow.include(ship_by)
-    run = flow.start(ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
-    flow.until_idle()
+def test_expiry_waits_for_nobody_who_is_answering(flow, conn, pgflow_dsn):
+    run = settle(flow, ship_by, BOOTS, ["ann"], 1, None, "expire", 3600)
     gate = gate_of(conn, run.key)
     flow.crash()
     ((run_id, call),) = conn.execute("select run_id, call from pgflow.gate").fetchall()
@@ -224,11 +196,10 @@ def test_expiry_waits_for_nobody_who_is_answering(
             ).fetchall()
             assert said == [([],)]
         first.rollback()
-    flow.until_idle()
     assert run.result(SOON) == "Expired()"
 
 
 @pytest.mark.full
-def test_a_small_race_for_many_gates(pgflow_dsn: str) -> None:
+def test_a_small_race_for_many_gates(pgflow_dsn):
     found = race(pgflow_dsn, gates=6, answerers=6)
     assert (found.wrong, found.winners) == ([], {1: 6})

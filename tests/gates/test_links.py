@@ -6,20 +6,18 @@ import asyncio
 import base64
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, count
+from records import SOON, count, settle
 from test_gates import BOOTS, gate_of, ship, ship_by, told
 
 from pgflow import InvalidArgument
 from pgflow.authority import Approve, Approved, Rejected
 from pgflow.errors import InvalidLink
 from pgflow.links import LinkKeys, asgi
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 KEYS = LinkKeys({"old": "o" * 32, "new": "n" * 32})
 HOUR = timedelta(hours=1)
@@ -49,9 +47,7 @@ def shown_hash(conn: psycopg.Connection, gate: str) -> str:
 async def at_gate(
     aflow: AsyncHarness, conn: psycopg.Connection, *given: Any
 ) -> tuple[Any, str, str]:
-    aflow.include(ship_by)
-    run = await aflow.start(ship_by, BOOTS, *given)
-    await aflow.until_idle()
+    run = await settle(aflow, ship_by, BOOTS, *given)
     gate = gate_of(conn, run.key)
     return run, gate, shown_hash(conn, gate)
 
@@ -61,9 +57,7 @@ def later(by: timedelta = HOUR) -> datetime:
 
 
 @pytest.mark.full
-async def test_looking_at_a_link_changes_nothing_and_the_button_answers(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_looking_at_a_link_changes_nothing_and_the_button_answers(aflow, conn):
     run, gate, shown = await at_gate(aflow, conn, ["ann"])
     served = asgi(aflow.app, keys=KEYS)
     link = KEYS.sign(gate, shown, "approve", "ann", later())
@@ -78,10 +72,8 @@ async def test_looking_at_a_link_changes_nothing_and_the_button_answers(
 
 
 @pytest.mark.full
-def test_so_does_a_sync_app(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(ship)
-    run = flow.start(ship, BOOTS)
-    flow.until_idle()
+def test_so_does_a_sync_app(flow, conn):
+    run = settle(flow, ship, BOOTS)
     gate = gate_of(conn, run.key)
     link = KEYS.sign(gate, shown_hash(conn, gate), "reject", "ann", later())
     served = asgi(flow.app, keys=KEYS)
@@ -90,9 +82,7 @@ def test_so_does_a_sync_app(flow: Harness, conn: psycopg.Connection) -> None:
     assert run.result(SOON) == told(Rejected("too many", ("ann",)))
 
 
-async def test_a_link_that_was_used_is_used_up(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_link_that_was_used_is_used_up(aflow, conn):
     run, gate, shown = await at_gate(aflow, conn, ["ann", "bob"], 2)
     served = asgi(aflow.app, keys=KEYS)
     mine, other = (KEYS.sign(gate, shown, "approve", by, later()) for by in ("ann", "bob"))
@@ -131,9 +121,7 @@ def altered(link: str) -> dict[str, str]:
     return found
 
 
-async def test_a_link_that_was_altered_is_refused(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_link_that_was_altered_is_refused(aflow, conn):
     _, gate, shown = await at_gate(aflow, conn, ["ann", "eve"])
     served = asgi(aflow.app, keys=KEYS)
     for what, link in altered(KEYS.sign(gate, shown, "approve", "ann", later())).items():
@@ -143,7 +131,7 @@ async def test_a_link_that_was_altered_is_refused(
 
 
 @pytest.mark.full
-async def test_a_link_is_for_one_gate(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_link_is_for_one_gate(aflow, conn):
     _, gate, shown = await at_gate(aflow, conn, ["ann"])
     _, other, _ = await at_gate(aflow, conn, ["ann"])
     served = asgi(aflow.app, keys=KEYS)
@@ -156,9 +144,7 @@ async def test_a_link_is_for_one_gate(aflow: AsyncHarness, conn: psycopg.Connect
     assert count(conn, "pgflow.gate_answers", f"gate = '{other}'") == 0
 
 
-async def test_a_link_is_for_the_request_that_was_shown(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_link_is_for_the_request_that_was_shown(aflow, conn):
     _, gate, shown = await at_gate(aflow, conn, ["ann", "bob"], 2)
     served = asgi(aflow.app, keys=KEYS)
     link = KEYS.sign(gate, shown, "approve", "ann", later())
@@ -168,9 +154,7 @@ async def test_a_link_is_for_the_request_that_was_shown(
 
 
 @pytest.mark.full
-async def test_a_link_ends_by_the_clock_of_the_database(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_link_ends_by_the_clock_of_the_database(aflow, conn):
     _, gate, shown = await at_gate(aflow, conn, ["ann"])
     served = asgi(aflow.app, keys=KEYS)
     link = KEYS.sign(gate, shown, "approve", "ann", later())
@@ -182,9 +166,7 @@ async def test_a_link_ends_by_the_clock_of_the_database(
     ] == 200
 
 
-async def test_keys_are_rotated_and_a_link_for_somebody_else_does_not_help(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_keys_are_rotated_and_a_link_for_somebody_else_does_not_help(aflow, conn):
     _, gate, shown = await at_gate(aflow, conn, ["ann"])
     link = LinkKeys({"old": "o" * 32}).sign(gate, shown, "approve", "bob", later())
     assert KEYS.read(link).key_id == "old"
@@ -207,6 +189,6 @@ async def test_keys_are_rotated_and_a_link_for_somebody_else_does_not_help(
     ],
     ids=["none", "short", "unknown", "naive", "unbound", "verdict"],
 )
-def test_links_that_cannot_be_are_refused(make: Any, says: str) -> None:
+def test_links_that_cannot_be_are_refused(make, says):
     with pytest.raises(InvalidArgument, match=says):
         make()

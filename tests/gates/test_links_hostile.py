@@ -7,9 +7,8 @@ from __future__ import annotations
 import asyncio
 import string
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
 from records import SOON, count
 from test_gates import BOOTS, told
@@ -18,9 +17,6 @@ from test_links import KEYS, ask, at_gate, later
 from pgflow.authority import Approved
 from pgflow.errors import InvalidLink
 from pgflow.links import LinkKeys, asgi
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 LETTERS = string.ascii_letters + string.digits + "-_."
 
@@ -35,7 +31,7 @@ def line_of(page: str) -> str:
 
 
 @pytest.mark.full
-def test_no_letter_of_a_link_can_be_another() -> None:
+def test_no_letter_of_a_link_can_be_another():
     token = KEYS.sign("a/gate/1", "0" * 64, "approve", "ann", later())
     for place, letter in enumerate(token):
         for other in LETTERS:
@@ -69,9 +65,7 @@ def test_no_letter_of_a_link_can_be_another() -> None:
     ],
     ids=["empty", "dot", "dots", "parts", "padding", "nul", "surrogate", "letters", "long", "huge", "path", "null", "json"],
 )  # fmt: skip
-async def test_what_is_no_link_is_refused_in_one_line(
-    token: str, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_is_no_link_is_refused_in_one_line(token, aflow, conn):
     served = asgi(aflow.app, keys=KEYS)
     for method in ("GET", "POST"):
         status, page = await ask(served, method, token)
@@ -81,7 +75,7 @@ async def test_what_is_no_link_is_refused_in_one_line(
     assert await ask(served, "HEAD", token) == (403, "")
 
 
-async def test_only_post_answers(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_only_post_answers(aflow, conn):
     run, gate, shown = await at_gate(aflow, conn, ["ann"])
     served = asgi(aflow.app, keys=KEYS)
     link = KEYS.sign(gate, shown, "approve", "ann", later())
@@ -95,9 +89,7 @@ async def test_only_post_answers(aflow: AsyncHarness, conn: psycopg.Connection) 
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
 
 
-async def test_of_many_that_use_a_link_at_once_one_does(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_of_many_that_use_a_link_at_once_one_does(aflow, conn):
     run, gate, shown = await at_gate(aflow, conn, ["ann"])
     served = asgi(aflow.app, keys=KEYS)
     link = KEYS.sign(gate, shown, "approve", "ann", later())
@@ -115,9 +107,7 @@ async def test_of_many_that_use_a_link_at_once_one_does(
     assert count(conn, "pgflow.gate_answer") == 1
 
 
-async def test_a_link_out_of_time_shows_nothing_and_answers_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_link_out_of_time_shows_nothing_and_answers_nothing(aflow, conn):
     _, gate, shown = await at_gate(aflow, conn, ["ann"])
     served = asgi(aflow.app, keys=KEYS)
     link = KEYS.sign(gate, shown, "approve", "ann", later())
@@ -129,9 +119,7 @@ async def test_a_link_out_of_time_shows_nothing_and_answers_nothing(
     assert count(conn, "pgflow.gate_answer") == 0
 
 
-async def test_a_link_for_another_gate_or_request_is_refused(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_link_for_another_gate_or_request_is_refused(aflow, conn):
     _, gate, shown = await at_gate(aflow, conn, ["ann"])
     served = asgi(aflow.app, keys=KEYS)
     for of, payload, status in ((gate, "0" * 64, 409), (gate + "0", shown, 410), ("x", shown, 410)):
@@ -142,9 +130,7 @@ async def test_a_link_for_another_gate_or_request_is_refused(
     assert count(conn, "pgflow.gate_answer") == 0
 
 
-async def test_a_key_of_another_name_or_text_does_not_help(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_key_of_another_name_or_text_does_not_help(aflow, conn):
     _, gate, shown = await at_gate(aflow, conn, ["ann"])
     served = asgi(aflow.app, keys=KEYS)
     for keys in (LinkKeys({"new": "x" * 32}), LinkKeys({"other": "x" * 32})):
@@ -156,9 +142,7 @@ async def test_a_key_of_another_name_or_text_does_not_help(
     assert count(conn, "pgflow.gate_answer") == 0
 
 
-async def test_a_form_that_is_huge_malformed_or_cut_off_answers_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_form_that_is_huge_malformed_or_cut_off_answers_nothing(aflow, conn):
     run, gate, shown = await at_gate(aflow, conn, ["ann"])
     served = asgi(aflow.app, keys=KEYS)
     link = KEYS.sign(gate, shown, "reject", "ann", later())

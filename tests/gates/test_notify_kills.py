@@ -23,8 +23,8 @@ from pgflow.testing import set_clock
     [("told_by_step", 2), ("told_by_effect", 1), ("told_by_policy", 1)],
 )
 def test_a_worker_that_dies_behind_the_mail_sends_no_second_one(
-    workflow: str, sendings: int, conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+    workflow, sendings, conn, pgflow_dsn
+):
     conn.execute(notify_jobs.OUTBOX)
     conn.execute("select pgflow.set_policy(%s, 'x')", (json.dumps([{"name": "pay"}]),))
     with psycopg.connect(servers.witness(pgflow_dsn), autocommit=True) as look:
@@ -44,7 +44,6 @@ def test_a_worker_that_dies_behind_the_mail_sends_no_second_one(
             look.execute("select pgflow.answer_gate(%s, 'reject', by => 'ann')", (gate,))
             done = "select key from pgflow.runs where key = 'k' and status = 'completed'"
             wait_until(lambda: look.execute(done).fetchall(), "the run ends")
-        assert look.execute("select count(*), count(distinct key) from app.mail").fetchall() == [
-            (sendings, 1)
-        ]
+        found = look.execute("select count(*), count(distinct key) from app.mail").fetchall()
+        assert found == [(sendings, 1)]
         assert one(look, "select count(*) from pgflow.gate_answers") == 1

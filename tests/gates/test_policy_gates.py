@@ -7,20 +7,18 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, count, events
+from gatekit import asked, gates
+from records import SOON, count, events, launch, settle
 
 import pgflow
 from pgflow import InvalidArgument, workflow
 from pgflow.authority import Admit, Approve, Escalate, Pool, Reject, TakeOver
 from pgflow.effects import effect
 from pgflow.errors import GateRejected, NeedsGate
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 done: list[tuple[int, str, str]] = []
 
@@ -52,17 +50,9 @@ def pay_sync(cents: int) -> str:
     return charge.sync(cents, to="bank")
 
 
-def gates(conn: psycopg.Connection, columns: str = "gate") -> list[Any]:
-    rows = conn.execute(f"select {columns} from pgflow.gates order by asked_at").fetchall()  # type: ignore[arg-type]
-    return [row[0] if len(row) == 1 else row for row in rows]
-
-
 @pytest.mark.full
-async def test_an_approved_effect_acts_once_with_what_was_approved(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(pay)
-    run = await aflow.start(pay, 600)
+async def test_an_approved_effect_acts_once_with_what_was_approved(aflow, conn):
+    run = await launch(aflow, pay, 600)
     assert await (await aflow.start(pay, 5)).result(SOON) == "charge of 5"
     await aflow.until_idle()
     ((gate, name, request),) = gates(conn, "gate, name, request")
@@ -88,21 +78,16 @@ async def test_an_approved_effect_acts_once_with_what_was_approved(
 
 
 @pytest.mark.full
-def test_so_does_one_of_a_sync_workflow(flow: Harness, conn: psycopg.Connection) -> None:
-    flow.include(pay_sync)
-    run = flow.start(pay_sync, 600)
-    flow.until_idle()
+def test_so_does_one_of_a_sync_workflow(flow, conn):
+    run = settle(flow, pay_sync, 600)
     flow.answer("policy/charge")
     assert run.result(SOON) == "charge of 600"
     assert [(cents, to) for cents, to, _ in done] == [(600, "bank")]
 
 
 @pytest.mark.full
-async def test_an_edit_is_what_is_done(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    aflow.include(pay)
-    run = await aflow.start(pay, 600)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_an_edit_is_what_is_done(aflow, conn):
+    run, gate = await asked(aflow, conn, pay, 600)
     with pytest.raises(InvalidArgument, match="dollars is unknown"):
         await aflow.app.answer(gate, Approve(edit={"cents": 1, "dollars": 6}), by="ann")
     with pytest.raises(InvalidArgument, match="cents is missing"):
@@ -110,9 +95,8 @@ async def test_an_edit_is_what_is_done(aflow: AsyncHarness, conn: psycopg.Connec
     await aflow.app.answer(gate, Approve(edit={"cents": 550, "to": "bank"}), by="ann")
     assert await run.result(SOON) == "charge of 550"
     assert [(cents, to) for cents, to, _ in done] == [(550, "bank")]
-    assert conn.execute("select request from pgflow.effects").fetchall() == [
-        ({"cents": 550, "to": "bank"},)
-    ]
+    found = conn.execute("select request from pgflow.effects").fetchall()
+    assert found == [({"cents": 550, "to": "bank"},)]
 
 
 @effect(risk="compensable")
@@ -126,12 +110,9 @@ async def book_it(cents: int, at: datetime) -> str:
 
 
 @pytest.mark.full
-async def test_an_edit_may_be_written_in_another_way_than_the_code_would(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_edit_may_be_written_in_another_way_than_the_code_would(aflow, conn):
     conn.execute("select pgflow.set_policy('[{\"name\": \"book\"}]', 'all')")
-    aflow.include(book_it)
-    run = await aflow.start(book_it, 600, datetime(2026, 1, 2, 10, tzinfo=UTC))
+    run = await launch(aflow, book_it, 600, datetime(2026, 1, 2, 10, tzinfo=UTC))
     await aflow.answer("policy/book", Approve(edit={"cents": 5, "at": "2026-01-02 09:30:00Z"}))
     assert await run.result(SOON) == "5 at 09:30"
 
@@ -142,11 +123,8 @@ async def test_an_edit_may_be_written_in_another_way_than_the_code_would(
     [(Reject("too much"), "reject: too much"), (Escalate("cto"), "escalate: ")],
     ids=["rejected", "escalated"],
 )
-async def test_without_leave_nothing_is_done(
-    answer: Any, said: str, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(pay)
-    run = await aflow.start(pay, 600)
+async def test_without_leave_nothing_is_done(answer, said, aflow, conn):
+    run = await launch(aflow, pay, 600)
     await aflow.answer("policy/charge", answer)
     assert await run.result(SOON) == said
     assert done == []
@@ -154,17 +132,13 @@ async def test_without_leave_nothing_is_done(
     assert count(conn, "pgflow.owed") == 0
 
 
-async def test_what_a_person_took_over_is_recorded_and_never_run(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(pay)
-    run = await aflow.start(pay, 600)
+async def test_what_a_person_took_over_is_recorded_and_never_run(aflow, conn):
+    run = await launch(aflow, pay, 600)
     await aflow.answer("policy/charge", TakeOver("by hand"), by="ann")
     assert await run.result(SOON) == "by hand"
     assert done == []
-    assert conn.execute("select status, result, said_by from pgflow.effects").fetchall() == [
-        ("confirmed", "by hand", "ann")
-    ]
+    found = conn.execute("select status, result, said_by from pgflow.effects").fetchall()
+    assert found == [("confirmed", "by hand", "ann")]
     assert count(conn, "pgflow.owed") == 0
 
 
@@ -174,24 +148,16 @@ async def pay_through_child(cents: int) -> str:
 
 
 @pytest.mark.full
-async def test_the_policy_holds_for_a_whole_tree(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_policy_holds_for_a_whole_tree(aflow, conn):
     aflow.include(pay_through_child, pay)
-    run = await aflow.start(pay_through_child.options(key="root"), 600)
-    await aflow.until_idle()
+    run = await settle(aflow, pay_through_child.options(key="root"), 600)
     assert gates(conn, "path") == [["root", "child"]]
     await aflow.answer("policy/charge")
     assert await run.result(SOON) == "charge of 600"
 
 
-async def test_a_leave_is_for_these_arguments_and_for_one_act(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(pay)
-    run = await aflow.start(pay, 600)
-    await aflow.until_idle()
-    (gate,) = gates(conn)
+async def test_a_leave_is_for_these_arguments_and_for_one_act(aflow, conn):
+    run, gate = await asked(aflow, conn, pay, 600)
     run_id = conn.execute("select run_id from pgflow.gates").fetchall()[0][0]
     await aflow.app.answer(gate, Approve(), by="ann")
     assert await run.result(SOON) == "charge of 600"
@@ -223,12 +189,8 @@ async def impatient(cents: int) -> str:
 
 
 @pytest.mark.full
-async def test_who_gives_the_effect_up_closes_the_gate(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(impatient)
-    run = await aflow.start(impatient, 600)
-    await aflow.until_idle()
+async def test_who_gives_the_effect_up_closes_the_gate(aflow, conn):
+    run = await settle(aflow, impatient, 600)
     assert len(gates(conn)) == 1
     await aflow.skip(61)
     assert await run.result(SOON) == "gave up"
@@ -242,15 +204,14 @@ async def test_who_gives_the_effect_up_closes_the_gate(
     [(Approve(), "charge of 600", 1), (TakeOver("paid by hand"), "paid by hand", 0)],
 )
 async def test_what_waits_for_leave_reserves_nothing_and_is_admitted_when_it_acts(
-    aflow: AsyncHarness, conn: psycopg.Connection, answer: Any, result: str, calls: int
-) -> None:
+    aflow, conn, answer, result, calls
+):
     @workflow
     async def spend() -> str:
         return await charge.options(admit=Admit(usd=Decimal("0.5")))(600)
 
     aflow(pools=[Pool("user", usd=1, calls=1)]).include(spend)
-    run = await aflow.start(spend.options(pool="user"))
-    await aflow.until_idle()
+    run = await settle(aflow, spend.options(pool="user"))
     assert count(conn, "pgflow.reservation") == 0
     if not calls:  # whoever has done it needs no pool
         conn.execute("select pgflow.revoke_pool('user')")

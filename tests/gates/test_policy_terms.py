@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from clikit import pgflow as pgflow_cli
-from records import SOON, count, eventually
+from gatekit import gates
+from records import SOON, count, eventually, launch, recover, result_of, settle
 
 import pgflow
 from pgflow import step, workflow
@@ -19,11 +21,6 @@ from pgflow.decisions import Choice, decision
 from pgflow.effects import effect
 from pgflow.errors import GateRejected, NotAllowed
 from pgflow.inspect import ask, judge_act
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pgflow.testing import AsyncHarness, Harness
 
 done: list[int] = []
 told: list[tuple[GateRequest, str]] = []
@@ -37,11 +34,6 @@ def nothing_done() -> None:
 
 def rule(conn: psycopg.Connection, *rules: dict[str, Any]) -> None:
     conn.execute("select pgflow.set_policy(%s, 'limits')", (json.dumps(rules),))
-
-
-def gates(conn: psycopg.Connection, columns: str = "gate") -> list[Any]:
-    rows = conn.execute(f"select {columns} from pgflow.gates order by asked_at, gate").fetchall()  # type: ignore[arg-type]
-    return [row[0] if len(row) == 1 else row for row in rows]
 
 
 @step
@@ -92,13 +84,9 @@ def enough_sync(cents: list[int]) -> list[str]:
 
 
 @pytest.mark.full
-async def test_a_rule_says_who_may_answer_and_how_many_must(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rule_says_who_may_answer_and_how_many_must(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann", "bob", "cfo"], "quorum": 2})
-    aflow.include(pay)
-    run = await aflow.start(pay, 600)
-    await aflow.until_idle()
+    run = await settle(aflow, pay, 600)
     assert gates(conn, "approvers, quorum, expires_at") == [(["ann", "bob", "cfo"], 2, None)]
     (gate,) = gates(conn)
     with pytest.raises(NotAllowed, match="eve"):
@@ -120,9 +108,7 @@ async def test_a_rule_says_who_may_answer_and_how_many_must(
         ("approve", "charge of 600", [600]),
     ],
 )
-async def test_a_rule_says_until_when_whom_next_and_what_then(
-    at_last: str, result: str, acts: list[int], aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rule_says_until_when_whom_next_and_what_then(at_last, result, acts, aflow, conn):
     rule(
         conn,
         {
@@ -133,9 +119,7 @@ async def test_a_rule_says_until_when_whom_next_and_what_then(
             "on_timeout": at_last,
         },
     )
-    aflow.include(pay)
-    run = await aflow.start(pay, 600)
-    await aflow.until_idle()
+    run = await settle(aflow, pay, 600)
     await aflow.skip(timedelta(hours=9))
     assert gates(conn, "approvers") == [["cto"]]
     await aflow.skip(timedelta(hours=8))
@@ -145,24 +129,18 @@ async def test_a_rule_says_until_when_whom_next_and_what_then(
 
 
 @pytest.mark.full
-def test_so_it_does_for_a_sync_workflow(flow: Harness, conn: psycopg.Connection) -> None:
+def test_so_it_does_for_a_sync_workflow(flow, conn):
     rule(conn, {"name": "charge", "timeout": 3600})
-    flow.include(pay_sync)
-    run = flow.start(pay_sync, 600)
-    flow.until_idle()
+    run = settle(flow, pay_sync, 600)
     assert [gate.request for gate, _ in told] == [{"cents": 600}]
     flow.skip(timedelta(hours=2))
     assert run.result(SOON) == "expire: "
 
 
 @pytest.mark.full
-async def test_a_gate_that_is_asked_keeps_the_terms_of_the_rule_that_asked_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_gate_that_is_asked_keeps_the_terms_of_the_rule_that_asked_it(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann"]})
-    aflow.include(pay)
-    run = await aflow.start(pay, 600)
-    await aflow.until_idle()
+    run = await settle(aflow, pay, 600)
     await aflow.crash()
     rule(conn, {"name": "charge", "approvers": ["bob"]})
     await aflow.until_idle()
@@ -172,15 +150,10 @@ async def test_a_gate_that_is_asked_keeps_the_terms_of_the_rule_that_asked_it(
 
 
 @pytest.mark.full
-async def test_whoever_the_policy_asks_is_told_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_whoever_the_policy_asks_is_told_once(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann"]})
-    aflow.include(pay)
-    run = await aflow.start(pay, 600)
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, pay, 600)
+    await recover(aflow)
     ((gate, _),) = told
     assert gate == GateRequest(
         gates(conn)[0], "policy/charge", run.key, {"cents": 600}, gates(conn, "payload_hash")[0]
@@ -194,13 +167,9 @@ async def test_whoever_the_policy_asks_is_told_once(
 @pytest.mark.parametrize(
     ("flow_of", "approved"), [(pay_all, 2), (pay_all_sync, 2)], ids=["async", "sync"]
 )
-async def test_each_item_of_a_map_asks(
-    flow_of: Any, approved: int, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_each_item_of_a_map_asks(flow_of, approved, aflow, conn):
     rule(conn, {"name": "charge", "amount": "$.cents", "above": 500, "approvers": ["ann"]})
-    aflow.include(flow_of)
-    run = await aflow.start(flow_of, [600, 5, 700])
-    await aflow.until_idle()
+    run = await settle(aflow, flow_of, [600, 5, 700])
     asked = conn.execute("select gate from pgflow.gates order by request->>'cents'").fetchall()
     assert len(asked) == approved
     assert done == [5]
@@ -211,13 +180,9 @@ async def test_each_item_of_a_map_asks(
 
 
 @pytest.mark.parametrize("flow_of", [enough, enough_sync], ids=["async", "sync"])
-async def test_an_item_that_is_not_wanted_any_more_closes_its_gate(
-    flow_of: Any, aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_item_that_is_not_wanted_any_more_closes_its_gate(flow_of, aflow, conn):
     rule(conn, {"name": "charge", "amount": "$.cents", "above": 500})
-    aflow.include(flow_of)
-    run = await aflow.start(flow_of, [600, 5])
-    assert await run.result(SOON) == ["charge of 5"]
+    assert await result_of(aflow, flow_of, [600, 5]) == ["charge of 5"]
     assert gates(conn) == []
     assert done == [5]
 
@@ -240,21 +205,18 @@ async def choose_and_pay(who: str) -> str:
 
 
 @pytest.mark.full
-async def test_a_rule_may_be_for_what_a_model_has_chosen(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rule_may_be_for_what_a_model_has_chosen(aflow, conn):
     rule(conn, {"author": "model", "approvers": ["ann"]})
     aflow.include(choose_and_pay, pay)
     for run in (await aflow.start(choose_and_pay, "code"), await aflow.start(pay, 600)):
         assert await run.result(SOON) == "charge of 600"
-    run = await aflow.start(choose_and_pay, "model")
-    await aflow.until_idle()
+    run = await settle(aflow, choose_and_pay, "model")
     assert gates(conn, "name, why, approvers") == [("policy/charge", "the largest", ["ann"])]
     await aflow.answer("policy/charge", Approve(), by="ann")
     assert await run.result(SOON) == "charge of 600"
 
 
-def test_a_decision_that_cannot_be_looked_at_counts_as_a_models(conn: psycopg.Connection) -> None:
+def test_a_decision_that_cannot_be_looked_at_counts_as_a_models(conn):
     rule(conn, {"author": "model"})
     needs = "select needs from pgflow.needs_('a', 'reversible', '{}', 1, %s, %s)"
     assert conn.execute(needs, ("of/another/run", False)).fetchone() == ("gate",)
@@ -278,16 +240,12 @@ async def root(cents: int) -> str:
 
 
 @pytest.mark.full
-async def test_terms_hold_for_a_whole_tree_and_the_gate_shows_the_path(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_terms_hold_for_a_whole_tree_and_the_gate_shows_the_path(aflow, conn):
     rule(conn, {"name": "charge", "approvers": ["ann"], "quorum": 1, "timeout": "1 day"})
     aflow.include(root, branch, leaf)
-    run = await aflow.start(root.options(key="root"), 600)
-    await aflow.until_idle()
-    assert gates(conn, "path, approvers, expires_at is not null") == [
-        (["root", "branch", "leaf"], ["ann"], True)
-    ]
+    run = await settle(aflow, root.options(key="root"), 600)
+    found = gates(conn, "path, approvers, expires_at is not null")
+    assert found == [(["root", "branch", "leaf"], ["ann"], True)]
     await aflow.answer("policy/charge", Approve(), by="ann")
     assert await run.result(SOON) == "charge of 600"
 
@@ -313,16 +271,11 @@ async def test_terms_hold_for_a_whole_tree_and_the_gate_shows_the_path(
     ],
     ids=str,
 )
-def test_terms_that_cannot_be_are_refused(
-    conn: psycopg.Connection, said: dict[str, Any], says: str
-) -> None:
+def test_terms_that_cannot_be_are_refused(conn, said, says):
     with pytest.raises(psycopg.Error, match=says) as refused:
         rule(conn, said)
     assert refused.value.sqlstate == "PF003"
     assert len(str(refused.value).splitlines()[0]) > 20
-
-
-# ---------------------------------------------------------------- who acts, and what would be asked
 
 
 @pytest.fixture
@@ -346,7 +299,7 @@ def tried(conn: psycopg.Connection, *args: Any) -> list[Any]:
     return rows.fetchall()
 
 
-def test_a_rule_looks_at_the_role_that_acts(conn: psycopg.Connection, roles: str) -> None:
+def test_a_rule_looks_at_the_role_that_acts(conn, roles):
     rule(conn, {"role": f"{roles}_group", "approvers": ["ann"]}, {"needs": "nothing"})
     asks, acts = [(1, "gate", True, True), (2, "nothing", True, False)], [(1, "gate", False, False)]
     for name, expected in (("bot", asks), ("group", asks), ("other", acts)):
@@ -367,12 +320,9 @@ def test_a_rule_looks_at_the_role_that_acts(conn: psycopg.Connection, roles: str
 
 
 @pytest.mark.full
-async def test_a_worker_of_a_role_asks_where_another_acts(
-    aflow: AsyncHarness, conn: psycopg.Connection, roles: str
-) -> None:
+async def test_a_worker_of_a_role_asks_where_another_acts(aflow, conn, roles):
     rule(conn, {"name": "charge", "role": f"{roles}_group"})
-    aflow.include(pay)
-    run = await aflow.start(pay, 100)
+    run = await launch(aflow, pay, 100)
     assert await run.result(SOON) == "charge of 100"
     assert count(conn, "pgflow.gate") == 0
     run = await aflow.start(pay.options(queue="agents"), 200)
@@ -385,7 +335,7 @@ async def test_a_worker_of_a_role_asks_where_another_acts(
         assert await run.result(SOON) == "reject: no"
 
 
-def test_a_rule_for_a_role_that_there_is_not_is_refused(conn: psycopg.Connection) -> None:
+def test_a_rule_for_a_role_that_there_is_not_is_refused(conn):
     with pytest.raises(psycopg.Error, match="looks for a role that there is not: 'nobody_here'"):
         rule(conn, {"role": "nobody_here"})
     with pytest.raises(psycopg.Error, match="role 'nobody_here' does not exist"):
@@ -393,9 +343,7 @@ def test_a_rule_for_a_role_that_there_is_not_is_refused(conn: psycopg.Connection
     assert tried(conn, "charge", "irreversible") == []
 
 
-def test_a_try_says_of_each_rule_whether_it_fits_and_which_one_counts(
-    conn: psycopg.Connection,
-) -> None:
+def test_a_try_says_of_each_rule_whether_it_fits_and_which_one_counts(conn):
     rule(
         conn,
         {"name": "refund", "needs": "nothing", "predicate": "$.test == true"},
@@ -409,19 +357,11 @@ def test_a_try_says_of_each_rule_whether_it_fits_and_which_one_counts(
         (3, "gate", False, False),
         (4, "gate", True, False),
     ]
-    assert [fits for _, _, fits, _ in tried(conn, "refund", "reversible", '{"cents": 5}')] == [
-        False,
-        False,
-        False,
-        False,
-    ]
+    found = [fits for _, _, fits, _ in tried(conn, "refund", "reversible", '{"cents": 5}')]
+    assert found == [False, False, False, False]
     by_model = tried(conn, "refund", "reversible", '{"cents": 5, "test": true}', True)
-    assert [(fits, counts) for _, _, fits, counts in by_model] == [
-        (True, True),
-        (False, False),
-        (True, False),
-        (False, False),
-    ]
+    found = [(fits, counts) for _, _, fits, counts in by_model]
+    assert found == [(True, True), (False, False), (True, False), (False, False)]
     # What cannot be judged counts as fitting: an amount that is no number.
     assert tried(conn, "refund", "reversible", '{"cents": "many"}')[1][2:] == (True, True)
     assert ask(conn, judge_act("refund", "irreversible", {"cents": 5000}))[1].terms == {
@@ -437,9 +377,7 @@ def test_a_try_says_of_each_rule_whether_it_fits_and_which_one_counts(
         assert raised.value.sqlstate == "PF003"
 
 
-def test_a_person_tries_rules_that_are_not_in_force_yet(
-    conn: psycopg.Connection, pgflow_dsn: str
-) -> None:
+def test_a_person_tries_rules_that_are_not_in_force_yet(conn, pgflow_dsn):
     said = pgflow_cli(pgflow_dsn, "policy", "check", "refund", "--risk", "irreversible", "--table")
     assert (said.code, said.out) == (0, "")
     assert "No policy is in force." in said.err
@@ -474,9 +412,7 @@ def test_a_person_tries_rules_that_are_not_in_force_yet(
         (["refund", "--risk", "reversible", "--rules", '[{"a": 1}]'], "a rule of a policy has"),
     ],
 )
-def test_a_try_that_cannot_be_made_says_so_in_one_line(
-    pgflow_dsn: str, args: list[str], says: str
-) -> None:
+def test_a_try_that_cannot_be_made_says_so_in_one_line(pgflow_dsn, args, says):
     said = pgflow_cli(pgflow_dsn, "policy", "check", *args)
     assert (said.code, said.out) == (2, "")
     assert says in said.err

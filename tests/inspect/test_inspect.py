@@ -9,10 +9,11 @@ import contextlib
 import dataclasses
 import re
 import secrets
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cli_jobs
 import clikit
@@ -31,12 +32,7 @@ from pgflow.effects import effect
 from pgflow.errors import WrongColourError, WrongState
 from pgflow.inspect import RunFilter
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Ask = Callable[[inspect.Question[Any]], Any]
-
-# --------------------------------------------------------------- a database with some of everything
+Ask = Callable[[inspect.Question[Any]], Any]
 
 
 @decision()
@@ -157,10 +153,7 @@ def pages(ask: Ask, reader: Callable[..., Any], **options: Any) -> list[Any]:
         after = page.next
 
 
-# ---------------------------------------------------------------- runs
-
-
-def test_runs_come_in_pages_the_newest_first(ask: Ask, look: psycopg.Connection[Any]) -> None:
+def test_runs_come_in_pages_the_newest_first(ask, look):
     everything = [
         row["key"] for row in look.execute("select key from pgflow.runs order by run_id desc")
     ]
@@ -201,14 +194,14 @@ def test_runs_come_in_pages_the_newest_first(ask: Ask, look: psycopg.Connection[
         (RunFilter(tenant="other"), []),
     ],
 )
-def test_filters_choose_runs(prepared: str, where: RunFilter, found: list[str]) -> None:
+def test_filters_choose_runs(prepared, where, found):
     ask = by_connection(prepared)
     assert keys(ask(inspect.list_runs(where))) == found
     assert sum(ask(inspect.count_runs(where)).values()) == len(found)
     assert len(ask(inspect.list_chains(where))) == len(found)
 
 
-def test_a_search_looks_through_the_newest_runs_and_leads_on(ask: Ask) -> None:
+def test_a_search_looks_through_the_newest_runs_and_leads_on(ask):
     where = RunFilter(workflow=["checkout"])
     everything = keys(ask(inspect.list_runs(where, limit=None)))
     looks, after = [], None
@@ -239,9 +232,7 @@ def test_a_search_looks_through_the_newest_runs_and_leads_on(ask: Ask) -> None:
         )
 
 
-def test_the_few_that_failed_are_searched_below_any_number_of_others(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_the_few_that_failed_are_searched_below_any_number_of_others(dsn, conn):
     ask = by_connection(dsn)
     with App(dsn) as app:
         for n in range(3):
@@ -256,7 +247,7 @@ def test_the_few_that_failed_are_searched_below_any_number_of_others(
     assert len(ask(inspect.list_longest(where, within=2))) == 2
 
 
-def test_what_means_nothing_is_refused_before_anything_is_asked() -> None:
+def test_what_means_nothing_is_refused_before_anything_is_asked():
     with pytest.raises(
         InvalidArgument,
         match="status: there is no 'lost'; a run is queued, running, .* or cancelled",
@@ -275,7 +266,7 @@ def test_what_means_nothing_is_refused_before_anything_is_asked() -> None:
         inspect.list_obligations(state="late")
 
 
-def test_no_gate_is_open_where_nobody_asks(ask: Ask) -> None:
+def test_no_gate_is_open_where_nobody_asks(ask):
     assert ask(inspect.list_gates()).items == []
     assert ask(inspect.list_gates_below("shop-1")) == ask(inspect.count_gates()) == []
     assert ask(inspect.list_gate_names("shop-1")) == []
@@ -284,7 +275,7 @@ def test_no_gate_is_open_where_nobody_asks(ask: Ask) -> None:
     assert ask(inspect.read_shape("shop-1/pay/1")) is True
 
 
-def test_runs_are_counted(ask: Ask, look: psycopg.Connection[Any]) -> None:
+def test_runs_are_counted(ask, look):
     counts = ask(inspect.count_runs())
     assert counts == {
         "completed": 6,
@@ -302,9 +293,7 @@ def test_runs_are_counted(ask: Ask, look: psycopg.Connection[Any]) -> None:
     assert ask(inspect.count_ended(datetime(2020, 1, 1, tzinfo=UTC))) == 0
 
 
-def test_a_run_is_found_by_its_key_with_and_without_its_values(
-    ask: Ask, look: psycopg.Connection[Any]
-) -> None:
+def test_a_run_is_found_by_its_key_with_and_without_its_values(ask, look):
     run = ask(inspect.find_run("bad-1"))
     assert (run.key, run.status, run.workflow, run.why) == (
         "bad-1",
@@ -336,9 +325,7 @@ def test_a_run_is_found_by_its_key_with_and_without_its_values(
         ask(inspect.find_run("order-1", tenant="other"))
 
 
-def test_an_auditor_who_reads_views_only_sees_as_much(
-    prepared: str, look: psycopg.Connection[Any]
-) -> None:
+def test_an_auditor_who_reads_views_only_sees_as_much(prepared, look):
     role = f"inspect_auditor_{secrets.token_hex(3)}"
     look.execute(f"create role {role} login password 'secret'; grant pgflow_auditor to {role}")
     try:
@@ -360,14 +347,13 @@ def test_an_auditor_who_reads_views_only_sees_as_much(
             clikit.as_role(prepared, role)
         ) as conn:  # in whose one transaction all of it is asked
             assert inspect.ask(conn, inspect.read_state("order-1")) is None
-            assert inspect.ask(conn, inspect.find_run("order-1")) == ours(
-                inspect.find_run("order-1")
-            )
+            found = inspect.ask(conn, inspect.find_run("order-1"))
+            assert found == ours(inspect.find_run("order-1"))
     finally:
         look.execute(f"drop owned by {role}; drop role {role}")
 
 
-def test_kin_is_found(ask: Ask, look: psycopg.Connection[Any]) -> None:
+def test_kin_is_found(ask, look):
     parent = ask(inspect.find_run("family-1"))
     (child,) = ask(inspect.list_children(parent.run_id))
     assert (child.status, child.workflow) == ("completed", "greet")
@@ -379,11 +365,9 @@ def test_kin_is_found(ask: Ask, look: psycopg.Connection[Any]) -> None:
     assert ask(inspect.list_children(parent.run_id, after=child.run_id)).items == []
 
 
-def test_smaller_questions_on_runs(ask: Ask, look: psycopg.Connection[Any]) -> None:
-    assert ask(inspect.read_statuses(["order-1", "nap-1"])) == {
-        "order-1": "completed",
-        "nap-1": "waiting",
-    }
+def test_smaller_questions_on_runs(ask, look):
+    found = ask(inspect.read_statuses(["order-1", "nap-1"]))
+    assert found == {"order-1": "completed", "nap-1": "waiting"}
     assert ask(inspect.read_state("order-1")) == {"phase": "paying"}
     assert (ask(inspect.read_output("hello-1")), ask(inspect.read_output("nap-1"))) == (
         "Hello Ada",
@@ -416,9 +400,7 @@ def test_smaller_questions_on_runs(ask: Ask, look: psycopg.Connection[Any]) -> N
     ]
 
 
-def test_long_lists_are_streamed_in_a_transaction(
-    prepared: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_lists_are_streamed_in_a_transaction(prepared, monkeypatch):
     monkeypatch.setattr(inspect.question, "STREAMED_ROWS", 4)
     question = inspect.list_chains()
 
@@ -432,10 +414,7 @@ def test_long_lists_are_streamed_in_a_transaction(
     assert len(expected) > 8
 
 
-# ---------------------------------------------------------------- one run
-
-
-def test_steps_come_in_pages(ask: Ask, look: psycopg.Connection[Any]) -> None:
+def test_steps_come_in_pages(ask, look):
     found = pages(
         ask, lambda **options: inspect.list_steps(run_id(look, "rest-1"), **options), limit=4
     )
@@ -445,7 +424,7 @@ def test_steps_come_in_pages(ask: Ask, look: psycopg.Connection[Any]) -> None:
     }
 
 
-def test_units_come_in_pages(ask: Ask, look: psycopg.Connection[Any]) -> None:
+def test_units_come_in_pages(ask, look):
     number = run_id(look, "order-1")
     found = pages(ask, lambda **options: inspect.list_units(number, **options), limit=3)
     units = [unit for page in found for unit in page]
@@ -455,15 +434,13 @@ def test_units_come_in_pages(ask: Ask, look: psycopg.Connection[Any]) -> None:
     assert ask(inspect.read_event_kinds(number)) == {unit.event for unit in units}
 
 
-def test_progress_has_the_names_of_calls_and_what_was_told(
-    ask: Ask, look: psycopg.Connection[Any]
-) -> None:
+def test_progress_has_the_names_of_calls_and_what_was_told(ask, look):
     found = ask(inspect.read_progress(run_id(look, "order-1"), "nowhere"))
     assert "charge" in found.begun
     assert (found.asks, found.told) == (frozenset(), ())
 
 
-def test_a_history_is_folded_into_entries(ask: Ask) -> None:
+def test_a_history_is_folded_into_entries(ask):
     history = ask(inspect.read_history("order-1"))
     entries = {entry.name: entry for entry in history.entries}
     assert (entries["charge"].kind, entries["charge"].status, entries["charge"].attempts) == (
@@ -471,9 +448,8 @@ def test_a_history_is_folded_into_entries(ask: Ask) -> None:
         "completed",
         2,
     )
-    assert [inspect.describe_error(failure.error) for failure in entries["charge"].failures] == [
-        "ConnectionError: the bank is out [to lunch]"
-    ]
+    found = [inspect.describe_error(failure.error) for failure in entries["charge"].failures]
+    assert found == ["ConnectionError: the bank is out [to lunch]"]
     assert (entries["paid"].kind, entries["paid"].status) == ("signal", "received")
     assert (entries["state set"].kind, entries["state set"].payload) == (
         "mark",
@@ -490,7 +466,7 @@ def test_a_history_is_folded_into_entries(ask: Ask) -> None:
     assert entries["charge"].seconds > 0
 
 
-def test_earlier_generations_have_histories_of_their_own(ask: Ask) -> None:
+def test_earlier_generations_have_histories_of_their_own(ask):
     first, newest = ask(inspect.read_history("count-1", 1)), ask(inspect.read_history("count-1"))
     assert (first.status, first.generation, first.why, first.has_ended) == (
         "continued",
@@ -506,9 +482,7 @@ def test_earlier_generations_have_histories_of_their_own(ask: Ask) -> None:
             ask(inspect.read_history("count-1", generation))
 
 
-def test_calls_of_one_name_are_folded_where_there_are_many(
-    ask: Ask, look: psycopg.Connection[Any]
-) -> None:
+def test_calls_of_one_name_are_folded_where_there_are_many(ask, look):
     number = run_id(look, "rest-1")
     (group,) = ask(inspect.read_calls(number, 3)).calls
     assert (group.name, group.counts, group.attempts, group.call) == (
@@ -522,10 +496,8 @@ def test_calls_of_one_name_are_folded_where_there_are_many(
     assert ([call.call for call in each.calls], each.more) == ([1, 2, 3, 4, 5, 6], 0)
     assert ask(inspect.read_calls(run_id(look, "order-1"), 1)).more == 1
     bought = ask(inspect.read_calls(run_id(look, "shop-1")))
-    assert [(call.kind, call.name, call.status) for call in bought.calls] == [
-        ("decision", "pick", "completed"),
-        ("effect", "order", "unknown"),
-    ]
+    found = [(call.kind, call.name, call.status) for call in bought.calls]
+    assert found == [("decision", "pick", "completed"), ("effect", "order", "unknown")]
     assert bought.calls[0].output == "lamp"
 
 
@@ -538,7 +510,7 @@ def entries(ask: Ask, look: psycopg.Connection[Any]) -> tuple[int, Any, Any, Any
     return number, chosen, act, debt
 
 
-def test_ledgers_tell_what_was_decided_and_done(ask: Ask, look: psycopg.Connection[Any]) -> None:
+def test_ledgers_tell_what_was_decided_and_done(ask, look):
     number, chosen, act, _ = entries(ask, look)
     assert (chosen.value, chosen.why, chosen.evidence) == ("lamp", "it is dark", ["meter-3"])
     assert (act.status, act.request, act.decision, act.risk) == (
@@ -554,9 +526,7 @@ def test_ledgers_tell_what_was_decided_and_done(ask: Ask, look: psycopg.Connecti
     )
 
 
-def test_budgets_are_told_where_nobody_has_spent_anything(
-    ask: Ask, look: psycopg.Connection[Any]
-) -> None:
+def test_budgets_are_told_where_nobody_has_spent_anything(ask, look):
     (row,) = ask(inspect.list_budgets())
     assert (row.pool, row.unit, row.allowed, row.charged, row.remaining) == ("acme", "usd", 5, 0, 5)
     assert ask(inspect.list_charges(run_id(look, "shop-1"))).items == []
@@ -564,7 +534,7 @@ def test_budgets_are_told_where_nobody_has_spent_anything(
     assert ask(inspect.sum_charges_by(["day", "run"])) == {"day": [], "run": []}
 
 
-def test_ledgers_tell_what_is_owed(ask: Ask, look: psycopg.Connection[Any]) -> None:
+def test_ledgers_tell_what_is_owed(ask, look):
     number, _, act, debt = entries(ask, look)
     assert (debt.key, debt.state, debt.effect, debt.status) == (
         "shop-1",
@@ -593,24 +563,16 @@ def test_ledgers_tell_what_is_owed(ask: Ask, look: psycopg.Connection[Any]) -> N
     assert ask(inspect.count_left(["shop-1"])) == 0
 
 
-def test_an_audit_tells_decisions_effects_and_debts(
-    ask: Ask, look: psycopg.Connection[Any]
-) -> None:
+def test_an_audit_tells_decisions_effects_and_debts(ask, look):
     _, chosen, act, debt = entries(ask, look)
     audit = ask(inspect.read_audit("shop-1"))
-    assert [event.event for event in audit.events] == [
-        "decision_recorded",
-        "effect_intended",
-        "effect_unknown",
-    ]
+    found = [event.event for event in audit.events]
+    assert found == ["decision_recorded", "effect_intended", "effect_unknown"]
     assert [event.own_key for event in audit.events] == [chosen.decision, act.effect, act.effect]
     assert (audit.run.status, audit.owed) == ("stuck", [debt])
 
 
-# ---------------------------------------------------------------- queues, workers, mail, versions
-
-
-def test_queues_and_lanes_count_what_stands(ask: Ask) -> None:
+def test_queues_and_lanes_count_what_stands(ask):
     queues = {queue.queue: queue for queue in ask(inspect.list_queues())}
     assert (
         queues["default"].waiting,
@@ -642,7 +604,7 @@ def test_queues_and_lanes_count_what_stands(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("kind", ["connection", "async app"])
-def test_workers_are_listed_and_counted(dsn: str, conn: psycopg.Connection[Any], kind: str) -> None:
+def test_workers_are_listed_and_counted(dsn, conn, kind):
     with asking(kind, dsn) as ask:
         hold_to_workers(ask, conn)
 
@@ -676,28 +638,24 @@ def hold_to_workers(ask: Ask, conn: psycopg.Connection[Any]) -> None:
 
 
 @pytest.mark.unsound
-def test_who_holds_runs_is_told_and_whose_worker_is_gone(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
+def test_who_holds_runs_is_told_and_whose_worker_is_gone(dsn, conn):
     ask = by_connection(dsn)
     conn.execute("select pgflow.start_run('greet', '{}', 'k')")
     worker_id = run(conn, worker_calls.register_worker("here", 7, ["default"], 3, "1.0"))
     lanes = [lane.lane_id for lane in run(conn, claim_calls.serve_lanes(["default"], ["greet"]))]
-    assert (
-        len(run(conn, claim_calls.claim_runs(claim_calls.ClaimRequest(worker_id, lanes, 10)))) == 1
-    )
+    found = len(run(conn, claim_calls.claim_runs(claim_calls.ClaimRequest(worker_id, lanes, 10))))
+    assert found == 1
     (holder,) = ask(inspect.list_holders(["default"], ["greet"], but=0))
     assert (holder.worker_id, type(holder.beat)) == (worker_id, int)
     assert ask(inspect.list_holders(["default"], ["greet"], but=worker_id)) == []
     assert ask(inspect.list_stray_leases()) == []
     conn.execute("delete from pgflow.worker")
     assert ask(inspect.list_stray_leases()) == [inspect.StrayLeases(worker_id, 1)]
-    assert ask(inspect.list_holders(["default"], ["greet"], but=0)) == [
-        inspect.Holder(worker_id, None)
-    ]
+    found = ask(inspect.list_holders(["default"], ["greet"], but=0))
+    assert found == [inspect.Holder(worker_id, None)]
 
 
-def test_mail_that_no_run_has_taken(ask: Ask) -> None:
+def test_mail_that_no_run_has_taken(ask):
     (late,) = ask(inspect.list_messages())
     assert (late.key, late.signal, late.state, late.payload) == ("hello-1", "late", "ended", 8)
     (waiting,) = ask(inspect.list_messages("order-2"))
@@ -713,7 +671,7 @@ def test_mail_that_no_run_has_taken(ask: Ask) -> None:
     assert ask(inspect.count_left_messages()) == [inspect.LeftMessages("ended", 1, "hello-1")]
 
 
-def test_versions_tell_what_may_go(ask: Ask, look: psycopg.Connection[Any]) -> None:
+def test_versions_tell_what_may_go(ask, look):
     (version,) = ask(inspect.list_versions(["greet"]))
     assert (version.workflow, version.workers, version.begun_runs, version.safe_to_remove) == (
         "greet",
@@ -730,10 +688,7 @@ def test_versions_tell_what_may_go(ask: Ask, look: psycopg.Connection[Any]) -> N
     )
 
 
-# ---------------------------------------------------------------- health
-
-
-def test_health_is_told_without_words(ask: Ask) -> None:
+def test_health_is_told_without_words(ask):
     (waiting,) = ask(inspect.list_waiting_queues())
     assert (waiting.queue, waiting.queued, waiting.is_paused, waiting.is_served) == (
         "unserved",
@@ -763,7 +718,7 @@ def test_health_is_told_without_words(ask: Ask) -> None:
     }  # fmt: skip
 
 
-def test_seals_tell_what_is_as_it_was(ask: Ask, look: psycopg.Connection[Any]) -> None:
+def test_seals_tell_what_is_as_it_was(ask, look):
     (seal,) = ask(inspect.list_seals(run_id(look, "rest-1")))
     assert (seal.key, seal.has_ended, len(seal.hash)) == ("rest-1", True, 64)
     lag = ask(inspect.read_seal_lag())
@@ -783,7 +738,7 @@ def test_seals_tell_what_is_as_it_was(ask: Ask, look: psycopg.Connection[Any]) -
 
 
 @pytest.mark.unsound
-def test_losses_and_violations_are_told(dsn: str, conn: psycopg.Connection[Any]) -> None:
+def test_losses_and_violations_are_told(dsn, conn):
     ask = by_connection(dsn)
     lost = '[{"key": "k", "seq": 3, "ended": false}]'
     conn.execute(
@@ -799,8 +754,6 @@ def test_losses_and_violations_are_told(dsn: str, conn: psycopg.Connection[Any])
     assert ask(inspect.check_books(1))[0].invariant
     assert len(ask(inspect.check_books(1))) == 1
 
-
-# ---------------------------------------------------------------- rows and sources
 
 VIEWS: list[tuple[str, Callable[[psycopg.Connection[Any]], inspect.Question[Any]], str]] = [
     ("runs", lambda _: inspect.find_detail("order-1"), "key = 'order-1'"),
@@ -825,12 +778,8 @@ VIEWS: list[tuple[str, Callable[[psycopg.Connection[Any]], inspect.Question[Any]
     ("view", "question", "condition"), VIEWS, ids=[view for view, _, _ in VIEWS]
 )
 def test_a_row_has_the_columns_of_its_view_under_their_names(
-    prepared: str,
-    look: psycopg.Connection[Any],
-    view: str,
-    question: Callable[[psycopg.Connection[Any]], inspect.Question[Any]],
-    condition: str,
-) -> None:
+    prepared, look, view, question, condition
+):
     found = by_connection(prepared)(question(look))
     rows = (
         [found]
@@ -845,9 +794,7 @@ def test_a_row_has_the_columns_of_its_view_under_their_names(
     ]
 
 
-def test_a_connection_keeps_its_row_factory_and_its_transaction(
-    conn: psycopg.Connection[Any],
-) -> None:
+def test_a_connection_keeps_its_row_factory_and_its_transaction(conn):
     conn.row_factory = dict_row
     with conn.transaction(force_rollback=True):
         conn.execute("select pgflow.start_run('greet', '{}', 'mine')")
@@ -857,9 +804,7 @@ def test_a_connection_keeps_its_row_factory_and_its_transaction(
     assert conn.execute("select 1 as n").fetchone() == {"n": 1}
 
 
-def test_a_question_may_be_asked_again_and_shows_its_first_statement(
-    conn: psycopg.Connection[Any],
-) -> None:
+def test_a_question_may_be_asked_again_and_shows_its_first_statement(conn):
     question = inspect.count_runs()
     assert inspect.ask(conn, question) == {}
     conn.execute("select pgflow.start_run('greet', '{}', 'k')")
@@ -870,7 +815,7 @@ def test_a_question_may_be_asked_again_and_shows_its_first_statement(
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\0b"])
-def test_a_text_that_cannot_be_stored_is_refused(prepared: str, text: str) -> None:
+def test_a_text_that_cannot_be_stored_is_refused(prepared, text):
     for kind in ("connection", "async connection"):
         with (
             asking(kind, prepared) as ask,
@@ -879,7 +824,7 @@ def test_a_text_that_cannot_be_stored_is_refused(prepared: str, text: str) -> No
             ask(inspect.list_runs(RunFilter(key=text)))
 
 
-def test_a_source_of_the_other_colour_is_refused(conn: psycopg.Connection[Any], dsn: str) -> None:
+def test_a_source_of_the_other_colour_is_refused(conn, dsn):
     with pytest.raises(
         WrongColourError, match=r"ask\(\) takes an App or a connection of psycopg, not AsyncApp"
     ):
@@ -892,18 +837,16 @@ def test_a_source_of_the_other_colour_is_refused(conn: psycopg.Connection[Any], 
             asyncio.run(inspect.ask_async(source, inspect.list_queues()))  # type: ignore[arg-type]
 
 
-def test_what_a_codec_has_encoded_has_a_word_in_its_place() -> None:
+def test_what_a_codec_has_encoded_has_a_word_in_its_place():
     envelope = {"$codec": "k1", "data": "x"}
     assert inspect.encoded(envelope) == "<encoded with key k1>"
     assert inspect.encoded({"data": "x"}) == ""
     assert inspect.readable([1, {"a": envelope}]) == [1, {"a": "<encoded with key k1>"}]
-    assert (
-        inspect.describe_error({"type": "builtins.ValueError", "message": "no  7"})
-        == "ValueError: no 7"
-    )
+    found = inspect.describe_error({"type": "builtins.ValueError", "message": "no  7"})
+    assert found == "ValueError: no 7"
 
 
-def test_workflows_in_sql_have_versions(conn: psycopg.Connection[Any], dsn: str) -> None:
+def test_workflows_in_sql_have_versions(conn, dsn):
     for number in (1, 2):
         conn.execute("select pgflow.create_workflow('w()', %s)", (f"begin return {number}; end",))
     assert [flow.version for flow in inspect.ask(conn, inspect.list_sql_flows())] == [2]
@@ -917,7 +860,7 @@ def test_workflows_in_sql_have_versions(conn: psycopg.Connection[Any], dsn: str)
         inspect.ask(conn, inspect.check_sql_flow("w"))
 
 
-def test_a_typed_moment_is_of_its_zone() -> None:
+def test_a_typed_moment_is_of_its_zone():
     moment = inspect.parse_moment("2026-01-01T02:30", "the slot", "Europe/Berlin")
     assert moment == datetime(2026, 1, 1, 1, 30, tzinfo=UTC)
 
@@ -948,9 +891,7 @@ def _questions() -> Iterator[inspect.Question[Any]]:
 
 
 @pytest.mark.parametrize("way", ["app", "idle", "open"])
-def test_no_reader_runs_what_others_planted_in_its_search_path(
-    dsn: str, conn: psycopg.Connection[Any], way: str
-) -> None:
+def test_no_reader_runs_what_others_planted_in_its_search_path(dsn, conn, way):
     for planted in PLANTED:
         conn.execute(
             f"create function public.{planted} returns text language plpgsql as "
@@ -978,7 +919,7 @@ def test_no_reader_runs_what_others_planted_in_its_search_path(
     assert len(questions) > 60
 
 
-def test_every_reader_is_asked_here() -> None:
+def test_every_reader_is_asked_here():
     source = "".join(path.read_text() for path in Path(__file__).parent.glob("test_inspect*.py"))
     readers = [name for name in inspect.__all__ if name[0].islower()]
     assert [
@@ -986,7 +927,7 @@ def test_every_reader_is_asked_here() -> None:
     ] == []
 
 
-def test_the_model_of_django_has_the_columns_of_a_run() -> None:
+def test_the_model_of_django_has_the_columns_of_a_run():
     import django_project  # noqa: F401  it configures Django
 
     from pgflow.django.models import Run

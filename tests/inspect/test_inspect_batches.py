@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-import psycopg
 from sqlkit import start
 
 from pgflow import App, AsyncApp, inspect
 
 
-def test_both_colours_read_the_same_of_batches(dsn: str, conn: psycopg.Connection) -> None:
+def test_both_colours_read_the_same_of_batches(dsn, conn):
     with conn.transaction():
         start(conn, key="b")
         member = start(conn, "load").run_id

@@ -6,7 +6,7 @@ from pgflow import App, inspect
 from pgflow.documents import Documents, Put
 
 
-def test_documents_are_read_in_pages(dsn: str) -> None:
+def test_documents_are_read_in_pages(dsn):
     with App(dsn) as app:
         Documents(app).put([Put("c", ("~a", str(n)), n) for n in range(3)])
         first = inspect.ask(app, inspect.list_documents("c", limit=2))

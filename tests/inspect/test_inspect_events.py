@@ -13,7 +13,7 @@ from sqlkit import one
 from pgflow import App, AsyncApp, inspect
 
 
-def test_both_colours_read_the_same_of_events_and_rules(dsn: str, conn: psycopg.Connection) -> None:
+def test_both_colours_read_the_same_of_events_and_rules(dsn, conn):
     one(conn, "select pgflow.declare_relay('mailer', array['orders'])")
     for n in range(3):
         one(conn, "select pgflow.publish('orders', %s, 'k')", json.dumps({"id": n}))
@@ -57,7 +57,7 @@ def test_both_colours_read_the_same_of_events_and_rules(dsn: str, conn: psycopg.
     assert [(row.rule, row.needs, row.counts) for row in judged] == [(1, "gate", True)]
 
 
-def test_orders_to_a_relay_are_read_latest_first(dsn: str) -> None:
+def test_orders_to_a_relay_are_read_latest_first(dsn):
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("select pgflow.declare_relay('mailer', array['orders'])")
         conn.execute("select pgflow.pause_relay('mailer', 'why', 'ann')")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,9 +13,6 @@ from clikit import pgflow as cli
 
 import pgflow
 from pgflow import App, inspect
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pgflow.entities.entity("inspected")
@@ -46,7 +44,7 @@ def take(conn: psycopg.Connection[Any], key: str, holder: str, **options: Any) -
     return sqlkit.one(conn, f"select pgflow.take_lock({arguments})", *named.values())
 
 
-def test_holders_of_locks_come_in_pages(app: App, conn: psycopg.Connection) -> None:
+def test_holders_of_locks_come_in_pages(app, conn):
     for key in ("x", "y~z", "w"):
         take(conn, key, f"of {key}")
     take(conn, "x", "waiting", patience="1 hour")
@@ -58,28 +56,20 @@ def test_holders_of_locks_come_in_pages(app: App, conn: psycopg.Connection) -> N
     assert [row.key for row in inspect.ask(app, inspect.list_locks("w"))] == ["w"]
 
 
-def test_entities_and_their_updates_come_in_pages(app: App) -> None:
+def test_entities_and_their_updates_come_in_pages(app):
     assert inspect.ask(app, inspect.list_entity_names()) == ["inspected"]
     first = inspect.ask(app, inspect.list_entities("inspected", limit=1))
     second = inspect.ask(app, inspect.list_entities("inspected", limit=1, after=first.next))
-    assert [(row.key, row.version, row.state) for row in (*first, *second)] == [
-        ("a", 1, {"n": 1}),
-        ("b", 1, {"n": 1}),
-    ]
+    found = [(row.key, row.version, row.state) for row in (*first, *second)]
+    assert found == [("a", 1, {"n": 1}), ("b", 1, {"n": 1})]
     one = inspect.ask(app, inspect.list_entity_updates("inspected", "a", limit=1))
     two = inspect.ask(app, inspect.list_entity_updates("inspected", "a", limit=1, after=one.next))
-    assert [
-        (row.update, row.version, row.args, row.verdict, row.state) for row in (*one, *two)
-    ] == [
-        ("add", 1, {"n": 1}, 1, {"n": 1}),
-        ("add", 1, {"n": 0}, 1, None),
-    ]
+    found = [(row.update, row.version, row.args, row.verdict, row.state) for row in (*one, *two)]
+    assert found == [("add", 1, {"n": 1}, 1, {"n": 1}), ("add", 1, {"n": 0}, 1, None)]
     assert inspect.ask(app, inspect.find_entity("inspected", "c")) is None
 
 
-def test_the_command_line_shows_locks_and_takes_one_away(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_the_command_line_shows_locks_and_takes_one_away(dsn, conn):
     assert "Nothing is locked." in cli(dsn, "locks", tty=True).err
     take(conn, "x", "night job")
     (row,) = cli(dsn, "locks").data
@@ -92,7 +82,7 @@ def test_the_command_line_shows_locks_and_takes_one_away(
 
 
 @pytest.mark.usefixtures("app")
-def test_the_command_line_shows_entities(dsn: str) -> None:
+def test_the_command_line_shows_entities(dsn):
     assert cli(dsn, "entities").data == [{"name": "inspected"}]
     assert [row["key"] for row in cli(dsn, "entities", "inspected").data] == ["a", "b"]
     updates = cli(dsn, "entities", "inspected", "a").data

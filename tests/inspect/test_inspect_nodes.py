@@ -13,7 +13,7 @@ from pgflow import AsyncApp, inspect
 
 
 @pytest.mark.alone
-def test_a_node_tells_of_the_others_and_of_its_letters(dsn: str) -> None:
+def test_a_node_tells_of_the_others_and_of_its_letters(dsn):
     with psycopg.connect(dsn, autocommit=True) as connection:
         assert inspect.ask(connection, inspect.this_node()) is None
     found([dsn])

@@ -9,7 +9,7 @@ import psycopg
 from pgflow import inspect
 
 
-def test_changes_are_read_latest_first_in_both_colours(dsn: str) -> None:
+def test_changes_are_read_latest_first_in_both_colours(dsn):
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("select pgflow.set_queue('a', '{\"concurrency\": 3}', 'why', 'ann')")
         conn.execute("select pgflow.pause_queue('b')")

@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from records import SOON, wait_until
+from records import SOON, launch, settle, wait_until
 from sqlkit import one
 
 import pgflow
 from pgflow import Retries, inspect, step, workflow
 from pgflow._worker.rates import Rates, bucket_of
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
 
 
 @step(retries=Retries(max_attempts=1))
@@ -40,7 +36,7 @@ def add(conn: psycopg.Connection, *rows: tuple[int, int, int, int], took: dict[i
     one(conn, "select pgflow.add_rates(%s, %s)", json.dumps(rows), counts)
 
 
-def test_what_workers_end_is_counted_by_the_minute(dsn: str, conn: psycopg.Connection) -> None:
+def test_what_workers_end_is_counted_by_the_minute(dsn, conn):
     nothing = inspect.ask(conn, inspect.read_rates())
     assert (len(nothing.bins), nothing.p50_seconds) == (60, None)
     one(conn, "select pgflow.add_rates()")  # the first look: what was before is not counted
@@ -69,21 +65,19 @@ def test_what_workers_end_is_counted_by_the_minute(dsn: str, conn: psycopg.Conne
     assert asyncio.run(ask()).p50_seconds == rates.p50_seconds
 
 
-def test_counts_are_kept_for_a_day_and_looked_at_once_a_minute(conn: psycopg.Connection) -> None:
+def test_counts_are_kept_for_a_day_and_looked_at_once_a_minute(conn):
     one(conn, "select pgflow.add_rates()")
     conn.execute("update pgflow.rate set minute = minute - interval '26 hours'")
     one(conn, "select run_id from pgflow.start_run('w', '{}')")
     for _ in range(3):
         one(conn, "select pgflow.add_rates()")
     rows = conn.execute("select queue, sum(started), count(*) from pgflow.rates group by queue")
-    found = {queue: (started, many) for queue, started, many in rows}
+    found = {queue: (entered, many) for queue, entered, many in rows}
     assert found[None][0] == found["default"][0] == 1
     assert found[None][1] <= 2  # another minute may have begun
 
 
-def test_a_worker_tells_its_counts_in_one_statement_for_any_number_of_runs(
-    flow: Harness, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_tells_its_counts_in_one_statement_for_any_number_of_runs(flow, dsn, monkeypatch):
     calls: list[int] = []
     tell = Rates._tell
 
@@ -105,7 +99,7 @@ def test_a_worker_tells_its_counts_in_one_statement_for_any_number_of_runs(
 
 
 @pytest.mark.full
-def test_the_pulse_changes_with_what_is_written(conn: psycopg.Connection) -> None:
+def test_the_pulse_changes_with_what_is_written(conn):
     before = inspect.ask(conn, inspect.read_pulse())
     one(conn, "select run_id from pgflow.start_run('w', '{}', key => 'k')")
 
@@ -116,11 +110,9 @@ def test_the_pulse_changes_with_what_is_written(conn: psycopg.Connection) -> Non
     wait_until(is_new, "the server has added it up")
 
 
-def test_workflows_and_their_steps_are_told_by_their_newest_runs(flow: Harness, dsn: str) -> None:
-    flow.include(counting)
-    flow.start(counting.options(key="a"), 3)
-    flow.start(counting.options(key="b"), 0)
-    flow.until_idle()
+def test_workflows_and_their_steps_are_told_by_their_newest_runs(flow, dsn):
+    launch(flow, counting.options(key="a"), 3)
+    settle(flow, counting.options(key="b"), 0)
     with psycopg.connect(dsn) as conn:
         (row,) = inspect.ask(conn, inspect.list_workflow_rows())
         assert (row.workflow, row.runs, row.unended, row.failed) == ("counting", 2, 0, 1)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-import psycopg
 from schedulekit import at, keep, setting
 from sqlkit import set_clock
 
 from pgflow import App, AsyncApp, inspect
 
 
-def test_both_colours_read_the_same(dsn: str, conn: psycopg.Connection) -> None:
+def test_both_colours_read_the_same(dsn, conn):
     set_clock(conn, at("03-01 10:30"))
     for name in ("a", "b", "c"):
         setting(conn, name)
@@ -47,7 +46,7 @@ def test_both_colours_read_the_same(dsn: str, conn: psycopg.Connection) -> None:
     assert paused.late_seconds == 0 and paused.read_at - at("03-01 11:00") == timedelta(0)
 
 
-def test_a_name_with_a_tilde_is_a_place_in_the_list(conn: psycopg.Connection) -> None:
+def test_a_name_with_a_tilde_is_a_place_in_the_list(conn):
     for name in ("a~1", "a~2"):
         setting(conn, name)
     first = inspect.ask(conn, inspect.list_schedules(limit=1))

@@ -17,7 +17,7 @@ from pgflow.inspect import (
 )
 
 
-def test_a_server_tells_its_sizes_and_who_keeps_dead_rows(dsn: str) -> None:
+def test_a_server_tells_its_sizes_and_who_keeps_dead_rows(dsn):
     with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(dsn) as other:
         server = inspect.ask(conn, read_server())
         assert (server.is_standby, server.sees_all) == (False, True)
@@ -42,7 +42,7 @@ def test_a_server_tells_its_sizes_and_who_keeps_dead_rows(dsn: str) -> None:
     assert asyncio.run(ask()) == 3
 
 
-def test_statements_are_listed_where_the_server_counts_them(dsn: str) -> None:
+def test_statements_are_listed_where_the_server_counts_them(dsn):
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("drop extension if exists pg_stat_statements")
         assert inspect.ask(conn, list_slow_statements()) is None
@@ -52,7 +52,7 @@ def test_statements_are_listed_where_the_server_counts_them(dsn: str) -> None:
         assert (found is not None) == is_loaded
 
 
-def test_a_worker_holds_runs_that_tell_what_they_do(dsn: str) -> None:
+def test_a_worker_holds_runs_that_tell_what_they_do(dsn):
     with psycopg.connect(dsn, autocommit=True) as conn:
         held = begin(conn)
         assert [row.event for row in inspect.ask(conn, list_held_runs(held.worker))] == [None]
@@ -70,7 +70,7 @@ def test_a_worker_holds_runs_that_tell_what_they_do(dsn: str) -> None:
         assert inspect.ask(conn, list_held_runs(held.worker + 1)) == []
 
 
-def test_a_run_has_the_trace_of_its_start_or_one_of_its_own(dsn: str) -> None:
+def test_a_run_has_the_trace_of_its_start_or_one_of_its_own(dsn):
     with psycopg.connect(dsn, autocommit=True) as conn:
         held = begin(conn)
         found = inspect.ask(conn, inspect.read_trace(held.run_id))

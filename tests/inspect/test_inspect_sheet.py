@@ -153,7 +153,7 @@ def let_in(dsn: str, attacks: list[str]) -> list[str]:
     return found
 
 
-def test_nothing_of_the_application_is_run(infested: str, warnings: list[str]) -> None:
+def test_nothing_of_the_application_is_run(infested, warnings):
     with sheet._open(infested) as connection:
         connection.execute("select shop.harm('x')")
     assert len(warnings) == 1
@@ -166,9 +166,7 @@ LITERALS = ("{{x}}", "(x,1)", "[a,b]")
 UNREADABLE = ("$$", "U&", "E'", "\\' ||")
 
 
-def test_the_server_alone_would_know_what_is_not_ours(
-    infested: str, warnings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_alone_would_know_what_is_not_ours(infested, warnings, monkeypatch):
     """Names before a dot are looked at only for the sake of literals, which are read early."""
     monkeypatch.setattr(sheet, "read_text", lambda text: (text, set()))
     signs = (*LITERALS, *UNREADABLE)
@@ -236,9 +234,7 @@ def test_the_server_alone_would_know_what_is_not_ours(
         ("begin", "begins with"),
     ],
 )
-def test_what_is_more_than_a_look_is_refused_in_one_line(
-    shared_dsn: str, text: str, says: str
-) -> None:
+def test_what_is_more_than_a_look_is_refused_in_one_line(shared_dsn, text, says):
     if says == ".":
         with pytest.raises(InvalidArgument):
             read(shared_dsn, text)
@@ -248,9 +244,7 @@ def test_what_is_more_than_a_look_is_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
-def test_a_statement_is_read_with_the_names_and_values_of_its_columns(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_statement_is_read_with_the_names_and_values_of_its_columns(dsn, conn):
     for n in range(5):
         one(conn, "select run_id from pgflow.start_run('w', '{}', key => %s)", f"k;--'{n}")
     found = read(
@@ -283,7 +277,7 @@ def test_a_statement_is_read_with_the_names_and_values_of_its_columns(
         read(dsn, f"select count(*) from {slow}", seconds=0.05)
 
 
-def test_a_statement_leaves_nothing_behind(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_statement_leaves_nothing_behind(dsn, conn):
     read(dsn, "select 1 as a")
     assert one(conn, "select count(*) from pg_class where relname = 'pgflow_sheet'") == 0
 
@@ -300,9 +294,7 @@ def test_a_statement_leaves_nothing_behind(dsn: str, conn: psycopg.Connection) -
         ("revoke pgflow_auditor from {0}", "is not a member of pgflow_auditor"),
     ],
 )
-def test_a_login_that_could_be_more_is_refused(
-    dsn: str, conn: psycopg.Connection, change: str, says: str
-) -> None:
+def test_a_login_that_could_be_more_is_refused(dsn, conn, change, says):
     login, between = (
         f"reader_{Path(dsn).name[-8:]}{n}".replace("=", "_").replace(" ", "_") for n in "ab"
     )
@@ -322,12 +314,12 @@ def test_a_login_that_could_be_more_is_refused(
         conn.execute(f"drop role {login}; drop role {between}")
 
 
-def test_a_superuser_never_runs_it(dsn: str) -> None:
+def test_a_superuser_never_runs_it(dsn):
     with pytest.raises(NotAllowed, match="is a superuser.*PGFLOW_AUDITOR_DSN"):
         read_sheet(dsn, "select 1 as a")
 
 
-def test_a_login_without_temporary_views_says_so(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_login_without_temporary_views_says_so(dsn, conn):
     auditor = servers.as_auditor(dsn)
     name = conn.info.dbname
     conn.execute(f"revoke temporary on database {name} from public")
@@ -337,7 +329,7 @@ def test_a_login_without_temporary_views_says_so(dsn: str, conn: psycopg.Connect
         read_sheet(dsn, "select 1 as a", auditor_dsn=auditor)
 
 
-def test_statements_of_readers_are_shown_with_their_values() -> None:
+def test_statements_of_readers_are_shown_with_their_values():
     text = shown_statement(list_queues("it's").first)
     assert "q.queue = 'it''s'" in text
     assert "%s" not in text

@@ -7,13 +7,13 @@ from __future__ import annotations
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from gitkit import git, make_repository
 from processes import worker
-from records import SOON
+from records import SOON, settle
 from servers import HANG_SECONDS, wait_until
 from sqlkit import one, rows
 
@@ -23,10 +23,7 @@ from pgflow import App, RunFailed
 from pgflow.authority import Approve, Pool, Reject
 from pgflow.workspace import Workspace
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 ALL = pytest.mark.parametrize("loss", [None, *LOSSES], ids=str)
 
@@ -45,13 +42,8 @@ def lose(name: str, loss: Loss | None, *places: int) -> None:
     world.counterparty(name).lose = {place: loss for place in places if loss is not None}
 
 
-# ---------------------------------------------------------------- browser
-
-
 @ALL
-async def test_no_button_is_clicked_twice_though_the_site_knows_no_keys(
-    aflow: AsyncHarness, loss: Loss | None
-) -> None:
+async def test_no_button_is_clicked_twice_though_the_site_knows_no_keys(aflow, loss):
     lose("shop", loss, 1, 3)
     aflow.include(browser.buy)
     run = await aflow.start(browser.buy, "shop", ["bread", "milk"])
@@ -59,9 +51,7 @@ async def test_no_button_is_clicked_twice_though_the_site_knows_no_keys(
     assert [line["button"] for line in lines("shop")] == ["add bread", "add milk", "buy"]
 
 
-async def test_a_page_that_has_changed_is_not_clicked_on(
-    aflow: AsyncHarness, conn: Conn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_that_has_changed_is_not_clicked_on(aflow, conn, monkeypatch):
     seen = browser.page_of
     looks = iter([True])
 
@@ -81,14 +71,9 @@ async def test_a_page_that_has_changed_is_not_clicked_on(
     assert rows(conn, "select status from pgflow.effects order by seq") == ["failed", "confirmed"]
 
 
-# ---------------------------------------------------------------- SRE
-
-
 @pytest.mark.full
 @ALL
-async def test_one_agent_restarts_each_sick_host_once(
-    aflow: AsyncHarness, loss: Loss | None
-) -> None:
+async def test_one_agent_restarts_each_sick_host_once(aflow, loss):
     lose("fleet", loss, 1)
     aflow.include(sre.respond)
     first = await aflow.start(sre.respond, "inc-7", "ann's", ["web-1", "web-2"])
@@ -103,7 +88,7 @@ async def test_one_agent_restarts_each_sick_host_once(
     assert [line["host"] for line in lines("fleet")] == ["web-1", "web-2"]
 
 
-async def test_a_host_that_is_well_by_then_is_left_alone(aflow: AsyncHarness) -> None:
+async def test_a_host_that_is_well_by_then_is_left_alone(aflow):
     aflow.include(sre.respond)
     run = await aflow.start(sre.respond, "inc-8", "ann's", ["web-1"])
     await aflow.until_idle()
@@ -113,7 +98,7 @@ async def test_a_host_that_is_well_by_then_is_left_alone(aflow: AsyncHarness) ->
     assert [line["act"] for line in lines("fleet")] == ["repaired"]
 
 
-async def test_without_leave_nothing_is_destroyed(aflow: AsyncHarness) -> None:
+async def test_without_leave_nothing_is_destroyed(aflow):
     aflow.include(sre.respond)
     run = await aflow.start(sre.respond, "inc-9", "ann's", ["web-1"])
     await aflow.until_idle()
@@ -122,13 +107,10 @@ async def test_without_leave_nothing_is_destroyed(aflow: AsyncHarness) -> None:
     assert lines("fleet") == []
 
 
-# ---------------------------------------------------------------- research
-
-
 @pytest.mark.parametrize(("usd", "readings"), [(1, 6), (Decimal("0.06"), 3)])
 async def test_a_report_has_a_source_for_each_claim_and_ends_with_the_money(
-    aflow: AsyncHarness, conn: Conn, usd: Any, readings: int
-) -> None:
+    aflow, conn, usd, readings
+):
     aflow(pools=[Pool("reading", usd=usd)]).include(research.research)
     run = await aflow.start(research.research.options(pool="reading"), "why")
     report = await run.result(SOON)
@@ -140,14 +122,9 @@ async def test_a_report_has_a_source_for_each_claim_and_ends_with_the_money(
     assert rows(conn, found) == [url for _, url in report.claims]
 
 
-# ---------------------------------------------------------------- sales
-
-
 @pytest.mark.full
 @ALL
-async def test_each_mail_is_sent_once_and_an_answer_ends_them(
-    aflow: AsyncHarness, loss: Loss | None
-) -> None:
+async def test_each_mail_is_sent_once_and_an_answer_ends_them(aflow, loss):
     lose("mail", loss, 1, 2)
     aflow.include(sales.reach_out)
     run = await aflow.start(sales.reach_out, "ada")
@@ -162,7 +139,7 @@ async def test_each_mail_is_sent_once_and_an_answer_ends_them(
 
 
 @pytest.mark.full
-async def test_whoever_wants_no_mail_gets_none_from_any_run(aflow: AsyncHarness) -> None:
+async def test_whoever_wants_no_mail_gets_none_from_any_run(aflow):
     aflow.include(sales.reach_out)
     runs = [await aflow.start(sales.reach_out, "ada") for _ in range(2)]
     await aflow.until_idle()
@@ -172,8 +149,6 @@ async def test_whoever_wants_no_mail_gets_none_from_any_run(aflow: AsyncHarness)
     assert [await run.result(SOON) for run in runs] == ["wants none", "wants none"]
     assert lines("mail") == []
 
-
-# ---------------------------------------------------------------- coding
 
 SHOP = "def price(cents):\n    return cents\n"
 TEST = "import shop\nassert shop.price(5) == {}, shop.price(5)\n"
@@ -189,14 +164,11 @@ def repository(tmp_path: Path) -> Workspace:
 
 
 @pytest.mark.full
-async def test_edits_are_pushed_once_a_person_has_seen_them(
-    aflow: AsyncHarness, conn: Conn, repository: Workspace, tmp_path: Path
-) -> None:
+async def test_edits_are_pushed_once_a_person_has_seen_them(aflow, conn, repository, tmp_path):
     remote = tmp_path / "remote"
     aflow(pools=[Pool("tickets", usd=1)]).include(coding.code)
     options = coding.code.options(pool="tickets")
-    run = await aflow.start(options, repository, "twice the price", str(remote))
-    await aflow.until_idle()
+    run = await settle(aflow, options, repository, "twice the price", str(remote))
     (diff,) = rows(conn, "select request #>> '{}' from pgflow.gates")
     assert "+    return cents * 2" in diff
     assert git(remote, "for-each-ref") == ""
@@ -210,8 +182,8 @@ async def test_edits_are_pushed_once_a_person_has_seen_them(
 
 @pytest.mark.full
 async def test_edits_that_stay_red_are_dropped_and_those_of_people_are_not(
-    aflow: AsyncHarness, conn: Conn, repository: Workspace, tmp_path: Path
-) -> None:
+    aflow, conn, repository, tmp_path
+):
     folder = Path(repository.path)
     (folder / "test_shop.py").write_text(TEST.format(20))
     (folder / "mine").write_text("mine")
@@ -226,19 +198,11 @@ async def test_edits_that_stay_red_are_dropped_and_those_of_people_are_not(
     assert one(conn, "select sum(usd) from pgflow.charges") == Decimal("0.50")
 
 
-# ---------------------------------------------------------------- kills
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("place", ["browser", "sre", "research", "sales", "coding"])
 def test_an_agent_that_is_killed_in_an_act_goes_on_and_does_it_once(
-    dsn: str,
-    conn: Conn,
-    repository: Workspace,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    place: str,
-) -> None:
+    dsn, conn, repository, tmp_path, monkeypatch, place
+):
     """The worker dies by SIGKILL when the act is done and nobody has recorded it."""
     monkeypatch.setenv("AGENT_RECORD", str(tmp_path / "record"))
     conn.execute("select pgflow.set_pool('all', '{\"usd\": 5}')")

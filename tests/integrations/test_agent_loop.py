@@ -11,24 +11,19 @@ import sys
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
 from records import SOON
 from sqlkit import one, rows
 
 from examples.agents import loop, offline, world
-from examples.agents.counterparty import LOSSES, Loss
+from examples.agents.counterparty import LOSSES
 from examples.agents.loop import Goal, Order, State, buying
+from pgflow import AsyncRun
+from pgflow.agent import Outcome
 from pgflow.authority import Approve, Reject, TakeOver
-
-if TYPE_CHECKING:
-    from pgflow import AsyncRun
-    from pgflow.agent import Outcome
-    from pgflow.testing import AsyncHarness
-
-    Conn = psycopg.Connection[Any]
+from pgflow.testing import AsyncHarness
 
 
 @pytest.fixture(autouse=True)
@@ -85,24 +80,20 @@ def ordered() -> list[tuple[str, int | None]]:
 
 @pytest.mark.parametrize("loss", [None, *LOSSES], ids=str)
 async def test_small_orders_need_nobody_and_are_placed_once_whatever_reply_is_lost(
-    aflow: AsyncHarness, conn: Conn, monkeypatch: pytest.MonkeyPatch, loss: Loss | None
-) -> None:
+    aflow, conn, monkeypatch, loss
+):
     says(monkeypatch, 2, 3)
     supplier().lose = {} if loss is None else {1: loss, 2: loss}
     run = await start(aflow, Goal("boots", 5))
     assert await end_of(run) == ("good", ("order-1", "order-2"), "")
     assert ordered() == [("order", 2), ("order", 3)]
-    assert rows(conn, "select why, model from pgflow.decisions order by call") == [
-        ("5 are missing", "small-1"),
-        ("3 are missing", "small-1"),
-    ]
+    found = rows(conn, "select why, model from pgflow.decisions order by call")
+    assert found == [("5 are missing", "small-1"), ("3 are missing", "small-1")]
     assert await run.state() == {"missing": 0, "numbers": ["order-1", "order-2"]}
 
 
 @pytest.mark.full
-async def test_a_large_order_is_what_a_person_lets_happen(
-    aflow: AsyncHarness, conn: Conn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_order_is_what_a_person_lets_happen(aflow, conn, monkeypatch):
     says(monkeypatch, 4, 4, 4, 2)
     run = await start(aflow, Goal("boots", 8))
     assert ordered() == [], "nothing is done before somebody has answered"
@@ -116,9 +107,7 @@ async def test_a_large_order_is_what_a_person_lets_happen(
     assert ordered() == [("order", 2), ("order", 4), ("order", 2)]
 
 
-async def test_a_price_that_has_risen_since_is_decided_again(
-    aflow: AsyncHarness, conn: Conn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_price_that_has_risen_since_is_decided_again(aflow, conn, monkeypatch):
     says(monkeypatch, 2, 2)
     monkeypatch.setattr(offline, "price", _of(500, 520))
     run = await start(aflow, Goal("boots", 2))
@@ -127,9 +116,7 @@ async def test_a_price_that_has_risen_since_is_decided_again(
 
 
 @pytest.mark.full
-async def test_an_agent_without_money_stops_and_gives_everything_back(
-    aflow: AsyncHarness, conn: Conn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_agent_without_money_stops_and_gives_everything_back(aflow, conn, monkeypatch):
     says(monkeypatch, 1, 1, 1)
     run = await start(aflow, Goal("boots", 9), usd=0.055)
     assert await end_of(run) == ("compensated", ("order-1", "order-2"), "BudgetExceeded")
@@ -138,9 +125,7 @@ async def test_an_agent_without_money_stops_and_gives_everything_back(
     assert rows(conn, spent) == [(Decimal("0.02"), 0)] * 2, "of the run, and of all that buy"
 
 
-async def test_a_refusal_of_the_supplier_gives_everything_back(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refusal_of_the_supplier_gives_everything_back(aflow, monkeypatch):
     says(monkeypatch, 2, 1)
     supplier().refuse = {"order 1"}
     run = await start(aflow, Goal("boots", 3))
@@ -159,8 +144,8 @@ async def test_a_refusal_of_the_supplier_gives_everything_back(
     ],
 )
 async def test_a_model_that_is_not_sure_leaves_the_judgement_to_a_person(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch, sure: int, answer: Any, how: str
-) -> None:
+    aflow, monkeypatch, sure, answer, how
+):
     says(monkeypatch, 2, sure)
     run = await start(aflow, Goal("boots", 2, style="rustic"))
     if answer == "nobody":
@@ -172,18 +157,14 @@ async def test_a_model_that_is_not_sure_leaves_the_judgement_to_a_person(
     assert len(supplier().standing("order", "cancel")) == (how != "compensated")
 
 
-async def test_the_oracle_outvotes_the_model(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_oracle_outvotes_the_model(aflow, monkeypatch):
     says(monkeypatch, 3, 100)
     run = await start(aflow, Goal("boots", 2))
     outcome = await run.result(SOON)
     assert (outcome.how, outcome.why) == ("compensated", "NotGood")
 
 
-async def test_why_an_order_was_placed_stands_beside_it(
-    aflow: AsyncHarness, conn: Conn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_why_an_order_was_placed_stands_beside_it(aflow, conn, monkeypatch):
     says(monkeypatch, 2)
     await start(aflow, Goal("boots", 2))
     found = "select name, why, evidence from pgflow.provenance"
@@ -193,7 +174,7 @@ async def test_why_an_order_was_placed_stands_beside_it(
 
 
 @pytest.mark.full
-def test_the_books_agree_whatever_dies_is_frozen_or_cut_off(dsn: str) -> None:
+def test_the_books_agree_whatever_dies_is_frozen_or_cut_off(dsn):
     asked = "--here --kills 0 --freezes 0 --cuts 0 --harms 9 --victims 4 --seed 2"
     done = subprocess.run(
         [sys.executable, "-m", "tests.loops", dsn, *asked.split()],

@@ -5,8 +5,9 @@ promise once, or none.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -16,12 +17,6 @@ from examples.agents import shopping, travel, treasury, world
 from examples.agents.counterparty import LOSSES, Counterparty, Loss, Refused
 from examples.agents.shopping import Wish
 from pgflow import RunFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from pgflow.testing import AsyncHarness
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +60,7 @@ def confirmed(conn: psycopg.Connection, key: str) -> list[str]:
 
 
 @pytest.mark.full
-async def test_one_hold_and_one_order_whatever_reply_is_lost(
-    aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
-) -> None:
+async def test_one_hold_and_one_order_whatever_reply_is_lost(aflow, conn, each_loss):
     for at in ("card", "retailer", "both"):
         for loss in each_loss():
             for name in ("card", "retailer") if at == "both" else (at,):
@@ -91,9 +84,7 @@ async def test_one_hold_and_one_order_whatever_reply_is_lost(
 
 
 @pytest.mark.full
-async def test_an_order_that_is_refused_lets_the_money_go(
-    aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
-) -> None:
+async def test_an_order_that_is_refused_lets_the_money_go(aflow, conn, each_loss):
     for loss in each_loss(None):
         world.counterparty("retailer").refuse = {"order runner-11"}
         world.counterparty("card").lose = {2: loss} if loss else {}
@@ -107,9 +98,7 @@ async def test_an_order_that_is_refused_lets_the_money_go(
         assert confirmed(conn, run.key) == ["authorize", "release"]
 
 
-async def test_a_quote_that_grew_old_during_the_wait_is_asked_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_quote_that_grew_old_during_the_wait_is_asked_again(aflow, conn):
     aflow.include(travel.travel)
     run = await aflow.start(travel.travel, ["LHR-SIN", "SIN-LHR"])
     await aflow.until_idle()
@@ -124,9 +113,7 @@ async def test_a_quote_that_grew_old_during_the_wait_is_asked_again(
 
 
 @pytest.mark.full
-async def test_a_leg_that_is_refused_is_had_at_another_fare(
-    aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
-) -> None:
+async def test_a_leg_that_is_refused_is_had_at_another_fare(aflow, conn, each_loss):
     for loss in each_loss(None):
         airline = world.counterparty("airline")
         airline.refuse, airline.lose = {"book SIN-LHR"}, {2: loss} if loss else {}
@@ -142,9 +129,7 @@ async def test_a_leg_that_is_refused_is_had_at_another_fare(
 
 
 @pytest.mark.full
-async def test_half_a_trip_is_given_back(
-    aflow: AsyncHarness, each_loss: Callable[..., Iterator[Loss | None]]
-) -> None:
+async def test_half_a_trip_is_given_back(aflow, each_loss):
     for loss in each_loss(None):
         airline = world.counterparty("airline")
         airline.refuse, airline.lose = (
@@ -163,9 +148,7 @@ async def test_half_a_trip_is_given_back(
 
 @pytest.mark.full
 @pytest.mark.parametrize("lost", [(), (1, 2)])
-async def test_a_wish_that_nobody_foresaw_is_taken_back_by_a_plan(
-    aflow: AsyncHarness, conn: psycopg.Connection, lost: tuple[int, ...]
-) -> None:
+async def test_a_wish_that_nobody_foresaw_is_taken_back_by_a_plan(aflow, conn, lost):
     world.counterparty("airline").refuse = {"book SIN-LHR", "book SIN-LHR flex"}
     concierge = world.counterparty("concierge")
     concierge.lose = dict.fromkeys(lost, LOSSES[0])
@@ -176,27 +159,22 @@ async def test_a_wish_that_nobody_foresaw_is_taken_back_by_a_plan(
         await run.result(SOON)
     assert acts("concierge") == ["ask", "call off"]
     assert concierge.standing("ask", "call off") == []
-    assert (
-        concierge.lines()[1]["text"]
-        == "'a violinist at the gate' is not needed any more: LHR-SIN and SIN-LHR is off"
-    )
+    found = concierge.lines()[1]["text"]
+    assert found == "'a violinist at the gate' is not needed any more: LHR-SIN and SIN-LHR is off"
     assert keys_are_single("concierge")
     assert "ask_concierge.compensate" in confirmed(conn, run.key)
 
 
 @pytest.mark.full
-async def test_the_day_is_closed_when_the_bank_has_confirmed(
-    aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
-) -> None:
+async def test_the_day_is_closed_when_the_bank_has_confirmed(aflow, conn, each_loss):
     for loss in each_loss(None):
         world.counterparty("bank").lose = {1: loss} if loss else {}
         aflow.include(treasury.close_day)
         run = await aflow.start(treasury.close_day, "USD operating", 1_000_000)
         await aflow.until_idle()
         assert await run.status() == "waiting"
-        assert conn.execute("select name, state, ref from pgflow.obligations").fetchall() == [
-            ("wire", "accepted", "wire-1")
-        ]
+        found = conn.execute("select name, state, ref from pgflow.obligations").fetchall()
+        assert found == [("wire", "accepted", "wire-1")]
         await aflow.app.confirm_effect(
             "wire-1", value={"value_date": "today"}, by="the bank's report"
         )
@@ -206,9 +184,7 @@ async def test_the_day_is_closed_when_the_bank_has_confirmed(
 
 
 @pytest.mark.full
-async def test_a_hedge_stands_on_both_legs_or_on_none(
-    aflow: AsyncHarness, each_loss: Callable[..., Iterator[Loss | None]]
-) -> None:
+async def test_a_hedge_stands_on_both_legs_or_on_none(aflow, each_loss):
     for loss in each_loss(None):
         broker = world.counterparty("broker")
         broker.refuse, broker.lose = {"trade AUD forward"}, {2: loss} if loss else {}
@@ -221,9 +197,7 @@ async def test_a_hedge_stands_on_both_legs_or_on_none(
         assert broker.standing("trade", "reverse") == []
 
 
-def test_a_counterparty_whose_memory_of_keys_ends_does_twice_what_is_sent_twice(
-    tmp_path: Path,
-) -> None:
+def test_a_counterparty_whose_memory_of_keys_ends_does_twice_what_is_sent_twice(tmp_path):
     forgetful = Counterparty(tmp_path / "f.book", key_memory=1)
 
     async def pay(*keys: str) -> int:
@@ -232,6 +206,5 @@ def test_a_counterparty_whose_memory_of_keys_ends_does_twice_what_is_sent_twice(
         return len(forgetful.lines())
 
     assert asyncio.run(pay("a", "a")) == 1
-    assert asyncio.run(pay("b", "a")) == 3, (
-        "which is why an unknown effect past its window is asked after first"
-    )
+    found = asyncio.run(pay("b", "a"))
+    assert found == 3, "which is why an unknown effect past its window is asked after first"

@@ -15,9 +15,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -31,9 +31,6 @@ from pgflow.embedded._locks import FileLock, is_locked
 from pgflow.errors import EmbeddedServerError
 from pgflow.inspect.sheet import read_sheet
 from pgflow.schema import migrate_dsn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 IS_ROOT = os.geteuid() == 0
 
@@ -208,9 +205,6 @@ def in_namespace(program: str | Path, *arguments: str | Path) -> subprocess.Comp
     )
 
 
-# Starting and ending
-
-
 @pytest.mark.full
 def test_it_starts_on_demand_with_our_database(new_home):
     assert not embedded.status(new_home).running
@@ -339,9 +333,8 @@ def test_stopping_ends_it_under_its_users_and_the_next_one_starts_it_again(home)
 
 def test_stopping_what_does_not_run_does_nothing(tmp_path):
     embedded.stop(tmp_path / "nowhere")
-    assert embedded.status(tmp_path / "nowhere") == embedded.ServerStatus(
-        tmp_path / "nowhere", running=False
-    )
+    found = embedded.status(tmp_path / "nowhere")
+    assert found == embedded.ServerStatus(tmp_path / "nowhere", running=False)
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -372,9 +365,6 @@ def test_a_process_forked_from_a_user_keeps_it_up(home):
         assert not FileLock(folder_of(home).users_lock).try_lock()
         one.process.stdin.close()
         assert_stopped_in_order(home)
-
-
-# Kill -9
 
 
 @pytest.mark.full
@@ -474,9 +464,6 @@ def test_a_supervisor_killed_while_making_the_data_leaves_nothing_half_made(new_
         assert not (folder_of(new_home).root / "data.new").exists()
 
 
-# What a crash leaves behind
-
-
 @pytest.mark.full
 def test_a_stale_pid_file_that_names_another_process_is_not_believed(home):
     embedded.acquire(home).release()
@@ -533,9 +520,6 @@ def test_a_server_whose_home_was_removed_ends_too(home):
     with embedded.acquire(home) as server:
         shutil.rmtree(folder_of(home).root)
     wait_until(lambda: not _cluster.process_exists(server.pid), "the server ends")
-
-
-# Errors
 
 
 def test_without_the_programs_the_error_says_what_to_install(new_home, monkeypatch):
@@ -613,9 +597,6 @@ def test_a_home_that_cannot_be_made_is_named(tmp_path):
         embedded.acquire(tmp_path / "file" / "home")
 
 
-# Privacy
-
-
 @pytest.mark.full
 def test_everything_is_closed_to_other_users(new_home):
     with embedded.acquire(new_home) as server:
@@ -646,10 +627,8 @@ def test_by_tcp_the_password_is_needed(home):
             passfile="/nowhere",
         )
         password = folder_of(home).password.read_text()
-        assert (
-            select(make_conninfo(address, password=password), "select inet_server_addr()::text")
-            == "127.0.0.1/32"
-        )
+        found = select(make_conninfo(address, password=password), "select inet_server_addr()::text")
+        assert found == "127.0.0.1/32"
         for wrong in ({}, {"password": "wrong"}):
             with pytest.raises(psycopg.OperationalError, match="password"):
                 psycopg.connect(address, **wrong)
@@ -693,9 +672,6 @@ def test_settings_are_those_of_a_small_server_that_keeps_its_promises(new_home):
         ).items():
             assert select(server.dsn, f"show {name}") == value
         assert select(server.dsn, "show server_encoding") == "UTF8"
-
-
-# Who it runs as
 
 
 @pytest.mark.full

@@ -8,7 +8,8 @@ import asyncio
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import clikit
 import httpx
@@ -37,9 +38,6 @@ from examples.embedding import (
 )
 from examples.embedding.with_alembic import shop
 from pgflow.alembic import include_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 FOLDER = servers.REPOSITORY / "examples" / "embedding"
 SAID = "order 1 is shipped\nno order and no run: too few lamps\n"
@@ -76,18 +74,13 @@ def are_one_transaction(conn: psycopg.Connection) -> bool:
     return (row, step) == ((True,), (True,))
 
 
-# ---------------------------------------------------------------- programs
-
-
 @pytest.mark.full
 @pytest.mark.parametrize(
     "main",
     [with_psycopg.main, with_sqlalchemy.main, lambda: asyncio.run(with_sqlalchemy_async.main())],
     ids=["psycopg", "sqlalchemy", "sqlalchemy async"],
 )
-def test_of_two_orders_the_one_that_is_committed_has_a_run(
-    main: Callable[[], None], conn: psycopg.Connection, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_two_orders_the_one_that_is_committed_has_a_run(main, conn, capsys):
     main()
     assert capsys.readouterr().out == SAID
     assert books(conn) == SHIPPED
@@ -96,20 +89,14 @@ def test_of_two_orders_the_one_that_is_committed_has_a_run(
 
 @pytest.mark.full
 def test_of_two_orders_through_a_pooler_in_transaction_mode_the_one_that_is_committed_has_a_run(
-    dsn: str,
-    conn: psycopg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    dsn, conn, monkeypatch, capsys
+):
     with bouncer(dsn, "transaction") as address:
         monkeypatch.setenv("PGFLOW_DSN", address)
         with_pgbouncer.main()
     assert capsys.readouterr().out == SAID
     assert books(conn) == SHIPPED
     assert are_one_transaction(conn)
-
-
-# ---------------------------------------------------------------- FastAPI
 
 
 REQUEST = {
@@ -119,9 +106,7 @@ REQUEST = {
 
 
 @pytest.mark.full
-def test_a_request_of_fastapi_is_a_transaction_and_another_process_does_the_work(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_request_of_fastapi_is_a_transaction_and_another_process_does_the_work(dsn, conn):
     async def visit() -> None:
         transport = httpx.ASGITransport(with_fastapi.web)
         async with (
@@ -144,10 +129,8 @@ def test_a_request_of_fastapi_is_a_transaction_and_another_process_does_the_work
             )
             assert (worker.code, worker.err, worker.data["completed"]) == (0, "", 1), worker
             await with_fastapi.app.get(f"order-{order_id}", with_fastapi.ship).result(SOON)
-            assert (await client.get(f"/orders/{order_id}")).json() == {
-                "state": "shipped",
-                "run": "completed",
-            }
+            found = (await client.get(f"/orders/{order_id}")).json()
+            assert found == {"state": "shipped", "run": "completed"}
             assert (await client.get("/pgflow/runs")).status_code == 401
             page = await client.get("/pgflow/runs", headers={"x-forwarded-user": "ann"})
             assert f"order-{order_id}" in page.text
@@ -158,7 +141,7 @@ def test_a_request_of_fastapi_is_a_transaction_and_another_process_does_the_work
     assert are_one_transaction(conn)
 
 
-def test_the_commit_of_a_request_of_fastapi_precedes_its_answer(conn: psycopg.Connection) -> None:
+def test_the_commit_of_a_request_of_fastapi_precedes_its_answer(conn):
     seen: list[int] = []
 
     async def visit() -> None:
@@ -177,13 +160,8 @@ def test_the_commit_of_a_request_of_fastapi_precedes_its_answer(conn: psycopg.Co
     assert seen == [1]
 
 
-# ---------------------------------------------------------------- Flask
-
-
 @pytest.mark.full
-def test_a_request_of_flask_is_a_transaction_and_another_process_does_the_work(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_request_of_flask_is_a_transaction_and_another_process_does_the_work(dsn, conn):
     web = with_flask.create_web()
     with web.extensions["pool"], with_flask.app, web.test_client() as client:
         refused = client.post("/orders", json={"sku": "lamp", "quantity": 1000})
@@ -194,9 +172,6 @@ def test_a_request_of_flask_is_a_transaction_and_another_process_does_the_work(
         assert (worker.code, worker.err, worker.data["completed"]) == (0, "", 1), worker
     assert books(conn) == SHIPPED
     assert are_one_transaction(conn)
-
-
-# ---------------------------------------------------------------- Django
 
 
 @pytest.fixture
@@ -269,12 +244,10 @@ print(json.dumps(said))
 
 @pytest.mark.full
 def test_a_request_of_django_is_atomic_and_the_projects_own_command_works_and_looks(
-    dsn: str, conn: psycopg.Connection, manage: Any
-) -> None:
-    assert json.loads(manage("shell", "-v0", "-c", SET_UP + REQUESTS).splitlines()[-1]) == {
-        "refused": 409,
-        "placed": 201,
-    }
+    dsn, conn, manage
+):
+    found = json.loads(manage("shell", "-v0", "-c", SET_UP + REQUESTS).splitlines()[-1])
+    assert found == {"refused": 409, "placed": 201}
     assert books(conn) == PLACED
     assert json.loads(manage("pgflow", "tick", "--json"))["completed"] == 1
     assert books(conn) == SHIPPED
@@ -326,15 +299,13 @@ print(json.dumps(asyncio.run(look())))
 
 
 @pytest.mark.full
-def test_the_console_stands_beside_a_site_of_django_for_its_staff(manage: Any) -> None:
+def test_the_console_stands_beside_a_site_of_django_for_its_staff(manage):
     answer = manage("shell", "-v0", "-c", SET_UP + CONSOLE).splitlines()[-1]
     assert json.loads(answer) == [200, True, 401, False, 401, False, 401, False]
 
 
 @pytest.mark.full
-def test_the_projects_command_ends_as_pgflows_does(
-    empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_projects_command_ends_as_pgflows_does(empty_dsn, manage, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", empty_dsn)
     assert "has no schema pgflow" in manage("pgflow", "list", code=2)
     assert "Usage: pgflow list" in manage("pgflow", "help", "list")
@@ -343,9 +314,7 @@ def test_the_projects_command_ends_as_pgflows_does(
 
 
 @pytest.mark.full
-def test_migrate_of_a_project_installs_the_schema(
-    empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_migrate_of_a_project_installs_the_schema(empty_dsn, manage, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", empty_dsn)
     assert "Installed pgflow's schema" in manage("migrate")
     assert servers.unsound(empty_dsn) == []
@@ -354,8 +323,8 @@ def test_migrate_of_a_project_installs_the_schema(
 
 @pytest.mark.full
 def test_migrate_of_a_project_says_how_where_its_role_may_not_install(
-    empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    empty_dsn, manage, monkeypatch
+):
     given: dict[str, Any] = conninfo_to_dict(empty_dsn)
     clerk = f"clerk_{given['dbname']}"
     with psycopg.connect(empty_dsn, autocommit=True) as conn:
@@ -372,12 +341,9 @@ def test_migrate_of_a_project_says_how_where_its_role_may_not_install(
 
 
 @pytest.mark.full
-def test_the_projects_command_lists_workers_where_that_is_asked_for(manage: Any) -> None:
+def test_the_projects_command_lists_workers_where_that_is_asked_for(manage):
     assert json.loads(manage("pgflow", "workers", "--json")) == []
     assert json.loads(manage("pgflow", "workers", "--list", "--json")) == []
-
-
-# ---------------------------------------------------------------- Alembic
 
 
 @pytest.fixture
@@ -387,9 +353,7 @@ def config() -> Iterator[Config]:
 
 
 @pytest.mark.full
-def test_a_migration_that_fails_takes_the_runs_with_it_that_it_has_started(
-    config: Config, conn: psycopg.Connection
-) -> None:
+def test_a_migration_that_fails_takes_the_runs_with_it_that_it_has_started(config, conn):
     command.upgrade(config, "0001")
     conn.execute("insert into orders (sku) values ('lamp'), ('')")
     with pytest.raises(IntegrityError, match="sku_is_said"):
@@ -400,18 +364,14 @@ def test_a_migration_that_fails_takes_the_runs_with_it_that_it_has_started(
     with shop.app, shop.app.worker():
         for order_id in (1, 2):
             shop.app.get(f"order-{order_id}", shop.ship).result(SOON)
-    assert conn.execute("select sku, state from orders order by 1").fetchall() == [
-        ("desk", "shipped"),
-        ("lamp", "shipped"),
-    ]
+    found = conn.execute("select sku, state from orders order by 1").fetchall()
+    assert found == [("desk", "shipped"), ("lamp", "shipped")]
     assert count(conn, "pgflow.runs", "status = 'completed'") == 2
 
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:Did not recognize type")  # of the schema that is left out
-def test_autogenerate_finds_nothing_to_do_beside_the_schema_of_pgflow(
-    config: Config, dsn: str
-) -> None:
+def test_autogenerate_finds_nothing_to_do_beside_the_schema_of_pgflow(config, dsn):
     command.upgrade(config, "head")
     command.check(config)  # raises if there were something
     engine = create_engine(
@@ -431,7 +391,7 @@ def test_autogenerate_finds_nothing_to_do_beside_the_schema_of_pgflow(
     }
 
 
-def test_only_what_is_in_the_schema_of_pgflow_is_left_out() -> None:
+def test_only_what_is_in_the_schema_of_pgflow_is_left_out():
     assert not include_name("pgflow", "schema", {})
     assert not include_name("run", "table", {"schema_name": "pgflow"})
     assert include_name(None, "schema", {})
@@ -439,10 +399,7 @@ def test_only_what_is_in_the_schema_of_pgflow_is_left_out() -> None:
     assert include_name("orders", "table", {"schema_name": "shop"})
 
 
-# ---------------------------------------------------------------- all
-
-
-def test_every_example_says_what_it_shows_and_is_in_the_list() -> None:
+def test_every_example_says_what_it_shows_and_is_in_the_list():
     listed = (FOLDER / "README.md").read_text()
     for path in [
         *FOLDER.glob("with_*.py"),

@@ -6,10 +6,10 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
+from records import launch, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -25,9 +25,6 @@ from mcp.server.mcpserver import MCPServer  # noqa: E402
 from pgflow.mcp import RemoteTools, ServerUnreachable, ToolFailed, add_workflows  # noqa: E402
 from pgflow.mcp.offering import WAIT  # noqa: E402
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
-
 BANK = Path(__file__).parents[1] / "apps" / "bank_mcp.py"
 
 
@@ -37,9 +34,6 @@ def remote_bank() -> Any:
         args=[str(BANK)],
         env={"PGFLOW_TEST_BOOK": os.environ["PGFLOW_TEST_BOOK"]},
     )
-
-
-# ---------------------------------------------------------------- workflows as tools
 
 
 @workflow
@@ -77,11 +71,8 @@ def shop(app: Any, *workflows: Any, wait_seconds: float = 20) -> Any:
 
 
 @pytest.mark.full
-async def test_a_workflow_is_a_tool_that_returns_its_result_and_one_key_is_one_run(
-    aflow: AsyncHarness,
-) -> None:
-    aflow.include(greet, fail, other)
-    elsewhere = await aflow.start(other)
+async def test_a_workflow_is_a_tool_that_returns_its_result_and_one_key_is_one_run(aflow):
+    elsewhere = await launch(aflow, other, beside=[greet, fail])
     async with aflow.app.worker(), shop(aflow.app, greet, fail) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert list(tools) == ["greet", "fail", WAIT]
@@ -96,9 +87,7 @@ async def test_a_workflow_is_a_tool_that_returns_its_result_and_one_key_is_one_r
         assert "of no workflow" in await call(client, WAIT, run_key=elsewhere.key)
 
 
-async def test_a_tool_says_that_a_person_is_needed_and_waits_on_by_the_key(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_tool_says_that_a_person_is_needed_and_waits_on_by_the_key(aflow):
     aflow.include(refund)
     async with aflow.app.worker(), shop(aflow.app, refund) as client:
         asked = await call(client, "refund", cents=5, run_key="r1")
@@ -108,9 +97,7 @@ async def test_a_tool_says_that_a_person_is_needed_and_waits_on_by_the_key(
         assert (await call(client, WAIT, run_key="r1"))["result"] == "Approved"
 
 
-async def test_a_run_that_takes_longer_is_answered_by_its_key_and_goes_on(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_run_that_takes_longer_is_answered_by_its_key_and_goes_on(aflow):
     aflow.include(greet)
     async with shop(aflow.app, greet, wait_seconds=0.01) as client:
         late = await call(client, "greet", name="ann")  # no worker is there yet
@@ -121,15 +108,12 @@ async def test_a_run_that_takes_longer_is_answered_by_its_key_and_goes_on(
         assert late["result"] == ["hello ann"]
 
 
-def test_a_workflow_whose_parameters_the_tool_needs_itself_is_refused() -> None:
+def test_a_workflow_whose_parameters_the_tool_needs_itself_is_refused():
     @workflow
     async def bad(run_key: str) -> None: ...
 
     with pytest.raises(InvalidArgument, match="rename it"):
         add_workflows(MCPServer("shop"), pgflow.AsyncApp(include=[bad]), [bad])
-
-
-# ---------------------------------------------------------------- tools as steps
 
 
 bank = RemoteTools("bank", lambda: bank_mcp.server, timeout=30)  # in this process
@@ -195,10 +179,9 @@ def lines(book: Path) -> list[dict[str, Any]]:
 
 
 async def test_tools_of_a_server_are_steps_of_their_class_with_keys_in_both_colours(
-    aflow: AsyncHarness, book: Path, conn: psycopg.Connection
-) -> None:
-    aflow.include(pay, pay_sync)
-    run = await aflow.start(pay, "bob", 30)
+    aflow, book, conn
+):
+    run = await launch(aflow, pay, "bob", 30, beside=[pay_sync])
     assert await run.result(HANG_SECONDS) == [1_000, {"receipt": "30 to bob"}, 970]
     again = await aflow.start(pay_sync, "bob", 5)
     assert await again.result(HANG_SECONDS) == [{"receipt": "5 to bob"}, 965]
@@ -212,18 +195,13 @@ async def test_tools_of_a_server_are_steps_of_their_class_with_keys_in_both_colo
 
 
 @pytest.mark.full
-async def test_a_call_whose_answer_is_lost_is_asked_after_and_not_made_again(
-    aflow: AsyncHarness, book: Path
-) -> None:
-    aflow.include(pay_remotely)
-    run = await aflow.start(pay_remotely, "bob", 30)
+async def test_a_call_whose_answer_is_lost_is_asked_after_and_not_made_again(aflow, book):
+    run = await launch(aflow, pay_remotely, "bob", 30)
     assert await run.result(HANG_SECONDS) == {"receipt": "30 to bob"}
     assert len(lines(book)) == 1
 
 
-async def test_what_a_server_refuses_or_never_hears_was_not_done(
-    aflow: AsyncHarness, book: Path
-) -> None:
+async def test_what_a_server_refuses_or_never_hears_was_not_done(aflow, book):
     aflow.include(pay, knock)
     with pytest.raises(pgflow.RunFailed) as refused:
         await (await aflow.start(pay, "bob", 5_000)).result(HANG_SECONDS)
@@ -235,16 +213,12 @@ async def test_what_a_server_refuses_or_never_hears_was_not_done(
 
 
 @pytest.mark.full
-async def test_a_tool_asks_for_leave_where_the_policy_wants_it(
-    aflow: AsyncHarness, book: Path, conn: psycopg.Connection
-) -> None:
+async def test_a_tool_asks_for_leave_where_the_policy_wants_it(aflow, book, conn):
     conn.execute(
         """select pgflow.set_policy(
             '[{"name": "bank.transfer", "amount": "$.cents", "above": 50}]', 'limits')"""
     )
-    aflow.include(pay)
-    run = await aflow.start(pay, "bob", 80)
-    await aflow.until_idle()
+    run = await settle(aflow, pay, "bob", 80)
     (gate,) = await aflow.gates()
     assert (gate.name, gate.request) == ("policy/bank.transfer", {"to": "bob", "cents": 80})
     assert not book.exists()

@@ -7,8 +7,9 @@ import signal
 import socket
 import time
 import urllib.request
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -24,9 +25,6 @@ import pgflow
 from pgflow import App, Retries, RunFailed, Signal, read, step, transaction, workflow
 from pgflow.meter import Histogram, Meter
 from pgflow.prometheus import serve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 go = Signal("go", int)
 
@@ -99,7 +97,7 @@ async def bad() -> None:
 
 
 @pytest.mark.full
-def test_a_worker_counts_runs_steps_retries_and_commits(dsn: str, meter: Meter, url: str) -> None:
+def test_a_worker_counts_runs_steps_retries_and_commits(dsn, meter, url):
     began = time.monotonic()
     with App(dsn, include=[work, bad]) as app, app.worker(meter=meter, concurrency=7):
         run = app.start(work)
@@ -149,9 +147,7 @@ def test_a_worker_counts_runs_steps_retries_and_commits(dsn: str, meter: Meter, 
 
 
 @pytest.mark.full
-def test_the_endpoint_says_how_much_stands_in_the_database(
-    dsn: str, conn: psycopg.Connection, url: str
-) -> None:
+def test_the_endpoint_says_how_much_stands_in_the_database(dsn, conn, url):
     make_stuck(conn, "stuck-1")
     began = time.monotonic()
     conn.execute("select pgflow.start_run('work', '{}', null, 'mail') from generate_series(1, 3)")
@@ -181,7 +177,7 @@ def test_the_endpoint_says_how_much_stands_in_the_database(
 
 
 @pytest.mark.full
-def test_a_timer_that_nobody_takes_is_late(dsn: str, conn: psycopg.Connection, url: str) -> None:
+def test_a_timer_that_nobody_takes_is_late(dsn, conn, url):
     for key in ("soon", "as soon"):
         conn.execute(
             "select pgflow.start_run('work', '{}', %s, run_at => clock_timestamp() + interval '0.1 "
@@ -207,9 +203,7 @@ def test_a_timer_that_nobody_takes_is_late(dsn: str, conn: psycopg.Connection, u
 
 
 @pytest.mark.full
-def test_a_worker_that_may_do_no_more_than_work_may_be_scraped(
-    dsn: str, conn: psycopg.Connection, meter: Meter
-) -> None:
+def test_a_worker_that_may_do_no_more_than_work_may_be_scraped(dsn, conn, meter):
     conn.execute(
         "do $$ begin create role pgflow_worker; exception when duplicate_object then null; end $$"
     )
@@ -231,9 +225,7 @@ def test_a_worker_that_may_do_no_more_than_work_may_be_scraped(
 
 
 @pytest.mark.full
-def test_a_database_that_is_away_is_said_to_be_and_the_rest_goes_on(
-    meter: Meter, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_database_that_is_away_is_said_to_be_and_the_rest_goes_on(meter, caplog):
     meter.claimed["work"] += 1
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
@@ -251,18 +243,15 @@ def test_a_database_that_is_away_is_said_to_be_and_the_rest_goes_on(
     assert "hunter2" not in caplog.text
 
 
-def test_a_histogram_counts_each_value_in_its_bucket() -> None:
+def test_a_histogram_counts_each_value_in_its_bucket():
     histogram = Histogram((1, 2))
     for value in (0.5, 1, 1.5, 99):
         histogram.observe(value)
     assert (histogram.counts, histogram.total) == ([2, 1, 1], 102)
 
 
-# ---------------------------------------------------------------- the command
-
-
 @pytest.mark.full
-def test_workers_serves_figures_and_logs_objects(dsn: str, conn: psycopg.Connection) -> None:
+def test_workers_serves_figures_and_logs_objects(dsn, conn):
     conn.execute("create schema app; create table app.booked (key text, n int)")
     conn.execute(
         """select pgflow.start_run('booking', '{"key": "k", "steps": 2, "pause": 0}', 'k')"""
@@ -305,7 +294,7 @@ def test_workers_serves_figures_and_logs_objects(dsn: str, conn: psycopg.Connect
     ]
 
 
-def test_a_port_that_is_taken_is_a_mistake(shared_dsn: str) -> None:
+def test_a_port_that_is_taken_is_a_mistake(shared_dsn):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         answer = finish(
             process(
@@ -316,7 +305,7 @@ def test_a_port_that_is_taken_is_a_mistake(shared_dsn: str) -> None:
     assert "no metrics at 127.0.0.1:" in answer.err.strip().splitlines()[-1]
 
 
-def test_a_format_that_there_is_not_is_a_mistake() -> None:
+def test_a_format_that_there_is_not_is_a_mistake():
     answer = finish(process(None, "workers", "worker_jobs", "--log-format", "xml"))
     assert (answer.code, answer.err.strip()) == (
         2,

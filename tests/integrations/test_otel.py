@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,18 +16,14 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from processes import worker
-from records import SOON, run_row, wait_until
+from records import SOON, recover, run_row, settle, wait_until
 from servers import HANG_SECONDS
 from spankit import Spans, is_child
 
 import pgflow
 from pgflow import App, Retries, RunFailed, Signal, read, step, transaction, workflow
 from pgflow.otel import Tracing
-from pgflow.testing import AsyncHarness, replay_all
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from pgflow.testing import replay_all
 
 go = Signal("go", int)
 inner = trace.get_tracer("the application's own")
@@ -80,9 +77,7 @@ def work_sync() -> str:
 
 @pytest.mark.full
 @pytest.mark.parametrize("made", [work, work_sync])
-def test_a_run_is_one_trace_over_workers_and_waits_below_the_span_that_started_it(
-    dsn: str, spans: Spans, made: Any
-) -> None:
+def test_a_run_is_one_trace_over_workers_and_waits_below_the_span_that_started_it(dsn, spans, made):
     app = App(dsn, include=[made], interceptors=[Tracing(spans.provider)])
     with app:
         with spans.tracer.start_as_current_span("request") as request:
@@ -112,9 +107,7 @@ def test_a_run_is_one_trace_over_workers_and_waits_below_the_span_that_started_i
     assert len(spans.all) == 8, "replays add nothing"
 
 
-def test_spans_say_which_run_step_and_try_they_are_of_and_nothing_that_is_worked_on(
-    dsn: str, spans: Spans
-) -> None:
+def test_spans_say_which_run_step_and_try_they_are_of_and_nothing_that_is_worked_on(dsn, spans):
     with App(dsn, include=[work], interceptors=[Tracing(spans.provider)]) as app, app.worker():
         run = app.start(work.options(key="k"))
         run.send(go, 1)
@@ -138,7 +131,7 @@ def test_spans_say_which_run_step_and_try_they_are_of_and_nothing_that_is_worked
     assert not any("hunter2" in span.to_json() for span in spans.all)
 
 
-def test_the_text_of_errors_is_recorded_where_it_is_asked_for(dsn: str, spans: Spans) -> None:
+def test_the_text_of_errors_is_recorded_where_it_is_asked_for(dsn, spans):
     @workflow
     async def fails() -> None:
         await shaky.options(retries=1)("a text")
@@ -170,9 +163,7 @@ async def child_of(item: str) -> str:
     return item
 
 
-def test_children_are_in_the_trace_of_the_activation_that_asked_for_them(
-    dsn: str, conn: psycopg.Connection, spans: Spans
-) -> None:
+def test_children_are_in_the_trace_of_the_activation_that_asked_for_them(dsn, conn, spans):
     conn.execute("select pgflow.start_run('parent', '{}', 'p')")
     with (
         App(dsn, include=[parent, child, child_of], interceptors=[Tracing(spans.provider)]) as app,
@@ -188,7 +179,7 @@ def test_children_are_in_the_trace_of_the_activation_that_asked_for_them(
         assert any(is_child(span, activation) for activation in activations[1:])
 
 
-def test_what_a_step_starts_hangs_below_its_span(dsn: str, spans: Spans) -> None:
+def test_what_a_step_starts_hangs_below_its_span(dsn, spans):
     app = App(dsn, interceptors=[Tracing(spans.provider)])
 
     @step
@@ -213,7 +204,7 @@ async def countdown(n: int) -> None:
         pgflow.continue_as_new(n - 1)
 
 
-def test_every_generation_of_a_run_is_in_its_trace(dsn: str, spans: Spans) -> None:
+def test_every_generation_of_a_run_is_in_its_trace(dsn, spans):
     with App(dsn, include=[countdown], interceptors=[Tracing(spans.provider)]) as app, app.worker():
         app.start(countdown, 3).result(SOON)
     found = spans.named("run countdown")
@@ -235,16 +226,12 @@ provider_of_phases: dict[str, Spans] = {}
 
 
 @pytest.mark.full
-async def test_what_a_workflow_traces_itself_is_not_traced_again_by_a_replay(
-    aflow: AsyncHarness, spans: Spans
-) -> None:
+async def test_what_a_workflow_traces_itself_is_not_traced_again_by_a_replay(aflow, spans):
     provider_of_phases["x"] = spans
     aflow.include(phases)
     aflow.app._interceptors.append(Tracing(spans.provider))
-    run = await aflow.start(phases, "x")
-    await aflow.until_idle()
-    await aflow.crash()
-    await aflow.until_idle()
+    run = await settle(aflow, phases, "x")
+    await recover(aflow)
     await run.send(go, 1)
     await run.result(SOON)
     assert len(spans.named("before")) == len(spans.named("after")) == 1
@@ -268,9 +255,7 @@ def global_context(**carrier: str) -> Iterator[None]:
 
 
 @pytest.mark.full
-def test_without_an_sdk_nothing_is_made_but_a_trace_from_outside_is_passed_on(
-    dsn: str, conn: psycopg.Connection, spans: Spans
-) -> None:
+def test_without_an_sdk_nothing_is_made_but_a_trace_from_outside_is_passed_on(dsn, conn, spans):
     trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     with App(dsn, include=[child], interceptors=[Tracing(trace.NoOpTracerProvider())]) as app:
         with app.worker():
@@ -290,7 +275,7 @@ def test_without_an_sdk_nothing_is_made_but_a_trace_from_outside_is_passed_on(
     assert format(spans.one("run child").parent.span_id, "016x") == span_id
 
 
-def test_what_the_caller_does_not_sample_is_not_sampled(dsn: str, spans: Spans) -> None:
+def test_what_the_caller_does_not_sample_is_not_sampled(dsn, spans):
     unsampled = trace.NonRecordingSpan(
         trace.SpanContext(7, 8, is_remote=True, trace_flags=trace.TraceFlags(0))
     )
@@ -301,9 +286,7 @@ def test_what_the_caller_does_not_sample_is_not_sampled(dsn: str, spans: Spans) 
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
-def test_runs_without_a_trace_of_their_own_are_sampled_as_others_are(
-    dsn: str, conn: psycopg.Connection, ratio: float
-) -> None:
+def test_runs_without_a_trace_of_their_own_are_sampled_as_others_are(dsn, conn, ratio):
     spans = Spans(sampler=ParentBased(TraceIdRatioBased(ratio)))
     conn.execute("select pgflow.start_run('child', '{}', 'c')")
     with App(dsn, include=[child], interceptors=[Tracing(spans.provider)]) as app, app.worker():
@@ -311,9 +294,7 @@ def test_runs_without_a_trace_of_their_own_are_sampled_as_others_are(
     assert [span.name for span in spans.all] == (["run child", "read steady"] if ratio else [])
 
 
-def test_metadata_that_is_no_trace_is_none(
-    dsn: str, conn: psycopg.Connection, spans: Spans
-) -> None:
+def test_metadata_that_is_no_trace_is_none(dsn, conn, spans):
     conn.execute(
         """select pgflow.start_run('child', '{}', 'c', metadata => '{"traceparent": 7, "tracestate": "?"}')"""
     )
@@ -322,7 +303,7 @@ def test_metadata_that_is_no_trace_is_none(
     assert outcomes([spans.one("run child")]) == ["completed"]
 
 
-def test_a_cancelled_run_is_no_error(dsn: str, conn: psycopg.Connection, spans: Spans) -> None:
+def test_a_cancelled_run_is_no_error(dsn, conn, spans):
     with (
         App(dsn, include=[work], interceptors=[Tracing(spans.provider)]) as app,
         app.worker(poll_seconds=0.05),
@@ -338,8 +319,8 @@ def test_a_cancelled_run_is_no_error(dsn: str, conn: psycopg.Connection, spans: 
 
 @pytest.mark.full
 def test_processes_that_work_on_a_run_one_after_another_and_die_add_to_one_trace(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dsn, conn, tmp_path, monkeypatch
+):
     file = tmp_path / "spans"
     monkeypatch.setenv("SPANS_FILE", str(file))
     trace_id = "0af7651916cd43dd8448eb211c80319c"
@@ -370,7 +351,7 @@ def test_processes_that_work_on_a_run_one_after_another_and_die_add_to_one_trace
 
 
 @pytest.mark.full
-def test_without_the_extra_the_import_says_what_to_install() -> None:
+def test_without_the_extra_the_import_says_what_to_install():
     code = "import sys; sys.modules['opentelemetry'] = None; import pgflow.otel"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert 'pip install "pgflow-engine[otel]"' in done.stderr

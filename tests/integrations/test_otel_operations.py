@@ -5,11 +5,11 @@ in the words of OpenTelemetry's conventions, and never what was said.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
 
 import pytest
-from records import SOON
+from records import SOON, result_of
 from spankit import Spans, said
 
 import pgflow
@@ -18,11 +18,6 @@ from pgflow.authority import Approve
 from pgflow.decisions import Choice, Usage, decision
 from pgflow.effects import effect
 from pgflow.otel import Tracing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pgflow.testing import AsyncHarness
 
 SECRET = "hunter2"
 
@@ -95,8 +90,8 @@ def restock_sync(item: str, state: int = 0) -> int:
 @pytest.mark.full
 @pytest.mark.parametrize("made", [restock, restock_sync])
 async def test_the_loop_has_spans_of_its_models_and_acts_each_once_over_all_activations(
-    aflow: AsyncHarness, spans: Spans, made: Any
-) -> None:
+    aflow, spans, made
+):
     aflow(interceptors=[Tracing(spans.provider)]).include(made)
     run = await aflow.start(made.options(key="k"), SECRET)
     for _ in range(2):
@@ -157,11 +152,9 @@ async def asks() -> int:
     return await ask_twice.aio() + (await says_itself()).value
 
 
-async def test_a_body_tells_of_each_model_that_it_asks(aflow: AsyncHarness, spans: Spans) -> None:
+async def test_a_body_tells_of_each_model_that_it_asks(aflow, spans):
     aflow(interceptors=[Tracing(spans.provider)]).include(asks)
-    run = await aflow.start(asks)
-    await aflow.until_idle()
-    assert await run.result(SOON) == 2
+    assert await result_of(aflow, asks) == 2
     first, second, third = spans.named("chat big-1")
     assert spans.parent_of(first) == spans.parent_of(second) == "step ask_twice"
     assert spans.parent_of(third) == "decision says_itself", "and no second one for its choice"
@@ -186,7 +179,7 @@ async def test_a_body_tells_of_each_model_that_it_asks(aflow: AsyncHarness, span
     assert completed.status.status_code.name == "UNSET"
 
 
-def test_outside_of_runs_an_operation_is_told_to_nobody() -> None:
+def test_outside_of_runs_an_operation_is_told_to_nobody():
     with pgflow.extensions.operation("chat", "big-1") as asked:
         asked.input_tokens = 1
     assert asked.kind == "chat"

@@ -9,12 +9,8 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("pytest_asyncio")
 pytest.importorskip("pytest_randomly")
@@ -152,8 +148,8 @@ async def test_a_fixture_that_uses_the_harness_before_and_after(aflow, started):
     ids=["auto", "strict", "auto on two processes", "strict on two processes"],
 )
 def test_the_kit_works_beside_asyncio_anyio_xdist_randomly_and_timeout(
-    tmp_path: Path, server_dsn: str, options: list[str]
-) -> None:
+    tmp_path, server_dsn, options
+):
     (tmp_path / "test_asyncio.py").write_text(ASYNCIO)
     (tmp_path / "test_anyio.py").write_text(ANYIO)
     (tmp_path / "pytest.ini").write_text(

@@ -14,12 +14,13 @@ import re
 import signal
 import subprocess
 import uuid
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import forked
 import psycopg
@@ -37,12 +38,8 @@ from examples.treasury.proof import bank_book_of, prove
 from examples.treasury.quarter import start_bank
 from examples.treasury.rates import RatesMissing, business_days, in_euro_cents, rates_on
 from examples.treasury.workflow import cfo_ack, key_of, opening, sweep, treasury_day
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from pgflow._client._async.handles import AsyncRun
-    from pgflow.testing import AsyncHarness
+from pgflow._client._async.handles import AsyncRun
+from pgflow.testing import AsyncHarness
 
 pytestmark = pytest.mark.full
 
@@ -50,10 +47,7 @@ DAY = date(2024, 1, 2)
 QUARTER = business_days(DAY, 63)
 
 
-# ================================================================ rates
-
-
-def test_rates_are_the_published_decimals() -> None:
+def test_rates_are_the_published_decimals():
     assert rates_on(DAY) == {
         "EUR": 1,
         "USD": Decimal("1.0956"),
@@ -62,7 +56,7 @@ def test_rates_are_the_published_decimals() -> None:
     }
 
 
-def test_a_quarter_has_the_business_days_of_the_central_bank() -> None:
+def test_a_quarter_has_the_business_days_of_the_central_bank():
     assert (QUARTER[0], QUARTER[-1]) == (DAY, date(2024, 3, 28))
     assert date(2024, 3, 29) not in QUARTER, "Good Friday"
     with pytest.raises(RatesMissing, match="2024-03-29"):
@@ -71,11 +65,8 @@ def test_a_quarter_has_the_business_days_of_the_central_bank() -> None:
         business_days(DAY, 100_000)
 
 
-def test_halves_of_a_cent_go_away_from_zero() -> None:
+def test_halves_of_a_cent_go_away_from_zero():
     assert [in_euro_cents(cents, Decimal(2)) for cents in (1, -1, 3, -3)] == [1, -1, 2, -2]
-
-
-# ================================================================ policy
 
 
 def statement(account: str, net: int = 0, day: date = DAY) -> Statement:
@@ -86,7 +77,7 @@ def statement(account: str, net: int = 0, day: date = DAY) -> Statement:
     )
 
 
-def test_a_sweep_brings_an_account_back_to_its_target() -> None:
+def test_a_sweep_brings_an_account_back_to_its_target():
     for net in (123_45, -123_45):
         day = statement("usd-ops", net)
         (order,) = decide(policy_on(DAY), DAY, [day], rates_on(DAY)).sweeps
@@ -94,12 +85,12 @@ def test_a_sweep_brings_an_account_back_to_its_target() -> None:
         assert (order.kind, order.currency, order.counterparty) == ("sweep", "USD", "fund-usd")
 
 
-def test_an_account_on_its_target_is_left_alone() -> None:
+def test_an_account_on_its_target_is_left_alone():
     plan = decide(policy_on(DAY), DAY, [statement("gbp-ops")], rates_on(DAY))
     assert (plan.sweeps, plan.hedges, plan.questions) == ([], [], [])
 
 
-def test_what_came_in_above_the_tolerance_is_given_for_euros() -> None:
+def test_what_came_in_above_the_tolerance_is_given_for_euros():
     (forward,) = decide(
         policy_on(DAY), DAY, [statement("usd-ops", 2 * MILLION)], rates_on(DAY)
     ).hedges
@@ -111,7 +102,7 @@ def test_what_came_in_above_the_tolerance_is_given_for_euros() -> None:
     assert forward.reversal.cents == -forward.give.cents
 
 
-def test_what_went_out_above_the_tolerance_is_taken_for_euros() -> None:
+def test_what_went_out_above_the_tolerance_is_taken_for_euros():
     (forward,) = decide(
         policy_on(DAY), DAY, [statement("aud-ops", -3 * MILLION)], rates_on(DAY)
     ).hedges
@@ -122,7 +113,7 @@ def test_what_went_out_above_the_tolerance_is_taken_for_euros() -> None:
     )
 
 
-def test_no_hedge_within_the_tolerance_nor_of_euros() -> None:
+def test_no_hedge_within_the_tolerance_nor_of_euros():
     rates = {"EUR": Decimal(1), "USD": Decimal(1)}
     within, euros = (
         statement("usd-ops", policy_on(DAY).tolerated_exposure),
@@ -133,7 +124,7 @@ def test_no_hedge_within_the_tolerance_nor_of_euros() -> None:
     assert len(decide(policy_on(DAY), DAY, [above], rates).hedges) == 1
 
 
-def test_a_sweep_above_the_line_asks_first() -> None:
+def test_a_sweep_above_the_line_asks_first():
     line = policy_on(DAY).ask_first_above
     for net, questions in ((line, 0), (line + 1, 1), (-line - 1, 1)):
         assert (
@@ -142,15 +133,12 @@ def test_a_sweep_above_the_line_asks_first() -> None:
         )
 
 
-def test_a_day_is_decided_by_the_policy_of_its_date() -> None:
+def test_a_day_is_decided_by_the_policy_of_its_date():
     versions = [
         policy_on(day).version
         for day in (DAY, date(2024, 2, 14), date(2024, 2, 15), date(2024, 3, 28))
     ]
     assert versions == ["2024-1", "2024-1", "2024-2", "2024-2"]
-
-
-# ================================================================ bank
 
 
 @pytest.fixture
@@ -196,23 +184,22 @@ def lines_of(book: Path, kind: str) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, book.read_text().splitlines()) if line["type"] == kind]
 
 
-def test_a_key_is_executed_once(bank: Server, bank_book: Path) -> None:
+def test_a_key_is_executed_once(bank, bank_book):
     references = [instruct(bank.address, key, order()) for key in ("a", "a", "b", "a")]
     assert references == ["B000001", "B000001", "B000002", "B000001"]
     assert [line["key"] for line in lines_of(bank_book, "instruction")] == ["a", "b"]
 
 
-def test_a_key_with_other_content_is_refused_and_recorded(bank: Server, bank_book: Path) -> None:
+def test_a_key_with_other_content_is_refused_and_recorded(bank, bank_book):
     instruct(bank.address, "a", order())
     with pytest.raises(KeyReused, match="key a was B000001"):
         instruct(bank.address, "a", order(-501))
     assert len(lines_of(bank_book, "instruction")) == 1
-    assert [(line["key"], line["cents"]) for line in lines_of(bank_book, "conflict")] == [
-        ("a", -501)
-    ]
+    found = [(line["key"], line["cents"]) for line in lines_of(bank_book, "conflict")]
+    assert found == [("a", -501)]
 
 
-def test_what_is_refused_is_not_executed(bank: Server, bank_book: Path) -> None:
+def test_what_is_refused_is_not_executed(bank, bank_book):
     with pytest.raises(Refused, match="no sweep"):
         instruct(bank.address, "a", replace(order(), currency="USD"))
     with pytest.raises(Refused, match="the desk gives"):
@@ -221,7 +208,7 @@ def test_what_is_refused_is_not_executed(bank: Server, bank_book: Path) -> None:
     assert [line["key"] for line in lines_of(bank_book, "instruction")] == ["c"]
 
 
-def test_a_killed_bank_knows_its_keys_again(bank: Server, bank_book: Path) -> None:
+def test_a_killed_bank_knows_its_keys_again(bank, bank_book):
     keys = [f"key-{n}" for n in range(20)]
     before = {key: instruct(bank.address, key, order()) for key in keys}
     os.kill(bank.pid, signal.SIGKILL)
@@ -236,7 +223,7 @@ def test_a_killed_bank_knows_its_keys_again(bank: Server, bank_book: Path) -> No
         again.close()
 
 
-def test_one_acknowledgement_in_twenty_is_lost(bank_book: Path) -> None:
+def test_one_acknowledgement_in_twenty_is_lost(bank_book):
     bank = Bank(Book(bank_book), seed=3)
     asked = {
         "day": str(DAY),
@@ -255,12 +242,9 @@ def test_one_acknowledgement_in_twenty_is_lost(bank_book: Path) -> None:
     assert (bank.counts["executed"], bank.counts["asked again"]) == (1, 3999)
 
 
-def test_a_book_is_never_begun_twice(bank_book: Path) -> None:
+def test_a_book_is_never_begun_twice(bank_book):
     with pytest.raises(FileExistsError):
         create_book(bank_book, [])
-
-
-# ================================================================ the day
 
 
 class StubbornBank(Bank):
@@ -319,8 +303,8 @@ def faults(proofs: list[Proof]) -> dict[str, Any]:
 
 @pytest.mark.full
 async def test_a_day_survives_a_crash_while_the_bank_has_its_instructions(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank_book: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    aflow, conn, bank_book, monkeypatch
+):
     bank = StubbornBank(bank_book)
     bank.silent = True
     async with serve(bank, monkeypatch):
@@ -330,16 +314,13 @@ async def test_a_day_survives_a_crash_while_the_bank_has_its_instructions(
         bank.relents.set()
         await aflow.until_idle()
         assert [await run.status() for run in runs] == ["completed"] * 3
-    assert bank.counts["asked again"] > 0, (
-        "what was on its way when the worker died is sent again under the same key"
-    )
+    found = bank.counts["asked again"]
+    assert found > 0, "what was on its way when the worker died is sent again under the same key"
     assert faults(prove(conn, bank_book)) == {}
 
 
 @pytest.mark.full
-async def test_a_step_that_makes_its_own_keys_is_found_out(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank_book: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_step_that_makes_its_own_keys_is_found_out(aflow, conn, bank_book, monkeypatch):
     async def careless_sweep(what: Instruction) -> ledger.Booked:
         return await client.instruct(what, str(uuid.uuid4()))
 
@@ -359,8 +340,8 @@ async def test_a_step_that_makes_its_own_keys_is_found_out(
 
 @pytest.mark.full
 async def test_the_first_leg_is_taken_back_when_the_desk_refuses_the_second(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    aflow, conn, tmp_path, monkeypatch
+):
     book = tmp_path / "book.jsonl"
     quiet = [
         {**line, "cents": 0 if line["type"] == "flow" else line["cents"]}
@@ -390,9 +371,7 @@ async def test_the_first_leg_is_taken_back_when_the_desk_refuses_the_second(
 
 
 @pytest.mark.full
-async def test_a_large_sweep_waits_for_the_cfo_over_a_crash(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_sweep_waits_for_the_cfo_over_a_crash(aflow, conn, tmp_path, monkeypatch):
     book = tmp_path / "book.jsonl"
     lines = world.opening_lines([DAY], 1)
     next(line for line in lines if line.get("kind") == "receipts" and line["account"] == "eur-ops")[
@@ -411,9 +390,6 @@ async def test_a_large_sweep_waits_for_the_cfo_over_a_crash(
         assert await run.status() == "completed"
     assert conn.execute("select acknowledged_by from treasury.report").fetchall() == [("the CFO",)]
     assert faults(prove(conn, book)) == {}
-
-
-# ================================================================ the program
 
 
 @dataclass(frozen=True)
@@ -471,7 +447,7 @@ def finished(
 
 
 @pytest.mark.full
-def test_the_program_kills_workers_that_hold_runs_and_proves_its_books(finished: Finished) -> None:
+def test_the_program_kills_workers_that_hold_runs_and_proves_its_books(finished):
     held = [
         int(n)
         for n in re.findall(
@@ -488,7 +464,7 @@ def test_the_program_kills_workers_that_hold_runs_and_proves_its_books(finished:
 
 
 @pytest.mark.full
-def test_the_bank_was_asked_again_and_executed_nothing_again(finished: Finished) -> None:
+def test_the_bank_was_asked_again_and_executed_nothing_again(finished):
     executed, again = map(
         int, re.search(r"(\d+) executed, (\d+) asked again", finished.printed).groups()
     )
@@ -524,9 +500,7 @@ def test_the_bank_was_asked_again_and_executed_nothing_again(finished: Finished)
         "delete from treasury.balance where day = '2024-01-08' and account = 'usd-ops'",
     ],
 )  # fmt: skip
-def test_whatever_is_altered_in_the_ledger_fails_a_proof(
-    finished: Finished, tampering: str
-) -> None:
+def test_whatever_is_altered_in_the_ledger_fails_a_proof(finished, tampering):
     with (
         psycopg.connect(finished.dsn, autocommit=True) as conn,
         conn.transaction(force_rollback=True),
@@ -563,9 +537,7 @@ def record_a_conflict(lines: list[dict[str, Any]], at: int) -> None:
     "tamper",
     [move_a_cent, leave_out, write_twice, execute_twice, give_to_another, record_a_conflict],
 )
-def test_whatever_is_altered_in_the_banks_book_fails_a_proof(
-    finished: Finished, tmp_path: Path, tamper: Any
-) -> None:
+def test_whatever_is_altered_in_the_banks_book_fails_a_proof(finished, tmp_path, tamper):
     lines = [json.loads(line) for line in finished.book.read_text().splitlines()]
     tamper(
         lines,
@@ -582,9 +554,7 @@ def test_whatever_is_altered_in_the_banks_book_fails_a_proof(
         assert not faults(prove(conn, finished.book))
 
 
-def test_a_cent_that_both_books_agree_on_still_fails_a_proof(
-    finished: Finished, tmp_path: Path
-) -> None:
+def test_a_cent_that_both_books_agree_on_still_fails_a_proof(finished, tmp_path):
     lines = [json.loads(line) for line in finished.book.read_text().splitlines()]
     line = next(line for line in lines if line.get("kind") == "sweep" and line["cents"] > 0)
     line["cents"] += 1
@@ -607,7 +577,7 @@ def test_a_cent_that_both_books_agree_on_still_fails_a_proof(
 
 
 @pytest.mark.full
-def test_altering_one_booking_makes_the_program_exit_1(finished: Finished) -> None:
+def test_altering_one_booking_makes_the_program_exit_1(finished):
     alter = "update treasury.gl_entry set credit = credit + %s where entry_id = (select min(entry_id) from treasury.gl_entry where credit > 0)"
     assert treasury("--dsn", finished.dsn, "--prove-only").returncode == 0
     with psycopg.connect(finished.dsn, autocommit=True) as conn:
@@ -620,7 +590,7 @@ def test_altering_one_booking_makes_the_program_exit_1(finished: Finished) -> No
 
 
 @pytest.mark.full
-def test_the_next_quarter_in_a_database_has_books_of_its_own(dsn: str, tmp_path: Path) -> None:
+def test_the_next_quarter_in_a_database_has_books_of_its_own(dsn, tmp_path):
     for number, first_run in enumerate(("treasury/2024-01-02", "treasury-2/2024-01-02"), 1):
         ran = treasury(
             "--dsn", dsn, "--days", "2", "--kills", "0", "--folder", str(tmp_path / str(number))
@@ -635,18 +605,13 @@ def test_the_next_quarter_in_a_database_has_books_of_its_own(dsn: str, tmp_path:
 
 
 @pytest.mark.full
-def test_a_ledger_in_use_is_not_waited_for(
-    conn: psycopg.Connection, dsn: str, tmp_path: Path
-) -> None:
+def test_a_ledger_in_use_is_not_waited_for(conn, dsn, tmp_path):
     ledger.create(conn, "treasury", 1, "nowhere")
     with conn.transaction():
         conn.execute("select from treasury.books")
         ran = treasury("--dsn", dsn, "--folder", str(tmp_path))
     assert ran.returncode == 2
     assert "open transaction" in ran.stderr
-
-
-# ================================================================ how it ends
 
 
 def run_of(dsn: str, *arguments: str) -> subprocess.Popen[str]:
@@ -663,7 +628,7 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="looks into /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_outlives_the_program(dsn: str, number: signal.Signals, tmp_path: Path) -> None:
+def test_nothing_outlives_the_program(dsn, number, tmp_path):
     program = run_of(dsn, "--kills", "1", "--folder", str(tmp_path))
     printed = ""
     while "takes its place" not in printed:
@@ -680,7 +645,7 @@ def test_nothing_outlives_the_program(dsn: str, number: signal.Signals, tmp_path
 
 
 @pytest.mark.full
-def test_two_treasuries_do_not_share_a_database(conn: psycopg.Connection, dsn: str) -> None:
+def test_two_treasuries_do_not_share_a_database(conn, dsn):
     conn.execute("select pg_advisory_lock(hashtextextended('pgflow treasury', 0))")
     ran = treasury("--dsn", dsn)
     assert (ran.returncode, ran.stderr) == (
@@ -693,19 +658,16 @@ def test_two_treasuries_do_not_share_a_database(conn: psycopg.Connection, dsn: s
 
 
 @pytest.mark.full
-def test_a_schema_of_somebody_else_is_left_alone(
-    conn: psycopg.Connection, dsn: str, tmp_path: Path
-) -> None:
+def test_a_schema_of_somebody_else_is_left_alone(conn, dsn, tmp_path):
     conn.execute("create schema treasury")
     ran = treasury("--dsn", dsn, "--folder", str(tmp_path))
     assert ran.returncode == 2
     assert "not the example's" in ran.stderr
-    assert conn.execute(
-        "select count(*) from pg_namespace where nspname = 'treasury'"
-    ).fetchone() == (1,)
+    found = conn.execute("select count(*) from pg_namespace where nspname = 'treasury'").fetchone()
+    assert found == (1,)
 
 
-def test_without_books_there_is_nothing_to_prove(dsn: str) -> None:
+def test_without_books_there_is_nothing_to_prove(dsn):
     ran = treasury("--dsn", dsn, "--prove-only")
     assert (ran.returncode, ran.stderr) == (
         2,
@@ -713,7 +675,7 @@ def test_without_books_there_is_nothing_to_prove(dsn: str) -> None:
     )
 
 
-def test_an_unreachable_database_is_said_so() -> None:
+def test_an_unreachable_database_is_said_so():
     ran = treasury("--dsn", "host=127.0.0.1 port=1 user=nobody")
     assert ran.returncode == 69
     assert "the database cannot be reached" in ran.stderr

@@ -10,12 +10,11 @@ the owner's own rights.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import psycopg
+import psycopg
 
-    from pgflow.schema import Assets
+from pgflow.schema import Assets
 
 GRANTS = """
   coalesce((
@@ -119,7 +118,7 @@ from pgflow.unit_kind k
 def touched(assets: Assets) -> Assets:
     """Files whose text has changed, and nothing in it."""
     return assets._replace(
-        sources=tuple(f._replace(text=f"{f.text}\n-- again\n") for f in assets.sources),
+        sources=tuple(f._replace(text=f"{f.text}\n-- again\n") for f in assets.sources)
     )
 
 

@@ -257,9 +257,8 @@ def load(change: Change) -> types.ModuleType:
     """The changed module, whose workflows have the old names."""
     source = source_of(change)
     name = f"changed_{change.workflow}_{change.kind}_{change.site}"
-    module = types.ModuleType(
-        exampleflows.__name__
-    )  # errors are rebuilt by the names of their classes
+    # errors are rebuilt by the names of their classes
+    module = types.ModuleType(exampleflows.__name__)
     module.__file__ = f"<{name}>"
     module.__dict__["_again"] = again
     linecache.cache[module.__file__] = (

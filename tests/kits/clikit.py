@@ -139,9 +139,6 @@ def finish(started: subprocess.Popen[str]) -> Answer:
     return Answer(started.returncode, out, err)
 
 
-# --------------------------------------------------------------- a database with some of everything
-
-
 def prepare(dsn: str) -> None:
     """Runs in every status there is, made by the library itself."""
     asyncio.run(_work(dsn))

@@ -10,15 +10,13 @@ all its plans.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import servers
 from psycopg import sql
 from recycled import APPLICATION, Recycled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MOST_USES = 40
 """Tests that one copy serves: emptied tables and their indexes keep their size."""

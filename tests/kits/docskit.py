@@ -226,7 +226,7 @@ class Reader:
                 cwd=self._folder,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-            ),
+            )
         )
         assert done.code == 0, done.out + done.err
         assert " passed" in done.out

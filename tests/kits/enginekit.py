@@ -384,9 +384,8 @@ class Worker:
                 f"{call} is licensed as {licence}"
             )
             same = (call.name, key, repr((call.args, call.kwargs)))
-            assert self.keys.setdefault((execution.run_id, call.number), same) == same, (
-                f"{call} is not what it was"
-            )
+            found = self.keys.setdefault((execution.run_id, call.number), same)
+            assert found == same, f"{call} is not what it was"
         self.bodies.append(Body(execution, call, call.failed_attempts + 1, key))
 
     def stop_body(self, execution: WatchedExecution, call: StepCall) -> None:
@@ -529,9 +528,8 @@ class Worker:
                 raise Unstorable(error) from error
             return StepResult(call, text, None)
         except Exception as error:
-            random.seed(
-                self.random.random()
-            )  # the wait before the next try is left to chance: to this worker's
+            # the wait before the next try is left to chance: to this worker's
+            random.seed(self.random.random())
             return judge_error(call, error)
 
     def _return(self, body: Body) -> None:

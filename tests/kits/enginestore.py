@@ -627,11 +627,7 @@ class Store:
                 said |= {"why": None, "to": None, "evidence": None}
                 units.append(
                     self._decide(
-                        run,
-                        opened.call,
-                        Kind.OBLIGATION_CLOSED,
-                        opened.name,
-                        json.dumps(said),
+                        run, opened.call, Kind.OBLIGATION_CLOSED, opened.name, json.dumps(said)
                     )
                 )
         return units

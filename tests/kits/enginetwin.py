@@ -11,21 +11,17 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 import sqlkit
 from enginestore import PURSE, Store, StoredRun
 
 from pgflow._db.calls.commit import read_answer
-from pgflow._model.claims import Offer
+from pgflow._flow.workflow import Workflow
+from pgflow._model.claims import Claim, Offer
 from pgflow._model.kinds import Kind
 from pgflow._model.protocol import Answer
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow._flow.workflow import Workflow
-    from pgflow._model.claims import Claim
 
 CLOCK = """
 create table public.twin_clock (at timestamptz not null);
@@ -189,9 +185,8 @@ class Twin(Store):
         self.now_us -= 1
         self._find_new_runs()
         verdict, answer = super().commit(document)
-        assert [bad for _, bad in raw.get("bad") or ()] == [
-            v for v in (verdict,) if v is not None
-        ], raw
+        found = [bad for _, bad in raw.get("bad") or ()]
+        assert found == [v for v in (verdict,) if v is not None], raw
         theirs = next(iter(map(read_answer, raw.get("answers") or ())), None)
         assert _comparable(theirs) == _comparable(answer), (theirs, answer)
         self.compare()

@@ -159,9 +159,6 @@ def _nest() -> _Nest:
     return _Nest()
 
 
-# ---------------------------------------------------------------- in the process itself
-
-
 def main() -> None:
     """Fork a child for each request, until there is nobody who asks."""
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -173,9 +170,8 @@ def main() -> None:
             importlib.import_module(name)
     own = set(os.environ.get("PYTHONPATH", "").split(os.pathsep)) | {sys.path[0]}
     rest = [path for path in sys.path if path not in own]
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_IGN
-    )  # those who watch over children are not waited for
+    # those who watch over children are not waited for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, EARLY)
     gc.freeze()
     while True:

@@ -6,16 +6,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sopkit import sop
 
+from pgflow import AsyncApp
 from pgflow.declare import parse_workflow
 from pgflow.declare.durable import declared, freeze
 from pgflow.declare.durable.frozen import Settings
-
-if TYPE_CHECKING:
-    from pgflow import AsyncApp
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DAG = """name: release

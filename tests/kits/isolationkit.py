@@ -21,11 +21,11 @@ import random
 import re
 import subprocess
 import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import servers
@@ -35,9 +35,6 @@ from ownserver import OwnServer
 from psycopg.conninfo import make_conninfo
 
 from pgflow.embedded._binaries import PACKAGE, find_programs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 HERE = Path(__file__).parents[1] / "isolation"
 EXPECTED = HERE / "expected.txt"
@@ -56,8 +53,6 @@ SECONDS_OF_ALL = 120
 FEW = 48
 """Number of specs of a shorter proof."""
 OPTIONS = "-c jit=off -c deadlock_timeout=50ms"
-
-# ---------------------------------------------------------------- playing
 
 
 def find_tester() -> Path:
@@ -192,8 +187,6 @@ def difference(name: str, printed: str) -> str:
     return "\n".join(told)
 
 
-# ---------------------------------------------------------------- judging
-
 # What a caller may be told, by the step that may be told so. Nothing else is an error that a call
 # may raise.
 ALLOWED = (
@@ -287,8 +280,6 @@ def faults(spec: str, printed: str) -> list[str]:
     return found if plays else [f"{spec}: nothing was played: {printed[-500:]}"]
 
 
-# ---------------------------------------------------------------- the proof
-
 # guarantee -> fault, and the steps that make a permutation speak of it
 PROMISES = (
     ("G29", "two calls in every order of their steps and commits", r".*"),
@@ -346,9 +337,6 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
         ),
     }
     return findings
-
-
-# ---------------------------------------------------------------- the program
 
 
 def main() -> int:

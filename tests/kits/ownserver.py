@@ -7,15 +7,13 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 import psycopg
 import servers
 
 from pgflow.embedded._supervisor import find_free_port
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -42,9 +40,8 @@ class OwnServer:
         self, wanted: str | None = None, *, root: Path | None = None, **settings: str
     ) -> None:
         self.wanted = wanted
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="pgf", dir=root)
-        )  # short: the path of a socket has a limit
+        # short: the path of a socket has a limit
+        self.folder = Path(tempfile.mkdtemp(prefix="pgf", dir=root))
         self.data = self.folder / "data"
         self._pg_ctl = servers.write_pg_ctl(self.folder, wanted)
         self._settings = {**SETTINGS, **settings}

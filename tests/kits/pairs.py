@@ -15,14 +15,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 import psycopg
 import servers
 from ownserver import OwnServer
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 SETTINGS = {
     "wal_level": "replica",

@@ -18,17 +18,15 @@ import subprocess
 import tempfile
 import threading
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 import psycopg
 import servers
 
 from pgflow.embedded._supervisor import find_free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
 
 PROGRAMS = ("patroni", "etcd")
 TTL_SECONDS = 20

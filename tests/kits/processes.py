@@ -50,9 +50,8 @@ class WorkerProcess:
         with psycopg.connect(servers.witness(self._dsn), autocommit=True) as conn:
 
             def number() -> Any:
-                assert self.process.poll() is None, (
-                    f"the worker ended with {self.process.returncode}"
-                )
+                found = self.process.poll()
+                assert found is None, f"the worker ended with {self.process.returncode}"
                 row = conn.execute(
                     "select worker_id from pgflow.workers where pid = %s", (self.pid,)
                 ).fetchone()

@@ -10,17 +10,14 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FrameType
+from typing import Any
 
 import psycopg
 from records import eventually
 
+from pgflow import AsyncApp
 from pgflow._worker.options import WorkerOptions
-
-if TYPE_CHECKING:
-    from types import CodeType, FrameType
-
-    from pgflow import AsyncApp
 
 
 @dataclass

@@ -13,17 +13,14 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import psycopg
+import pytest
 from psycopg import generators, pq
+from psycopg.abc import PQGenConn
 from psycopg.conninfo import conninfo_to_dict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
-    from psycopg.abc import PQGenConn
 
 APPLICATION = "pgflow tests"
 """Name of a session that waits to be lent again; those of the keepers of copies have it too."""

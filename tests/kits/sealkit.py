@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 from sqlkit import one, rows
 
 from pgflow import step, workflow
 from pgflow.decisions import Choice, decision
 from pgflow.effects import effect
-
-if TYPE_CHECKING:
-    import psycopg
 
 
 @step

@@ -25,8 +25,9 @@ import tarfile
 import tempfile
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import psycopg
@@ -38,9 +39,6 @@ from pytest_postgresql import factories
 from pytest_postgresql.factories import process
 
 from pgflow.embedded._binaries import find_programs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HANG_SECONDS = float(os.environ.get("PGFLOW_TEST_HANG_SECONDS", "300"))
 """Time after which a wait for a condition counts as a hang: never a verdict on speed."""

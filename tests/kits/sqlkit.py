@@ -12,18 +12,16 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import psycopg
 import servers
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 """Time at which tests that move the clock begin."""
@@ -48,9 +46,6 @@ def one(conn: psycopg.Connection[Any], query: str, *params: Any) -> Any:
     return next(iter(rows(conn, query, *params)), None)
 
 
-# ---------------------------------------------------------------- time
-
-
 def set_clock(conn: psycopg.Connection[Any], at: datetime) -> None:
     """The database's clock stands still at this time, until it is set again."""
     conn.execute(
@@ -67,9 +62,6 @@ def seconds(count: float) -> timedelta:
 
 def micros(at: datetime) -> int:
     return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-
-# ---------------------------------------------------------------- starting and sending
 
 
 class Started(NamedTuple):
@@ -102,9 +94,6 @@ def start_many(
 
 def send(conn: psycopg.Connection[Any], key: str, name: str, payload: str = "null") -> int:
     return one(conn, "select pgflow.send_signal(%s, %s, %s)", key, name, payload)
-
-
-# ---------------------------------------------------------------- claiming
 
 
 @dataclass
@@ -179,9 +168,6 @@ def begin(conn: psycopg.Connection[Any], workflow: str = "demo", **options: Any)
     """Starts a run and claims it."""
     started = start(conn, workflow, **options)
     return claim_one(conn, lanes=[started.lane_id])
-
-
-# ---------------------------------------------------------------- committing
 
 
 class Unit(NamedTuple):
@@ -456,9 +442,6 @@ def hold(
     return flush(claim, hold=["stuck", reason, code_hash, detail, "pgflow"])
 
 
-# ---------------------------------------------------------------- waking
-
-
 class Woken(NamedTuple):
     lanes: list[int]
     mail: list[int]
@@ -494,9 +477,6 @@ def poll(conn: psycopg.Connection[Any], count: int = 1000) -> Polled:
             count,
         )
     )
-
-
-# ---------------------------------------------------------------- looking
 
 
 def status(conn: psycopg.Connection[Any], run_id: int) -> str:
@@ -550,9 +530,6 @@ def count(conn: psycopg.Connection[Any], table: str) -> int:
 def unsound(conn: psycopg.Connection[Any]) -> set[str]:
     """Invariants that do not hold."""
     return set(rows(conn, "select invariant from pgflow.check()"))
-
-
-# ---------------------------------------------------------------- at the same time
 
 
 class Actor:

@@ -62,8 +62,6 @@ stages: dict[str, Stage] = {}
 """The stage of each path, for the bodies of steps: the first part of every key names it."""
 
 
-# ---------------------------------------------------------------- what runs
-
 BOOK = "insert into app.booked values (%s, %s)"
 
 
@@ -242,9 +240,6 @@ async def handed_over(key: str) -> int:
 WORKFLOWS = [
     booking, booking_in_thread, single, telling, waiting, napping, labouring, family, generations, stubborn, handed_over,
 ]  # fmt: skip
-
-
-# ---------------------------------------------------------------- where it runs
 
 
 class Stage:
@@ -457,9 +452,6 @@ class Stage:
         await self.until(holds)
 
 
-# ---------------------------------------------------------------- the paths
-
-
 @dataclass(frozen=True)
 class Path:
     """A way through the API, and where it is cut: roles, and of each the statements, or all that
@@ -520,9 +512,6 @@ async def ends(stage: Stage, run: Any, value: Any) -> None:
 async def ends_well(stage: Stage, key: str, of: Any, value: Any) -> None:
     """Waits for the result of a run known by its key."""
     await ends(stage, stage.app.get(key, of), value)
-
-
-# ------------------------------------------------------------ starting
 
 
 @path("start", {APP: ALL}, START, booked=1)
@@ -692,9 +681,6 @@ async def _start_in_django(stage: Stage, key: str) -> None:
     await _in_callers_transaction(stage, key, lambda: stage.in_thread(ask))
 
 
-# ------------------------------------------------------------ working
-
-
 @path("claim, poll and wake", {WORKER: ALL}, REST, booked=1, told=1, signals=1)
 async def _claim(stage: Stage, key: str) -> None:
     """Started and signalled past the proxy: what is cut is the worker's own, its look at schedules
@@ -828,9 +814,6 @@ async def _labour(stage: Stage, key: str) -> None:
     await ends(stage, await stage.app.start(labouring.options(key=key), key), 1)
 
 
-# ------------------------------------------------------------ people
-
-
 @path("signal", {APP: ("deliver_signal", "pg_notify")}, REST, booked=1, told=1, signals=1)
 async def _signal(stage: Stage, key: str) -> None:
     run = await stage.insist(lambda: stage.app.start(waiting.options(key=key), key))
@@ -922,9 +905,8 @@ async def _pause(stage: Stage, key: str) -> None:
 async def _retry(stage: Stage, key: str) -> None:
     await stage.insist(lambda: stage.app.start(stubborn.options(key=key), key))
     await stage.until_status(key, "stuck")
-    await stage.direct.execute(
-        "delete from app.booked where key = %s", (key,)
-    )  # what it committed by itself
+    # what it committed by itself
+    await stage.direct.execute("delete from app.booked where key = %s", (key,))
     stage.mended.add(key)
     # Not said again once it is done: a run that has completed since can no longer be retried.
     await stage.until_true(lambda: stage.app.retry(key), lambda: stage.is_retried(key))
@@ -934,9 +916,6 @@ async def _retry(stage: Stage, key: str) -> None:
 @path("result", {RESULTS: ALL, LISTENER: ALL}, REST, booked=1)
 async def _result(stage: Stage, key: str) -> None:
     await ends(stage, await stage.app.start(napping.options(key=key), key), 1)
-
-
-# ------------------------------------------------------------ life and death
 
 
 @path("signs of life", {HEART: ("beat", "observe_workers")}, REST, booked=1)
@@ -1040,9 +1019,6 @@ async def _life_of(stage: Stage, grace_seconds: float) -> AsyncIterator[AsyncApp
         ),
     ):
         yield app
-
-
-# ---------------------------------------------------------------- judging
 
 
 @dataclass

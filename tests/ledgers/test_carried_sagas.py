@@ -9,12 +9,11 @@ import io
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pydantic
 import pytest
-from records import SOON, run_row
+from records import SOON, launch, result_of, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -25,9 +24,7 @@ from pgflow.errors import NotStorable
 from pgflow.extensions import Interceptor
 from pgflow.replay.check import find_divergence
 from pgflow.replay.histories import export_chain, read_history
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 go = Signal("go", str)
 QUICKLY = Retries(
@@ -116,12 +113,9 @@ UNDONE = [f"cancel {what} {n}" for n in (2, 1, 0) for what in ("bed", "stop")]
 
 @pytest.mark.full
 @pytest.mark.parametrize("made", [tour, drive])
-def test_all_generations_are_taken_back_the_last_first(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
-    flow.include(made)
+def test_all_generations_are_taken_back_the_last_first(flow, conn, made):
     with pytest.raises(RunFailed) as failed:
-        flow.start(made.options(key="k"), 0, 2, True).result(SOON)
+        result_of(flow, made.options(key="k"), 0, 2, True)
     assert isinstance(failed.value.__cause__, Trouble)
     assert World.calls[6:] == UNDONE
     assert run_row(conn, "k", "generation, status") == (3, "failed")
@@ -133,21 +127,15 @@ def test_all_generations_are_taken_back_the_last_first(
 
 
 @pytest.mark.parametrize("made", [tour, drive])
-def test_what_went_well_in_the_end_stays(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
-    flow.include(made)
-    assert flow.start(made, 0, 2, False).result(SOON) == "done"
+def test_what_went_well_in_the_end_stays(flow, conn, made):
+    assert result_of(flow, made, 0, 2, False) == "done"
     assert len(World.calls) == 6
     assert conn.execute("select count(*) from pgflow.obligations").fetchone() == (0,)
 
 
-async def test_the_key_of_a_compensation_is_made_of_what_it_takes_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(tour)
+async def test_the_key_of_a_compensation_is_made_of_what_it_takes_back(aflow, conn):
     with pytest.raises(RunFailed):
-        await (await aflow.start(tour.options(key="a"), 0, 0, True)).result(SOON)
+        await result_of(aflow, tour.options(key="a"), 0, 0, True)
     alone = World.keys.pop("cancel stop 0").pop()
     with pytest.raises(RunFailed):
         await (await aflow.start(tour.options(key="b"), 0, 1, True)).result(SOON)
@@ -160,7 +148,7 @@ async def test_the_key_of_a_compensation_is_made_of_what_it_takes_back(
 
 
 @pytest.mark.full
-async def test_a_crash_in_every_compensation_takes_each_back_once(aflow: AsyncHarness) -> None:
+async def test_a_crash_in_every_compensation_takes_each_back_once(aflow):
     """The worker is lost in each of the six, after it has reached the outside or before."""
     entered = asyncio.Event()
     tries: dict[str, int] = {}
@@ -196,10 +184,7 @@ async def test_a_crash_in_every_compensation_takes_each_back_once(aflow: AsyncHa
     assert all(len(keys) == 1 for keys in World.keys.values())
 
 
-# ---------------------------------------------------------------- what is carried
-
-
-async def test_outside_of_a_block_the_run_takes_back_what_it_can(aflow: AsyncHarness) -> None:
+async def test_outside_of_a_block_the_run_takes_back_what_it_can(aflow):
     @workflow
     async def loose(n: int) -> None:
         await book(f"stop {n}")
@@ -208,16 +193,13 @@ async def test_outside_of_a_block_the_run_takes_back_what_it_can(aflow: AsyncHar
             pgflow.continue_as_new(n + 1)
         raise Trouble
 
-    aflow.include(loose)
     with pytest.raises(RunFailed):
-        await (await aflow.start(loose, 0)).result(SOON)
+        await result_of(aflow, loose, 0)
     assert World.calls[-3:] == ["cancel stop 2", "cancel stop 1", "cancel stop 0"]
 
 
 @pytest.mark.full
-async def test_what_nothing_takes_back_needs_a_person_in_the_next_generation_too(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_nothing_takes_back_needs_a_person_in_the_next_generation_too(aflow, conn):
     @workflow
     async def arson(n: int) -> None:
         if n == 0:
@@ -227,9 +209,7 @@ async def test_what_nothing_takes_back_needs_a_person_in_the_next_generation_too
                 pgflow.continue_as_new(1)
         raise Trouble
 
-    aflow.include(arson)
-    run = await aflow.start(arson.options(key="k"), 0)
-    await aflow.until_idle()
+    run = await settle(aflow, arson.options(key="k"), 0)
     assert run_row(conn, "k", "generation, status, reason") == (2, "stuck", "effect")
     ((name, key),) = conn.execute("select name, effect from pgflow.obligations").fetchall()
     assert name == "burn.compensate"
@@ -245,7 +225,7 @@ async def aside() -> None:
         await pgflow.sleep(1000)
 
 
-async def test_a_task_that_has_a_block_open_hands_it_on_too(aflow: AsyncHarness) -> None:
+async def test_a_task_that_has_a_block_open_hands_it_on_too(aflow):
     @workflow
     async def careless(n: int) -> None:
         if n == 0:
@@ -256,15 +236,12 @@ async def test_a_task_that_has_a_block_open_hands_it_on_too(aflow: AsyncHarness)
             pgflow.continue_as_new(1)
         raise Trouble
 
-    aflow.include(careless)
     with pytest.raises(RunFailed):
-        await (await aflow.start(careless, 0)).result(SOON)
+        await result_of(aflow, careless, 0)
     assert sorted(World.calls[3:]) == ["cancel car", "cancel flight", "cancel hotel"]
 
 
-async def test_a_run_that_fails_takes_back_what_its_tasks_have_in_open_blocks(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_run_that_fails_takes_back_what_its_tasks_have_in_open_blocks(aflow):
     @workflow
     async def careless() -> None:
         task = asyncio.create_task(aside())
@@ -272,9 +249,8 @@ async def test_a_run_that_fails_takes_back_what_its_tasks_have_in_open_blocks(
         await book("car")
         raise Trouble(task.get_name())
 
-    aflow.include(careless)
     with pytest.raises(RunFailed):
-        await (await aflow.start(careless)).result(SOON)
+        await result_of(aflow, careless)
     assert sorted(World.calls[3:]) == ["cancel car", "cancel flight", "cancel hotel"]
 
 
@@ -286,7 +262,7 @@ class Card(pydantic.BaseModel):
 
 
 @pytest.mark.full
-async def test_arguments_are_read_back_as_they_are_annotated(aflow: AsyncHarness) -> None:
+async def test_arguments_are_read_back_as_they_are_annotated(aflow):
     seen: list[Any] = []
 
     @effect(risk="compensable")
@@ -316,17 +292,14 @@ async def test_arguments_are_read_back_as_they_are_annotated(aflow: AsyncHarness
         raise Trouble
 
     card = Card(number="1", valid_to=datetime(2031, 1, 1, tzinfo=UTC))
-    aflow.include(buy)
     with pytest.raises(RunFailed):
-        await (await aflow.start(buy, 0)).result(SOON)
+        await result_of(aflow, buy, 0)
     assert seen == [
         (card, card, Decimal("1.50"), ("a", "b"), b"\x00\xff", {"limit": timedelta(hours=2)})
     ]
 
 
-async def test_arguments_that_could_not_be_read_back_are_refused_before_it_is_too_late(
-    aflow: AsyncHarness,
-) -> None:
+async def test_arguments_that_could_not_be_read_back_are_refused_before_it_is_too_late(aflow):
     @effect(risk="compensable")
     async def pay(cents: int) -> str:
         reach("pay")
@@ -341,18 +314,15 @@ async def test_arguments_that_could_not_be_read_back_are_refused_before_it_is_to
         await pay("five")  # type: ignore[arg-type]
         pgflow.continue_as_new(n + 1)
 
-    aflow.include(buy)
     with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(buy, 0)).result(SOON)
+        await result_of(aflow, buy, 0)
     assert isinstance(failed.value.__cause__, NotStorable)
     assert "effect pay cannot be carried into the next generation" in str(failed.value.__cause__)
     assert World.calls == ["pay", "pay back 'five'"]
 
 
 @pytest.mark.full
-async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_has_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_has_it(aflow, conn):
     from pgflow._flow.ledgers import handover as carry
 
     aflow.include(tour)
@@ -361,12 +331,10 @@ async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_h
         for place in known:
             if place[1] == "book":
                 del carry._declared[place]
-        run = await aflow.start(tour.options(key="k"), 0, 1, True)
-        await aflow.until_idle()
+        run = await settle(aflow, tour.options(key="k"), 0, 1, True)
         assert run_row(conn, "k", "status, reason") == ("stuck", "definition")
-        assert "effect book of an earlier generation or a child is to be taken back" in str(
-            conn.execute("select detail from pgflow.held").fetchone()
-        )
+        found = str(conn.execute("select detail from pgflow.held").fetchone())
+        assert "effect book of an earlier generation or a child is to be taken back" in found
     finally:
         for place, made in known.items():
             carry._declared[place] = made
@@ -377,7 +345,7 @@ async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_h
     assert World.calls[4:] == UNDONE[2:]
 
 
-def test_a_generation_that_cannot_even_begin_takes_back_what_it_was_handed(dsn: str) -> None:
+def test_a_generation_that_cannot_even_begin_takes_back_what_it_was_handed(dsn):
     @workflow
     async def strict(n: int) -> None:
         await book("flight")
@@ -395,25 +363,20 @@ def test_a_generation_that_cannot_even_begin_takes_back_what_it_was_handed(dsn: 
     assert World.calls == ["book flight", "cancel flight"]
 
 
-async def test_a_result_that_cannot_be_stored_is_a_failure_that_takes_back(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_result_that_cannot_be_stored_is_a_failure_that_takes_back(aflow):
     @workflow
     async def wrong() -> int:
         await book("flight")
         return "no number"  # type: ignore[return-value]
 
-    aflow.include(wrong)
     with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(wrong)).result(SOON)
+        await result_of(aflow, wrong)
     assert isinstance(failed.value.__cause__, NotStorable)
     assert World.calls == ["book flight", "cancel flight"]
 
 
 @pytest.mark.full
-async def test_cancelled_before_it_has_begun_the_next_generation_takes_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_cancelled_before_it_has_begun_the_next_generation_takes_back(aflow, conn):
     @workflow
     async def waiting(n: int) -> None:
         if n == 0:
@@ -422,9 +385,7 @@ async def test_cancelled_before_it_has_begun_the_next_generation_takes_back(
             pgflow.continue_as_new(1)
         await go.wait()
 
-    aflow.include(waiting)
-    run = await aflow.start(waiting.options(key="k"), 0)
-    await aflow.until_idle()
+    run = await settle(aflow, waiting.options(key="k"), 0)
     conn.execute("select pgflow.pause_queue('default')")
     await run.send(go, "on")
     conn.execute("select pgflow.resume_queue('default')")
@@ -434,9 +395,6 @@ async def test_cancelled_before_it_has_begun_the_next_generation_takes_back(
     with pytest.raises(RunCancelled):
         await run.result(SOON)
     assert World.calls == ["book flight", "cancel flight"]
-
-
-# ---------------------------------------------------------------- accepted
 
 
 @effect(risk="compensable")
@@ -482,11 +440,9 @@ def buying_sync(n: int) -> None:
 @pytest.mark.parametrize("verdict", ["confirmed", "failed"])
 @pytest.mark.parametrize("crashes", [False, True])
 def test_what_was_accepted_is_taken_back_once_it_is_confirmed_and_left_if_it_was_rejected(
-    flow: Harness, conn: psycopg.Connection, made: Any, verdict: Any, crashes: bool
-) -> None:
-    flow.include(made)
-    run = flow.start(made.options(key="k"), 1)
-    flow.until_idle()
+    flow, conn, made, verdict, crashes
+):
+    run = settle(flow, made.options(key="k"), 1)
     assert World.calls == ["order tea", "book table", "cancel table"]
     assert run_row(conn, "k", "status, reason_code") == ("waiting", "effect")
     if crashes:
@@ -508,9 +464,7 @@ def test_what_was_accepted_is_taken_back_once_it_is_confirmed_and_left_if_it_was
 
 
 @pytest.mark.full
-async def test_what_was_accepted_and_rejected_is_not_carried(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_was_accepted_and_rejected_is_not_carried(aflow, conn):
     @workflow
     async def buying_on(n: int) -> None:
         if n == 0:
@@ -520,9 +474,7 @@ async def test_what_was_accepted_and_rejected_is_not_carried(
                 pgflow.continue_as_new(1)
         raise Trouble
 
-    aflow.include(buying_on)
-    run = await aflow.start(buying_on.options(key="k"), 0)
-    await aflow.until_idle()
+    run = await settle(aflow, buying_on.options(key="k"), 0)
     assert run_row(conn, "k", "generation, status") == (1, "waiting")
     await aflow.app.confirm_effect("ref tea")
     await aflow.app.confirm_effect("ref milk", "failed")
@@ -531,13 +483,9 @@ async def test_what_was_accepted_and_rejected_is_not_carried(
     assert World.calls == ["order tea", "order milk", "call back tea ref tea"]
 
 
-# ------------------------------------------------------------ a part again, elsewhere, in the books
-
-
 async def carried_run(aflow: AsyncHarness) -> Any:
     """A chain of two generations that has failed: what both did is taken back."""
-    aflow.include(tour)
-    run = await aflow.start(tour.options(key="k"), 0, 1, True)
+    run = await launch(aflow, tour.options(key="k"), 0, 1, True)
     with pytest.raises(RunFailed):
         await run.result(SOON)
     assert World.calls[4:] == UNDONE[2:]
@@ -546,9 +494,7 @@ async def carried_run(aflow: AsyncHarness) -> Any:
 
 
 @pytest.mark.full
-async def test_a_restart_does_not_take_back_again_what_was_taken_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_restart_does_not_take_back_again_what_was_taken_back(aflow, conn):
     run = await carried_run(aflow)
     await aflow.app.restart("k", effects="repeat")
     with pytest.raises(RunFailed):
@@ -559,9 +505,7 @@ async def test_a_restart_does_not_take_back_again_what_was_taken_back(
 
 
 @pytest.mark.full
-async def test_a_rewind_goes_on_with_what_was_not_taken_back_yet(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewind_goes_on_with_what_was_not_taken_back_yet(aflow, conn):
     run = await carried_run(aflow)
     undone = conn.execute(
         "select min(seq) from pgflow.effects where key = 'k' and name = 'cancel_booking' and "
@@ -578,9 +522,7 @@ async def test_a_rewind_goes_on_with_what_was_not_taken_back_yet(
 
 
 @pytest.mark.full
-async def test_a_rewound_generation_still_has_what_earlier_ones_handed_on(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewound_generation_still_has_what_earlier_ones_handed_on(aflow, conn):
     @workflow
     async def patient(n: int) -> None:
         await book(f"stop {n}")
@@ -589,27 +531,18 @@ async def test_a_rewound_generation_still_has_what_earlier_ones_handed_on(
         if await go.wait() == "fail":
             raise Trouble
 
-    aflow.include(patient)
-    run = await aflow.start(patient.options(key="k"), 0)
-    await aflow.until_idle()
+    run = await settle(aflow, patient.options(key="k"), 0)
     await aflow.app.restart("k", effects="repeat")
     await run.send(go, "fail")
     with pytest.raises(RunFailed):
         await run.result(SOON)
     assert run_row(conn, "k", "generation") == (3,)
-    assert World.calls == [
-        "book stop 0",
-        "book stop 1",
-        "book stop 1",
-        "cancel stop 1",
-        "cancel stop 0",
-    ]
+    found = World.calls
+    assert found == ["book stop 0", "book stop 1", "book stop 1", "cancel stop 1", "cancel stop 0"]
 
 
 @pytest.mark.parametrize("step", ["book", "cancel_booking"])
-async def test_a_fork_takes_back_nothing_of_its_origins(
-    aflow: AsyncHarness, conn: psycopg.Connection, step: str
-) -> None:
+async def test_a_fork_takes_back_nothing_of_its_origins(aflow, conn, step):
     await carried_run(aflow)
     cuts = conn.execute(
         "select seq from pgflow.effects where key = 'k' and generation = 2 and name = %s order by "
@@ -622,7 +555,7 @@ async def test_a_fork_takes_back_nothing_of_its_origins(
     assert World.calls == ({"book": ["book bed 1", "cancel bed 1"], "cancel_booking": []}[step])
 
 
-async def test_the_last_unit_of_a_failed_run_can_be_forked(aflow: AsyncHarness) -> None:
+async def test_the_last_unit_of_a_failed_run_can_be_forked(aflow):
     await carried_run(aflow)
     await aflow.app.fork("k", "f")
     with pytest.raises(RunFailed):
@@ -630,9 +563,7 @@ async def test_the_last_unit_of_a_failed_run_can_be_forked(aflow: AsyncHarness) 
     assert World.calls == []
 
 
-async def test_every_generation_is_replayed_elsewhere_from_its_line(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_every_generation_is_replayed_elsewhere_from_its_line(aflow, conn):
     await carried_run(aflow)
     out = io.StringIO()
     (chain,) = conn.execute("select chain_id from pgflow.run_key where key = 'k'").fetchone() or (
@@ -645,9 +576,7 @@ async def test_every_generation_is_replayed_elsewhere_from_its_line(
 
 
 @pytest.mark.full
-async def test_from_decision_to_the_compensation_of_a_later_generation(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_from_decision_to_the_compensation_of_a_later_generation(aflow, conn):
     @decision()
     async def where() -> Choice[str]:
         return Choice("hotel", why="near the sea", evidence=["map-3"])
@@ -660,14 +589,10 @@ async def test_from_decision_to_the_compensation_of_a_later_generation(
             pgflow.continue_as_new(1)
         raise Trouble
 
-    aflow.include(regret)
     with pytest.raises(RunFailed):
-        await (await aflow.start(regret, 0)).result(SOON)
+        await result_of(aflow, regret, 0)
     found = conn.execute("select why, name, status, compensation from pgflow.provenance").fetchall()
     assert found == [("near the sea", "book", "confirmed", "confirmed")]
-
-
-# ---------------------------------------------------------------- at every unit of a long history
 
 
 @effect(risk="irreversible", keyed=False)
@@ -693,9 +618,7 @@ async def walk(leave_at: int, begin: int, most: int) -> None:
 
 
 @pytest.mark.full
-def test_wherever_it_continues_as_new_the_same_is_owed_and_taken_back(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_wherever_it_continues_as_new_the_same_is_owed_and_taken_back(flow, conn):
     """Every place of a history of fifty units, at each of which another run leaves off."""
     acts = 18
     flow.include(walk)

@@ -7,19 +7,16 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, count
+from records import SOON, count, launch, settle
 
 import pgflow
 from pgflow import RunNotFound, Signal, workflow
 from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
 from pgflow.errors import WrongState
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 Conn = psycopg.Connection[Any]
 
@@ -70,20 +67,9 @@ def words(conn: Conn) -> list[tuple[str, str | None, Any]]:
     """).fetchall()
 
 
-async def begun(aflow: AsyncHarness, what: Any, *args: Any) -> Any:
-    aflow.include(what)
-    run = await aflow.start(what, *args)
-    await aflow.until_idle()
-    return run
-
-
 @pytest.mark.full
-async def test_a_confirmation_that_is_delivered_again_and_again_is_taken_once(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    aflow.include(payout)
-    run = await aflow.start(payout, ["T-1", "T-2"])
-    await aflow.until_idle()
+async def test_a_confirmation_that_is_delivered_again_and_again_is_taken_once(aflow, conn):
+    run = await settle(aflow, payout, ["T-1", "T-2"])
     with psycopg.connect(aflow.app.dsn) as held:  # nobody can take the first before the second
         held.execute("select from pgflow.parked for update")
         await aflow.app.confirm_effect("T-1", value={"at": "noon"}, by="bank")
@@ -101,17 +87,13 @@ async def test_a_confirmation_that_is_delivered_again_and_again_is_taken_once(
         WrongState, match="'T-2' is failed already, as of .* it cannot be confirmed"
     ):
         await aflow.app.confirm_effect("T-2")
-    assert [word[:2] for word in words(conn)] == [
-        ("confirmed", "bank (postgres)"),
-        ("failed", "bank (postgres)"),
-    ]
+    found = [word[:2] for word in words(conn)]
+    assert found == [("confirmed", "bank (postgres)"), ("failed", "bank (postgres)")]
     assert count(conn, "pgflow.signal") + count(conn, "pgflow.undelivered") == 0
 
 
-async def test_a_confirmation_that_comes_before_the_acceptance_is_to_be_sent_again(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    run = await begun(aflow, payout_once_told, "T-1")
+async def test_a_confirmation_that_comes_before_the_acceptance_is_to_be_sent_again(aflow, conn):
+    run = await settle(aflow, payout_once_told, "T-1")
     with pytest.raises(RunNotFound, match="no effect was accepted under the reference 'T-1'"):
         await aflow.app.confirm_effect("T-1")
     await run.send(go, "now")
@@ -120,10 +102,8 @@ async def test_a_confirmation_that_comes_before_the_acceptance_is_to_be_sent_aga
     assert await run.result(SOON) == "now"
 
 
-async def test_a_confirmation_after_a_persons_word_is_no_error_if_it_says_the_same(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    run = await begun(aflow, payout, ["T-1"])
+async def test_a_confirmation_after_a_persons_word_is_no_error_if_it_says_the_same(aflow, conn):
+    run = await settle(aflow, payout, ["T-1"])
     ((key,),) = conn.execute("select effect from pgflow.obligations").fetchall()
     await aflow.app.settle_effect(key, "confirmed", by="ada")
     assert await run.result(SOON) == 1
@@ -136,10 +116,10 @@ async def test_a_confirmation_after_a_persons_word_is_no_error_if_it_says_the_sa
 @pytest.mark.full
 @pytest.mark.parametrize("answer", [Confirmed("film"), Absent()], ids=["confirmed", "absent"])
 async def test_a_confirmation_after_its_own_answer_is_no_error_if_it_says_the_same(
-    aflow: AsyncHarness, conn: Conn, answer: Any
-) -> None:
+    aflow, conn, answer
+):
     said[:] = [answer]
-    run = await begun(aflow, film, "job")
+    run = await settle(aflow, film, "job")
     await aflow.skip(timedelta(seconds=61))
     await run.result(SOON)
     same, other = ("confirmed", "failed")[:: 1 if isinstance(answer, Confirmed) else -1]
@@ -149,28 +129,24 @@ async def test_a_confirmation_after_its_own_answer_is_no_error_if_it_says_the_sa
 
 
 @pytest.mark.full
-async def test_a_reference_may_be_used_again_and_is_then_confirmed_again(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    run = await begun(aflow, payout, ["T-1"])
+async def test_a_reference_may_be_used_again_and_is_then_confirmed_again(aflow, conn):
+    run = await settle(aflow, payout, ["T-1"])
     await aflow.app.confirm_effect("T-1", value=1)
     assert await run.result(SOON) == 1
-    second = await begun(aflow, payout, ["T-1"])
+    second = await settle(aflow, payout, ["T-1"])
     assert await second.status() == "waiting"
     await aflow.app.confirm_effect("T-1", "failed", value=2)
     assert await second.result(SOON) == 1
-    assert [(verdict, value) for verdict, _, value in words(conn)] == [
-        ("confirmed", 1),
-        ("failed", 2),
-    ]
+    found = [(verdict, value) for verdict, _, value in words(conn)]
+    assert found == [("confirmed", 1), ("failed", 2)]
     await aflow.app.confirm_effect("T-1", "failed")
 
 
 @pytest.mark.full
 async def test_a_confirmation_in_a_transaction_of_the_caller_counts_once_that_is_committed(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    run = await begun(aflow, payout, ["T-1"])
+    aflow, conn
+):
+    run = await settle(aflow, payout, ["T-1"])
     with psycopg.connect(aflow.app.dsn) as other:
         other.execute("set transaction isolation level serializable")
         other.execute("select pgflow.confirm_effect('T-1')")
@@ -178,17 +154,12 @@ async def test_a_confirmation_in_a_transaction_of_the_caller_counts_once_that_is
         assert conn.execute("select count(*) from pgflow.confirmation").fetchone() == (0,)
         other.execute("set transaction isolation level serializable")
         other.execute("select pgflow.confirm_effect('T-1')")
-    await aflow.until_idle()
     assert await run.result(SOON) == 1
 
 
 @pytest.mark.full
-def test_of_many_deliveries_at_the_same_moment_each_is_told_that_it_was_taken(
-    flow: Harness, conn: Conn
-) -> None:
-    flow.include(payout)
-    run = flow.start(payout, ["T-1"])
-    flow.until_idle()
+def test_of_many_deliveries_at_the_same_moment_each_is_told_that_it_was_taken(flow, conn):
+    run = settle(flow, payout, ["T-1"])
     together = threading.Barrier(8)
 
     def deliver(n: int) -> None:
@@ -202,10 +173,8 @@ def test_of_many_deliveries_at_the_same_moment_each_is_told_that_it_was_taken(
     assert len(words(conn)) == 1
 
 
-def test_a_reference_is_forgotten_with_the_history_of_its_run(flow: Harness, conn: Conn) -> None:
-    flow.include(payout)
-    run = flow.start(payout, ["T-1"])
-    flow.until_idle()
+def test_a_reference_is_forgotten_with_the_history_of_its_run(flow, conn):
+    run = settle(flow, payout, ["T-1"])
     flow.app.confirm_effect("T-1")
     assert run.result(SOON) == 1
     flow.skip(timedelta(days=1))
@@ -240,11 +209,11 @@ def consume(dsn: str, *, dies: bool = False) -> bool:
 
 @pytest.mark.full
 async def test_a_queue_in_the_database_confirms_in_the_transaction_that_takes_the_message(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+    aflow, conn
+):
     conn.execute("create table message (id int primary key, ref text, tries int default 0)")
     conn.execute("insert into message values (1, 'T-1'), (2, 'T-2'), (3, 'T-1')")
-    first = await begun(aflow, payout, ["T-1"])
+    first = await settle(aflow, payout, ["T-1"])
     assert consume(aflow.app.dsn, dies=True)
     assert count(conn, "message") == 3
     assert count(conn, "pgflow.signal") == 0
@@ -253,7 +222,7 @@ async def test_a_queue_in_the_database_confirms_in_the_transaction_that_takes_th
     assert conn.execute("select ref, tries from message").fetchall() == [("T-2", 1)]
     await aflow.until_idle()
     assert await first.result(SOON) == 1
-    second = await begun(aflow, payout, ["T-2"])
+    second = await settle(aflow, payout, ["T-2"])
     assert consume(aflow.app.dsn)
     assert not consume(aflow.app.dsn)
     await aflow.until_idle()
@@ -263,8 +232,8 @@ async def test_a_queue_in_the_database_confirms_in_the_transaction_that_takes_th
 
 @pytest.mark.full
 async def test_a_run_may_confirm_the_effect_of_another_and_is_repeated_until_that_is_accepted(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+    aflow, conn
+):
     @pgflow.step
     async def confirm(ref: str) -> None:
         await aflow.app.confirm_effect(ref, by="queue")
@@ -273,9 +242,8 @@ async def test_a_run_may_confirm_the_effect_of_another_and_is_repeated_until_tha
     async def on_message(ref: str) -> None:
         await confirm(ref)
 
-    aflow.include(on_message)
-    message = await aflow.start(on_message, "T-1")
-    run = await begun(aflow, payout, ["T-1"])
+    message = await launch(aflow, on_message, "T-1")
+    run = await settle(aflow, payout, ["T-1"])
     await aflow.skip(timedelta(minutes=1))
     await message.result(SOON)
     assert await run.result(SOON) == 1

@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
-from records import SOON
+from records import SOON, result_of, settle
+from sqlkit import rows
 
 import pgflow
 from pgflow import InvalidArgument, Retries, RunFailed, step, workflow
 from pgflow.decisions import Choice, Decision, Usage, decision
 from pgflow.effects import effect
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 
 @dataclass(frozen=True)
@@ -77,12 +74,8 @@ async def shop() -> tuple[str, str]:
 
 
 @pytest.mark.full
-async def test_a_choice_is_made_once_and_kept_with_its_reasons(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(shop)
-    run = await aflow.start(shop)
-    bought, key = await run.result(SOON)
+async def test_a_choice_is_made_once_and_kept_with_its_reasons(aflow, conn):
+    bought, key = await result_of(aflow, shop)
     assert bought == "bought from a"
     assert Book.picked == 1
     row = conn.execute(
@@ -105,9 +98,7 @@ async def test_a_choice_is_made_once_and_kept_with_its_reasons(
 
 
 @pytest.mark.full
-async def test_what_rests_on_a_decision_names_it(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_rests_on_a_decision_names_it(aflow, conn):
     @workflow
     async def spree() -> str:
         chosen = await pick(OFFERS)
@@ -119,8 +110,7 @@ async def test_what_rests_on_a_decision_names_it(
         await tell("y")
         return chosen.id
 
-    aflow.include(spree)
-    chosen = await (await aflow.start(spree)).result(SOON)
+    chosen = await result_of(aflow, spree)
     root = chosen.removesuffix("/pick/1")
     assert Book.keys == [
         f"{chosen}/buy/1",
@@ -142,14 +132,15 @@ async def test_what_rests_on_a_decision_names_it(
             ("step", "tell", f"{chosen}/tell/1", "completed"),
         ]
     ]
-    ((keys,),) = conn.execute(
-        "select array_agg(idempotency_key order by call) from pgflow.steps where step = 'tell'"
-    ).fetchall()
+    (keys,) = rows(
+        conn,
+        "select array_agg(idempotency_key order by call) from pgflow.steps where step = 'tell'",
+    )
     assert keys == [f"{chosen}/tell/1", f"{root}/tell/1"]
 
 
 @pytest.mark.full
-async def test_a_decision_outlives_its_worker(aflow: AsyncHarness) -> None:
+async def test_a_decision_outlives_its_worker(aflow):
     go = pgflow.Signal("go", str)
 
     @workflow
@@ -158,9 +149,7 @@ async def test_a_decision_outlives_its_worker(aflow: AsyncHarness) -> None:
         await go.wait()
         return chosen.value.seller + str(chosen.usage)
 
-    aflow.include(slowly)
-    run = await aflow.start(slowly)
-    await aflow.until_idle()
+    run = await settle(aflow, slowly)
     await aflow.crash()
     await run.send(go, "!")
     await aflow.until_idle()
@@ -168,7 +157,7 @@ async def test_a_decision_outlives_its_worker(aflow: AsyncHarness) -> None:
     assert Book.picked == 1
 
 
-def test_decisions_work_in_sync_workflows(flow: Harness, conn: psycopg.Connection) -> None:
+def test_decisions_work_in_sync_workflows(flow, conn):
     @decision(retries=1)
     def choose(n: int) -> Choice[int]:
         return Choice(n + 1, why="more")
@@ -180,9 +169,7 @@ def test_decisions_work_in_sync_workflows(flow: Harness, conn: psycopg.Connectio
             second = choose(first.value)
         return second.value
 
-    flow.include(counting)
-    run = flow.start(counting)
-    assert run.result(SOON) == 3
+    assert result_of(flow, counting) == 3
     first, second = (
         key
         for (key,) in conn.execute("select decision from pgflow.decisions order by seq").fetchall()
@@ -190,7 +177,7 @@ def test_decisions_work_in_sync_workflows(flow: Harness, conn: psycopg.Connectio
     assert second == f"{first}/choose/7"
 
 
-async def test_what_no_decision_can_be_is_refused(aflow: AsyncHarness) -> None:
+async def test_what_no_decision_can_be_is_refused(aflow):
     @decision(retries=1)
     async def odd() -> Choice[int]:
         return 4  # type: ignore[return-value]
@@ -219,8 +206,7 @@ async def test_what_no_decision_can_be_is_refused(aflow: AsyncHarness) -> None:
             said.append(str(error).split(" because")[0])
         return said
 
-    aflow.include(attempts)
-    assert await (await aflow.start(attempts)).result(SOON) == [
+    assert await result_of(aflow, attempts) == [
         "decision odd must return a pgflow.decisions.Choice, not int",
         *["no such item"] * 5,
         "because() takes the value that a @decision returned, not 'p-91'",
@@ -228,9 +214,7 @@ async def test_what_no_decision_can_be_is_refused(aflow: AsyncHarness) -> None:
     ]
 
 
-async def test_a_decision_that_fails_for_good_fails_its_caller(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_decision_that_fails_for_good_fails_its_caller(aflow, conn):
     @decision(retries=2)
     async def unable() -> Choice[Any]:
         Book.picked += 1
@@ -244,9 +228,8 @@ async def test_a_decision_that_fails_for_good_fails_its_caller(
     async def asks_now() -> Any:
         return (await unable_now()).value
 
-    aflow.include(asks_now)
     with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(asks_now)).result(SOON)
+        await result_of(aflow, asks_now)
     assert isinstance(failed.value.__cause__, LookupError)
     assert Book.picked == 2
     assert conn.execute("select count(*) from pgflow.decisions").fetchone() == (0,)

@@ -8,21 +8,18 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, eventually, run_row
+from records import HOUR, SOON, eventually, launch, recover, result_of, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import InvalidArgument, Retries, RunNotFound, workflow
 from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
 from pgflow.errors import DefinitionError, EffectFailed, NeedsGate, Stale, WrongState
-from pgflow.testing import set_clock
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, set_clock
 
 SLOWLY = Retries(
     max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1)
@@ -159,12 +156,7 @@ def kinds(conn: psycopg.Connection[Any]) -> str:
     )
 
 
-# ---------------------------------------------------------------- what is known at once
-
-
-async def test_an_effect_is_intended_before_it_acts_and_confirmed_after(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_an_effect_is_intended_before_it_acts_and_confirmed_after(aflow, conn, bank):
     seen: list[Any] = []
 
     async def fake(cents: int) -> str:
@@ -189,9 +181,7 @@ async def test_an_effect_is_intended_before_it_acts_and_confirmed_after(
     assert owed(conn) == []
 
 
-def test_sync_effects_keep_the_same_books(
-    flow: Harness, conn: psycopg.Connection, bank: Bank
-) -> None:
+def test_sync_effects_keep_the_same_books(flow, conn, bank):
     @effect(risk="reversible")
     def reserve(n: int) -> int:
         return len(the_bank().charge(n, pgflow.idempotency_key()))
@@ -200,34 +190,22 @@ def test_sync_effects_keep_the_same_books(
     def shop() -> int:
         return reserve(3) + charge.sync(100).__len__()
 
-    flow.include(shop)
-    assert flow.start(shop).result(SOON) == len("charge of 3") + len("charge of 100")
+    assert result_of(flow, shop) == len("charge of 3") + len("charge of 100")
     assert effects(conn) == [("reserve", "confirmed", 1, 0), ("charge", "confirmed", 1, 0)]
     assert len(bank.calls) == 2
 
 
-async def test_a_definite_refusal_is_failed_and_raised_as_itself(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
-    aflow.include(pay)
-    run = await aflow.start(pay, 5000)
+async def test_a_definite_refusal_is_failed_and_raised_as_itself(aflow, conn, bank):
     with pytest.raises(pgflow.RunFailed) as failed:
-        await run.result(SOON)
+        await result_of(aflow, pay, 5000)
     assert isinstance(failed.value.__cause__, CardDeclined)
     assert bank.calls == []
     assert effects(conn, "name, status, error->>'message'") == [("charge", "failed", "too much")]
 
 
-# ---------------------------------------------------------------- what is not known
-
-
-async def test_a_lost_reply_is_asked_after_and_never_sent_again(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_lost_reply_is_asked_after_and_never_sent_again(aflow, conn, bank):
     bank.lose = lambda _: True
-    aflow.include(pay)
-    run = await aflow.start(pay, 100)
-    assert await run.result(SOON) == "charge of 100"
+    assert await result_of(aflow, pay, 100) == "charge of 100"
     assert len(bank.calls) == 1
     assert bank.asked == bank.calls
     assert effects(conn) == [("charge", "confirmed", 1, 1)]
@@ -235,14 +213,10 @@ async def test_a_lost_reply_is_asked_after_and_never_sent_again(
 
 
 @pytest.mark.full
-async def test_absent_is_believed_only_when_no_attempt_can_be_under_way(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_absent_is_believed_only_when_no_attempt_can_be_under_way(aflow, conn, bank):
     bank.lose = lambda n: n == 1
     bank.book_before_losing = False
-    aflow.include(pay)
-    run = await aflow.start(pay, 100)
-    await aflow.until_idle()
+    run = await settle(aflow, pay, 100)
     assert owed(conn) == [("charge", "unknown")]
     assert await run.status() == "waiting"
     await aflow.skip(timedelta(seconds=25))
@@ -283,9 +257,7 @@ async def hope_until_stuck(aflow: AsyncHarness, bank: Bank) -> Any:
     async def hopeful() -> str:
         return await hope(7)
 
-    aflow.include(hopeful)
-    run = await aflow.start(hopeful)
-    await aflow.until_idle()
+    run = await settle(aflow, hopeful)
     for _ in range(3):
         assert await run.status() == "waiting"
         await aflow.skip(timedelta(minutes=2))
@@ -296,8 +268,8 @@ async def hope_until_stuck(aflow: AsyncHarness, bank: Bank) -> Any:
 
 @pytest.mark.full
 async def test_a_counterparty_that_cannot_say_is_asked_again_and_at_last_a_person(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+    aflow, conn, bank
+):
     run = await hope_until_stuck(aflow, bank)
     ((key, detail),) = conn.execute(
         "select effect, detail->>'state' from pgflow.obligations"
@@ -307,9 +279,7 @@ async def test_a_counterparty_that_cannot_say_is_asked_again_and_at_last_a_perso
 
 
 @pytest.mark.full
-async def test_a_person_says_what_no_counterparty_could(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_person_says_what_no_counterparty_could(aflow, conn, bank):
     run = await hope_until_stuck(aflow, bank)
     ((key,),) = conn.execute("select effect from pgflow.obligations").fetchall()
     await aflow.app.settle_effect(
@@ -321,13 +291,9 @@ async def test_a_person_says_what_no_counterparty_could(
 
 
 @pytest.mark.full
-async def test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides(aflow, conn, bank):
     bank.lose = lambda _: True
-    aflow.include(pay_by_wire)
-    run = await aflow.start(pay_by_wire, 9)
-    await aflow.until_idle()
+    run = await settle(aflow, pay_by_wire, 9)
     assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
     key = bank.calls[0]
     with pytest.raises(InvalidArgument, match="confirmed, failed or absent"):
@@ -342,9 +308,7 @@ async def test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides(
     assert len(bank.calls) == 1
 
 
-async def test_a_retry_by_a_person_asks_the_counterparty_again(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_retry_by_a_person_asks_the_counterparty_again(aflow, conn, bank):
     bank.lose = lambda _: True
 
     @effect(
@@ -364,9 +328,7 @@ async def test_a_retry_by_a_person_asks_the_counterparty_again(
     async def hopeful() -> str:
         return await hope(7)
 
-    aflow.include(hopeful)
-    run = await aflow.start(hopeful)
-    await aflow.until_idle()
+    run = await settle(aflow, hopeful)
     assert await run.status() == "stuck"
     knows = True
     conn.execute("select pgflow.retry_run(%s)", (run.key,))
@@ -376,28 +338,20 @@ async def test_a_retry_by_a_person_asks_the_counterparty_again(
 
 
 @pytest.mark.full
-async def test_a_person_may_say_that_nothing_was_done_and_it_is_tried_again(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_person_may_say_that_nothing_was_done_and_it_is_tried_again(aflow, conn, bank):
     bank.lose = lambda n: n == 1
     bank.book_before_losing = False
-    aflow.include(pay_by_wire)
-    run = await aflow.start(pay_by_wire, 9)
-    await aflow.until_idle()
+    run = await settle(aflow, pay_by_wire, 9)
     await aflow.app.settle_effect(bank.calls[0], "absent", by="ada")
     assert await run.result(SOON) == "charge of 9"
     assert len(bank.calls) == 2
     assert kinds(conn) == "iUEjC"
 
 
-async def test_absent_does_not_repeat_what_has_no_key(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_absent_does_not_repeat_what_has_no_key(aflow, conn, bank):
     bank.lose = lambda _: True
     bank.book_before_losing = False
-    aflow.include(pay_by_post)
-    run = await aflow.start(pay_by_post, 9)
-    await aflow.until_idle()
+    run = await settle(aflow, pay_by_post, 9)
     assert await run.status() == "waiting", "the attempt may still be under way"
     await aflow.skip(timedelta(seconds=31))
     assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
@@ -406,12 +360,10 @@ async def test_absent_does_not_repeat_what_has_no_key(
 
 @pytest.mark.full
 async def test_within_the_window_the_same_key_is_sent_again_and_past_it_it_is_settled_first(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+    aflow, conn, bank
+):
     bank.lose = lambda n: n <= 2
-    aflow.include(pay_insistently)
-    run = await aflow.start(pay_insistently, 9)
-    await aflow.until_idle()
+    run = await settle(aflow, pay_insistently, 9)
     await aflow.skip(timedelta(minutes=2))
     assert len(bank.calls) == 2
     assert bank.asked == []
@@ -425,22 +377,18 @@ async def test_within_the_window_the_same_key_is_sent_again_and_past_it_it_is_se
 @pytest.mark.full
 @pytest.mark.parametrize(("minutes", "sent", "asked"), [(54, 2, 0), (56, 1, 1)])
 async def test_what_could_arrive_only_after_the_window_is_not_sent_again(
-    aflow: AsyncHarness, bank: Bank, minutes: int, sent: int, asked: int
-) -> None:
+    aflow, bank, minutes, sent, asked
+):
     """The window is an hour; an attempt may be under way for five minutes and ten seconds."""
     bank.lose = lambda n: n == 1
-    aflow.include(pay_insistently)
-    run = await aflow.start(pay_insistently, 9)
-    await aflow.until_idle()
+    run = await settle(aflow, pay_insistently, 9)
     await aflow.skip(timedelta(minutes=minutes))
     assert await run.result(SOON) == "charge of 9"
     assert (len(bank.calls), len(bank.asked)) == (sent, asked)
 
 
 @pytest.mark.full
-async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(aflow, conn, bank):
     entered = asyncio.Event()
 
     async def slow(cents: int) -> str:
@@ -453,20 +401,16 @@ async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(
     aflow.replace(charge, slow)
     run = await aflow.start(pay, 100)
     await asyncio.wait_for(entered.wait(), HANG_SECONDS)
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.result(SOON) == "charge of 100"
     assert len(bank.calls) == 1
     assert kinds(conn) == "iUEC"
-    assert conn.execute(
-        "select payload->>'reason' from pgflow.unit where kind = 'U'"
-    ).fetchall() == [("worker_lost",)]
+    found = conn.execute("select payload->>'reason' from pgflow.unit where kind = 'U'").fetchall()
+    assert found == [("worker_lost",)]
 
 
 @pytest.mark.full
-async def test_a_time_out_is_not_a_failure(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_time_out_is_not_a_failure(aflow, conn, bank):
     @effect(risk="compensable", timeout=timedelta(milliseconds=50), settle_retries=SLOWLY)
     async def slow(cents: int) -> str:
         the_bank().charge(cents, pgflow.idempotency_key())
@@ -482,20 +426,13 @@ async def test_a_time_out_is_not_a_failure(
     async def patient() -> str:
         return await slow(4)
 
-    aflow.include(patient)
-    run = await aflow.start(patient)
-    assert await run.result(SOON) == "charge of 4"
+    assert await result_of(aflow, patient) == "charge of 4"
     assert effects(conn) == [("slow", "confirmed", 1, 1)]
     assert len(bank.calls) == 1
 
 
-# ---------------------------------------------------------------- before and after the act
-
-
 @pytest.mark.full
-async def test_a_precondition_that_does_not_hold_leaves_the_world_alone(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_precondition_that_does_not_hold_leaves_the_world_alone(aflow, conn, bank):
     @effect(risk="compensable")
     async def buy(cents: int) -> str:
         return the_bank().charge(cents, pgflow.idempotency_key())
@@ -511,8 +448,7 @@ async def test_a_precondition_that_does_not_hold_leaves_the_world_alone(
         except Stale as stale:
             return f"stale: {stale}"
 
-    aflow.include(shopper)
-    assert await (await aflow.start(shopper, 5)).result(SOON) == "charge of 5"
+    assert await result_of(aflow, shopper, 5) == "charge of 5"
     assert (await (await aflow.start(shopper, 50)).result(SOON)).startswith(
         "stale: the precondition of effect buy"
     )
@@ -520,9 +456,7 @@ async def test_a_precondition_that_does_not_hold_leaves_the_world_alone(
     assert effects(conn) == [("buy", "confirmed", 1, 0), ("buy", "failed", 1, 0)]
 
 
-async def test_what_verification_does_not_find_is_unknown(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_what_verification_does_not_find_is_unknown(aflow, conn, bank):
     @effect(risk="compensable", settle_retries=SLOWLY)
     async def buy(cents: int) -> str:
         return the_bank().charge(cents, pgflow.idempotency_key())
@@ -539,20 +473,19 @@ async def test_what_verification_does_not_find_is_unknown(
     async def shopper() -> str:
         return await buy(5)
 
-    aflow.include(shopper)
-    assert await (await aflow.start(shopper)).result(SOON) == "checked 5"
+    assert await result_of(aflow, shopper) == "checked 5"
     assert kinds(conn) == "iUEC"
     assert len(bank.calls) == 1
 
 
-def test_what_would_call_an_attempt_absent_that_may_be_under_way_is_refused() -> None:
+def test_what_would_call_an_attempt_absent_that_may_be_under_way_is_refused():
     with pytest.raises(DefinitionError, match="settled after"):
 
         @effect(risk="reversible", settle_after=timedelta(seconds=1), timeout=timedelta(seconds=2))
         async def hasty() -> None: ...
 
 
-def test_what_belongs_to_an_effect_has_its_colour() -> None:
+def test_what_belongs_to_an_effect_has_its_colour():
     @effect(risk="reversible")
     async def coloured() -> None: ...
 
@@ -561,9 +494,7 @@ def test_what_belongs_to_an_effect_has_its_colour() -> None:
 
 
 @pytest.mark.full
-async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(aflow, conn, bank):
     @pgflow.read(max_age=HOUR)
     async def price() -> int:
         return 7
@@ -578,10 +509,8 @@ async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(
             cents = await price()
             return f"{stale}; then {await charge(cents)}"
 
-    aflow.include(shopper)
-    fresh = await aflow.start(shopper, 1800)
-    old = await aflow.start(shopper, 4000)
-    await aflow.until_idle()
+    fresh = await launch(aflow, shopper, 1800)
+    old = await settle(aflow, shopper, 4000)
     await aflow.skip(timedelta(seconds=1900))
     assert await fresh.result(SOON) == "charge of 7"
     await aflow.skip(timedelta(seconds=4100))
@@ -591,9 +520,6 @@ async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(
         "then charge of 7"
     )
     assert len(bank.calls) == 2
-
-
-# ---------------------------------------------------------------- accepted now, confirmed later
 
 
 @effect(risk="irreversible")
@@ -610,16 +536,11 @@ async def payout(cents: int) -> str:
 
 
 @pytest.mark.full
-async def test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
-    aflow.include(payout)
-    run = await aflow.start(payout, 12)
-    await aflow.until_idle()
+async def test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed(aflow, conn, bank):
+    run = await settle(aflow, payout, 12)
     assert await run.status() == "waiting"
     assert owed(conn) == [("transfer", "accepted")]
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.status() == "waiting"
     with pytest.raises(RunNotFound, match="T-13"):
         await aflow.app.confirm_effect("T-13")
@@ -630,9 +551,7 @@ async def test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed(
     assert len(bank.calls) == 1
 
 
-async def test_a_confirmation_may_come_while_the_code_still_goes_on(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_confirmation_may_come_while_the_code_still_goes_on(aflow, conn, bank):
     go = pgflow.Signal("go", str)
 
     @workflow
@@ -641,9 +560,7 @@ async def test_a_confirmation_may_come_while_the_code_still_goes_on(
         assert isinstance(taken, Accepted)
         return taken.ref + await go.wait()
 
-    aflow.include(payout_slowly)
-    run = await aflow.start(payout_slowly)
-    await aflow.until_idle()
+    run = await settle(aflow, payout_slowly)
     await aflow.app.confirm_effect("T-5", "failed", why="account closed", by="webhook")
     await aflow.until_idle()
     assert effects(conn, "status") == [("failed",)]
@@ -653,9 +570,7 @@ async def test_a_confirmation_may_come_while_the_code_still_goes_on(
 
 
 @pytest.mark.full
-async def test_a_next_generation_has_keys_of_its_own(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_next_generation_has_keys_of_its_own(aflow, conn, bank):
     @workflow
     async def monthly(months: int) -> int:
         await charge(months)
@@ -663,19 +578,13 @@ async def test_a_next_generation_has_keys_of_its_own(
             pgflow.continue_as_new(months - 1)
         return months
 
-    aflow.include(monthly)
-    assert await (await aflow.start(monthly, 3)).result(SOON) == 1
+    assert await result_of(aflow, monthly, 3) == 1
     assert len(set(bank.calls)) == len(bank.calls) == 3
     assert sorted(bank.booked.values()) == [1, 2, 3]
 
 
-# ---------------------------------------------------------------- given up, cancelled, forced
-
-
 @pytest.mark.full
-async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(aflow, conn, bank):
     may_end = asyncio.Event()
 
     async def slow(cents: int) -> str:
@@ -704,29 +613,22 @@ async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(
 
 
 @pytest.mark.full
-async def test_an_effect_left_open_by_force_can_still_be_closed(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_an_effect_left_open_by_force_can_still_be_closed(aflow, conn, bank):
     bank.lose = lambda _: True
-    aflow.include(pay_by_wire)
-    run = await aflow.start(pay_by_wire, 9)
-    await aflow.until_idle()
+    run = await settle(aflow, pay_by_wire, 9)
     conn.execute("select pgflow.cancel_run(%s, 'enough', force => true)", (run.key,))
     await aflow.until_idle()
     assert await run.status() == "cancelled"
     assert owed(conn) == [("wire", "unknown")]
-    assert conn.execute("select runs from pgflow.drop_history(pgflow.now_())").fetchone() == (0,), (
-        "what is owed is not forgotten"
-    )
+    found = conn.execute("select runs from pgflow.drop_history(pgflow.now_())").fetchone()
+    assert found == (0,), "what is owed is not forgotten"
     await aflow.app.settle_effect(bank.calls[0], "confirmed", "found it", by="ada")
     assert owed(conn) == []
     assert effects(conn, "status, said_by") == [("confirmed", "ada (postgres)")]
 
 
 @pytest.mark.full
-async def test_an_effect_under_way_cannot_be_settled(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_an_effect_under_way_cannot_be_settled(aflow, conn, bank):
     may_end = asyncio.Event()
 
     async def slow(cents: int) -> str:
@@ -744,13 +646,8 @@ async def test_an_effect_under_way_cannot_be_settled(
     assert await run.result(SOON) == "charge of 3"
 
 
-# ---------------------------------------------------------------- policy
-
-
 @pytest.mark.full
-async def test_the_policy_says_what_needs_a_gate(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_the_policy_says_what_needs_a_gate(aflow, conn, bank):
     rules = '[{"name": "charge", "amount": "$.cents", "above": 500}, {"risk": "irreversible", "predicate": "$.cents == 9"}]'
     ((version,),) = conn.execute("select pgflow.set_policy(%s, 'first')", (rules,)).fetchall()
     assert version == 1
@@ -789,9 +686,7 @@ async def test_the_policy_says_what_needs_a_gate(
         ("[1]", "not ''"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused(
-    conn: psycopg.Connection, rules: str, says: str
-) -> None:
+def test_a_policy_that_cannot_be_is_refused(conn, rules, says):
     with pytest.raises(psycopg.Error, match=says) as refused:
         conn.execute("select pgflow.set_policy(%s, 'bad')", (rules,))
     assert refused.value.sqlstate == "PF003"

@@ -5,16 +5,16 @@ that do not fit.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, eventually, run_row
+from records import HOUR, SOON, eventually, launch, recover, result_of, run_row, settle
 from servers import HANG_SECONDS
 from test_effects import (
     SLOWLY,
-    Bank,
     bank,
     charge,
     effects,
@@ -33,12 +33,7 @@ from pgflow._model.reasons import WORDS
 from pgflow._worker.effect_bodies import EffectAttempts
 from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 from pgflow.errors import DefinitionError, NotStorable, Stale
-from pgflow.testing import set_clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness, set_clock
 
 __all__ = ["bank"]  # a fixture
 
@@ -62,13 +57,8 @@ async def settled(
     await eventually(look, what)
 
 
-# ---------------------------------------------------------------- words
-
-
 @pytest.mark.full
-async def test_a_word_counts_before_another_attempt(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_word_counts_before_another_attempt(aflow, conn, bank):
     """Both are due at once: the retry of an unknown effect, and the word of a person that it was
     taken back.
     """
@@ -82,9 +72,7 @@ async def test_a_word_counts_before_another_attempt(
     async def payer() -> str:
         return await pay_it(5)
 
-    aflow.include(payer)
-    run = await aflow.start(payer)
-    await aflow.until_idle()
+    run = await settle(aflow, payer)
     await aflow.crash()
     set_clock(aflow._dsn, timedelta(minutes=3))
     conn.execute(
@@ -98,9 +86,7 @@ async def test_a_word_counts_before_another_attempt(
 
 
 @pytest.mark.full
-async def test_a_word_reaches_a_run_that_waits_for_something_else_too(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_word_reaches_a_run_that_waits_for_something_else_too(aflow, conn, bank):
     bank.lose = lambda _: True
 
     @workflow
@@ -108,12 +94,9 @@ async def test_a_word_reaches_a_run_that_waits_for_something_else_too(
         first, second = await asyncio.gather(wire(1), go.wait())
         return first + second
 
-    aflow.include(both)
-    run = await aflow.start(both)
-    await aflow.until_idle()
+    run = await settle(aflow, both)
     assert run_row(conn, run.key, "status")[0] == "waiting"
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     await aflow.app.settle_effect(bank.calls[0], "confirmed", "q")
     await settled(aflow, conn, lambda: owed(conn) == [], "the word is taken")
     await run.send(go, "!")
@@ -121,9 +104,7 @@ async def test_a_word_reaches_a_run_that_waits_for_something_else_too(
 
 
 @pytest.mark.full
-async def test_what_only_a_person_can_say_does_not_stop_the_clock(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_what_only_a_person_can_say_does_not_stop_the_clock(aflow, conn, bank):
     bank.lose = lambda _: True
 
     @workflow
@@ -134,23 +115,18 @@ async def test_what_only_a_person_can_say_does_not_stop_the_clock(
         except TimeoutError:
             return "late"
 
-    aflow.include(impatient)
-    run = await aflow.start(impatient)
-    await aflow.until_idle()
+    run = await settle(aflow, impatient)
     assert run_row(conn, run.key, "status")[0] == "waiting"
     await aflow.skip(timedelta(minutes=5))
     assert "X" in kinds(conn)
-    assert run_row(conn, run.key, "status, reason") == ("stuck", "effect"), (
-        "now nothing else can bring it on"
-    )
+    found = run_row(conn, run.key, "status, reason")
+    assert found == ("stuck", "effect"), "now nothing else can bring it on"
     await aflow.app.settle_effect(bank.calls[0], "confirmed", "done")
     assert await run.result(SOON) == "late"
 
 
 @pytest.mark.full
-async def test_words_on_several_effects_at_once_are_replayed_as_they_came(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_words_on_several_effects_at_once_are_replayed_as_they_came(aflow, conn, bank):
     bank.lose = lambda n: n >= 2
 
     @workflow
@@ -165,9 +141,7 @@ async def test_words_on_several_effects_at_once_are_replayed_as_they_came(
         tasks = [asyncio.create_task(one(1)), asyncio.create_task(one(2))]
         return "".join([await task for task in tasks])
 
-    aflow.include(many)
-    run = await aflow.start(many)
-    await aflow.until_idle()
+    run = await settle(aflow, many)
     (_, first, second) = [
         key
         for (key,) in conn.execute("select effect from pgflow.obligations order by call").fetchall()
@@ -187,8 +161,8 @@ async def test_words_on_several_effects_at_once_are_replayed_as_they_came(
 
 
 async def test_an_effect_whose_result_cannot_be_stored_was_done_and_its_key_is_not_sent_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     done = []
 
     @effect(risk="compensable", dedup_window=HOUR, settle_retries=SLOWLY)
@@ -200,9 +174,7 @@ async def test_an_effect_whose_result_cannot_be_stored_was_done_and_its_key_is_n
     async def shop() -> Any:
         return await buy()
 
-    aflow.include(shop)
-    run = await aflow.start(shop)
-    await aflow.until_idle()
+    run = await settle(aflow, shop)
     assert len(done) == 1
     assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
     await aflow.app.settle_effect(done[0], "confirmed", "bought", by="ada")
@@ -211,9 +183,7 @@ async def test_an_effect_whose_result_cannot_be_stored_was_done_and_its_key_is_n
 
 
 @pytest.mark.full
-async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(aflow, conn, bank):
     bank.lose = lambda _: True
 
     @workflow
@@ -223,18 +193,14 @@ async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(
         except NotStorable as misfit:
             return f"done, with a value of another kind: {type(misfit).__name__}"
 
-    aflow.include(payer)
-    run = await aflow.start(payer)
-    await aflow.until_idle()
+    run = await settle(aflow, payer)
     await aflow.app.settle_effect(bank.calls[0], "confirmed", {"not": "a text"}, by="ada")
     assert await run.result(SOON) == "done, with a value of another kind: NotStorable"
     assert effects(conn, "status") == [("confirmed",)]
 
 
 @pytest.mark.full
-async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(aflow, conn, bank):
     may_end = asyncio.Event()
 
     async def slow(cents: int) -> str:
@@ -263,22 +229,15 @@ async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(
 
 
 @pytest.mark.full
-async def test_a_word_that_came_before_a_forced_end_is_kept(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_word_that_came_before_a_forced_end_is_kept(aflow, conn, bank):
     bank.lose = lambda _: True
-    aflow.include(pay_by_wire)
-    run = await aflow.start(pay_by_wire, 9)
-    await aflow.until_idle()
+    run = await settle(aflow, pay_by_wire, 9)
     with conn.transaction():
         conn.execute("select pgflow.settle_effect(%s, 'confirmed', '\"seen\"')", (bank.calls[0],))
         conn.execute("select pgflow.cancel_run(%s, 'enough', force => true)", (run.key,))
     conn.execute("select pgflow.wake()")
     assert run_row(conn, run.key, "status")[0] == "cancelled"
     assert effects(conn, "status, result") == [("confirmed", "seen")]
-
-
-# ---------------------------------------------------------------- what is asked, and when
 
 
 def absent_in_time(
@@ -313,12 +272,11 @@ def absent_in_time(
 @pytest.mark.full
 @pytest.mark.parametrize("is_keyed", [True, False])
 async def test_absent_counts_by_when_it_was_asked_not_by_when_it_is_recorded(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, is_keyed: bool
-) -> None:
+    aflow, conn, bank, is_keyed
+):
     asking, may_answer = asyncio.Event(), asyncio.Event()
     asker = absent_in_time(conn, asking, may_answer, is_keyed=is_keyed)
-    aflow.include(asker)
-    run = await aflow.start(asker)
+    run = await launch(aflow, asker)
 
     async def until_status(*wanted: str) -> str:
         def status() -> str:
@@ -371,13 +329,11 @@ def travelling() -> Any:
     "has_codes", [True, False], ids=["a journal of now", "a journal from before the codes"]
 )
 async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, has_codes: bool
-) -> None:
+    aflow, conn, bank, has_codes
+):
     bank.lose = lambda n: n == 1
     traveller = travelling()
-    aflow.include(traveller)
-    run = await aflow.start(traveller)
-    await aflow.until_idle()
+    run = await settle(aflow, traveller)
     await aflow.skip(timedelta(minutes=2))
     reasons = conn.execute(
         "select payload->>'reason' from pgflow.unit where kind = 'U' order by seq"
@@ -393,14 +349,11 @@ async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
     await aflow.skip(timedelta(minutes=2))
     assert await run.result(SOON) == "charge of 5"
     assert len(bank.calls) == 1
-    assert effects(conn, "attempts, said_by") == [(2, "settle")], (
-        "after what the second attempt found, the bank was asked"
-    )
+    found = effects(conn, "attempts, said_by")
+    assert found == [(2, "settle")], "after what the second attempt found, the bank was asked"
 
 
-async def test_infrastructure_in_a_precondition_is_no_outcome(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_infrastructure_in_a_precondition_is_no_outcome(aflow, conn):
     tries = []
 
     @effect(risk="compensable")
@@ -418,20 +371,14 @@ async def test_infrastructure_in_a_precondition_is_no_outcome(
     async def buyer() -> str:
         return await buy(1)
 
-    aflow.include(buyer)
-    assert await (await aflow.start(buyer)).result(SOON) == "bought for 1"
+    assert await result_of(aflow, buyer) == "bought for 1"
     assert kinds(conn) == "iC"
 
 
 @pytest.mark.parametrize(("late_seconds", "units"), [(8.0, "iC"), (12.0, "iEjC"), (60.0, "iEjC")])
 async def test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed(
-    aflow: AsyncHarness,
-    conn: psycopg.Connection,
-    bank: Bank,
-    monkeypatch: pytest.MonkeyPatch,
-    late_seconds: float,
-    units: str,
-) -> None:
+    aflow, conn, bank, monkeypatch, late_seconds, units
+):
     begin = EffectAttempts.act
     delays = iter([late_seconds])
 
@@ -455,13 +402,12 @@ async def test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed
     async def poster() -> str:
         return await post(4)
 
-    aflow.include(poster)
-    await (await aflow.start(poster)).result(SOON)
+    await result_of(aflow, poster)
     assert kinds(conn) == units
     assert len(bank.calls) == 1
 
 
-def test_options_may_not_call_absent_what_is_under_way() -> None:
+def test_options_may_not_call_absent_what_is_under_way():
     @effect(risk="reversible", settle_after=timedelta(seconds=30), timeout=timedelta(seconds=20))
     async def act() -> None: ...
 
@@ -473,9 +419,7 @@ def test_options_may_not_call_absent_what_is_under_way() -> None:
         act.options(retries=3)
 
 
-async def test_what_belongs_to_an_effect_belongs_to_its_variants(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_what_belongs_to_an_effect_belongs_to_its_variants(aflow, conn, bank):
     bank.lose = lambda _: True
 
     @effect(risk="reversible", settle_retries=SLOWLY)
@@ -492,16 +436,10 @@ async def test_what_belongs_to_an_effect_belongs_to_its_variants(
     async def actor() -> str:
         return await quick(3)
 
-    aflow.include(actor)
-    assert await (await aflow.start(actor)).result(SOON) == "found 3"
+    assert await result_of(aflow, actor) == "found 3"
 
 
-# ---------------------------------------------------------------- the end
-
-
-async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(aflow, conn, bank):
     done: list[str] = []
 
     @effect(risk="reversible")
@@ -519,8 +457,7 @@ async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(
         await pgflow.sleep(0.001)
         return f"done while {task.get_name()} goes on"
 
-    aflow.include(hasty)
-    run = await aflow.start(hasty)
+    run = await launch(aflow, hasty)
     await eventually(lambda: "i" in kinds(conn), "it is intended")
     await settled(
         aflow,
@@ -534,22 +471,15 @@ async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(
 
 
 @pytest.mark.full
-async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(aflow, conn, bank):
     @workflow
     async def payout() -> None:
         await transfer(12)
 
-    aflow.include(payout)
-    run = await aflow.start(payout)
-    await aflow.until_idle()
+    run = await settle(aflow, payout)
     assert run_row(conn, run.key, "status, reason") == ("waiting", "effect transfer")
     await aflow.app.confirm_effect("T-12")
     await run.result(SOON)
-
-
-# ---------------------------------------------------------------- policies that err
 
 
 @pytest.mark.parametrize(("rule", "request_", "needs"), [
@@ -565,9 +495,7 @@ async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(
     ('{"name": "other"}', "{}", None),
     ('{"risk": "reversible", "needs": "nothing"}', "{}", "nothing"),
 ])  # fmt: skip
-def test_a_rule_that_cannot_be_judged_lets_nothing_through(
-    conn: psycopg.Connection, rule: str, request_: str, needs: str | None
-) -> None:
+def test_a_rule_that_cannot_be_judged_lets_nothing_through(conn, rule, request_, needs):
     conn.execute("select pgflow.set_policy(%s, 'x')", (f"[{rule}]",))
     assert conn.execute(
         "select needs from pgflow.needs_('a', 'reversible', %s)", (request_,)
@@ -575,7 +503,7 @@ def test_a_rule_that_cannot_be_judged_lets_nothing_through(
 
 
 @pytest.mark.parametrize("limit", ['"NaN"', '"Infinity"', '"-Infinity"', '"x"'])
-def test_a_limit_that_is_no_number_is_refused(conn: psycopg.Connection, limit: str) -> None:
+def test_a_limit_that_is_no_number_is_refused(conn, limit):
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(
             "select pgflow.set_policy(%s, 'x')", (f'[{{"amount": "$.a", "above": {limit}}}]',)

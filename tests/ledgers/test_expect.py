@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pydantic
 import pytest
-from records import HOUR, SOON
+import sqlkit
+from records import HOUR, SOON, result_of, settle
 
 import pgflow
 from pgflow import InvalidArgument, Retries, read, workflow
 from pgflow.effects import Absent, Confirmed, StillUnknown, effect, fingerprint
 from pgflow.errors import DefinitionError, Diverged, NotStorable
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 SLOWLY = Retries(
     max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1)
@@ -93,25 +91,16 @@ def rows(conn: psycopg.Connection[Any], columns: str) -> list[tuple[Any, ...]]:
     return conn.execute(f"select {columns} from pgflow.effects order by run_id, call").fetchall()  # type: ignore[call-overload,no-any-return]
 
 
-async def test_an_effect_acts_on_what_it_expects(
-    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
-) -> None:
-    aflow.include(shop)
-    assert await (await aflow.start(shop)).result(SOON) == "buy at 100"
+async def test_an_effect_acts_on_what_it_expects(aflow, conn, site):
+    assert await result_of(aflow, shop) == "buy at 100"
     assert site.looks == 2
-    ((expects,),) = conn.execute(
-        "select payload->>'expects' from pgflow.unit where kind = 'i'"
-    ).fetchall()
+    expects = sqlkit.one(conn, "select payload->>'expects' from pgflow.unit where kind = 'i'")
     assert expects == fingerprint({"cents": 100, "title": "cart"})
 
 
-async def test_an_effect_does_not_act_when_what_it_expects_has_changed(
-    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
-) -> None:
+async def test_an_effect_does_not_act_when_what_it_expects_has_changed(aflow, conn, site):
     site.changes_after = {1: Page("cart", 150)}
-    aflow.include(shop)
-    run = await aflow.start(shop)
-    assert await run.result(SOON) == "buy at 150", "it has decided again"
+    assert await result_of(aflow, shop) == "buy at 150", "it has decided again"
     assert site.presses == ["buy at 150"]
     assert rows(conn, "status, attempts") == [("failed", 1), ("confirmed", 1)]
     ((error,),) = conn.execute("select payload from pgflow.unit where kind = 'F'").fetchall()
@@ -122,9 +111,7 @@ async def test_an_effect_does_not_act_when_what_it_expects_has_changed(
     assert "cart" not in str(error)
 
 
-def test_sync_effects_expect_alike_and_a_run_may_end_by_it(
-    flow: Harness, conn: psycopg.Connection, site: Site
-) -> None:
+def test_sync_effects_expect_alike_and_a_run_may_end_by_it(flow, conn, site):
     @effect(risk="reversible")
     def click(button: str) -> str:
         return SITES[-1].press(button)
@@ -138,8 +125,7 @@ def test_sync_effects_expect_alike_and_a_run_may_end_by_it(
     def clicker(cents: int) -> str:
         return click.options(expect=fingerprint(Page("cart", cents)))("buy")
 
-    flow.include(clicker)
-    assert flow.start(clicker, 100).result(SOON) == "buy at 100"
+    assert result_of(flow, clicker, 100) == "buy at 100"
     with pytest.raises(pgflow.RunFailed) as failed:
         flow.start(clicker, 90).result(SOON)
     cause = failed.value.__cause__
@@ -151,9 +137,7 @@ def test_sync_effects_expect_alike_and_a_run_may_end_by_it(
     assert site.presses == ["buy at 100"]
 
 
-async def test_what_is_observed_is_observed_again_when_observing_failed(
-    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
-) -> None:
+async def test_what_is_observed_is_observed_again_when_observing_failed(aflow, conn, site):
     @effect(risk="reversible")
     async def click() -> str:
         return site.press("buy")
@@ -173,14 +157,11 @@ async def test_what_is_observed_is_observed_again_when_observing_failed(
         except Diverged:
             return "changed"
 
-    aflow.include(clicker)
-    assert await (await aflow.start(clicker)).result(SOON) == "changed"
+    assert await result_of(aflow, clicker) == "changed"
     assert (site.looks, site.presses) == (2, [])
 
 
-async def test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it(
-    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
-) -> None:
+async def test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it(aflow, conn, site):
     @effect(risk="compensable", dedup_window=HOUR, settle_retries=SLOWLY)
     async def click() -> str:
         site.press("buy")
@@ -202,18 +183,14 @@ async def test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it(
         except Diverged:
             return "nothing was done"
 
-    aflow.include(clicker)
-    run = await aflow.start(clicker)
-    await aflow.until_idle()
+    run = await settle(aflow, clicker)
     await aflow.skip(timedelta(minutes=2))
     await aflow.skip(timedelta(minutes=2))
     assert await run.result(SOON) == "found"
     assert len(site.presses) == 1
 
 
-async def test_what_is_absent_is_observed_anew_before_it_is_tried_again(
-    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
-) -> None:
+async def test_what_is_absent_is_observed_anew_before_it_is_tried_again(aflow, conn, site):
     @effect(risk="compensable", settle_retries=SLOWLY, timeout=timedelta(seconds=20))
     async def click() -> str:
         site.page = Page("sold out", 0)
@@ -234,18 +211,14 @@ async def test_what_is_absent_is_observed_anew_before_it_is_tried_again(
         except Diverged as diverged:
             return diverged.observed
 
-    aflow.include(clicker)
-    run = await aflow.start(clicker)
-    await aflow.until_idle()
+    run = await settle(aflow, clicker)
     await aflow.skip(timedelta(minutes=2))
     await aflow.skip(timedelta(minutes=2))
     assert await run.result(SOON) == fingerprint(Page("sold out", 0))
     assert rows(conn, "status, attempts") == [("failed", 2)]
 
 
-async def test_expecting_something_needs_a_fingerprint_and_an_observer(
-    aflow: AsyncHarness, site: Site
-) -> None:
+async def test_expecting_something_needs_a_fingerprint_and_an_observer(aflow, site):
     @effect(risk="reversible")
     async def blind() -> None: ...
 
@@ -260,9 +233,8 @@ async def test_expecting_something_needs_a_fingerprint_and_an_observer(
     async def groper() -> None:
         await blind.options(expect=fingerprint(1))()
 
-    aflow.include(groper)
     with pytest.raises(pgflow.RunFailed, match="declare @blind.observe"):
-        await (await aflow.start(groper)).result(SOON)
+        await result_of(aflow, groper)
 
 
 class Model(pydantic.BaseModel):
@@ -290,15 +262,13 @@ class Model(pydantic.BaseModel):
     ],
     ids=str,
 )
-def test_equal_values_have_equal_fingerprints(alike: list[Any]) -> None:
+def test_equal_values_have_equal_fingerprints(alike):
     assert len({fingerprint(value) for value in alike}) == 1
 
 
-def test_a_fingerprint_is_the_same_in_every_version_and_different_for_different_values() -> None:
-    assert (
-        fingerprint({"b": [1, True, None], "a": "ä"})
-        == "sha256:108af0d49fd6b4becc0d64f2afb8f965cd236f201d6e3a7f7c951940c64aaec8"
-    )
+def test_a_fingerprint_is_the_same_in_every_version_and_different_for_different_values():
+    found = fingerprint({"b": [1, True, None], "a": "ä"})
+    assert found == "sha256:108af0d49fd6b4becc0d64f2afb8f965cd236f201d6e3a7f7c951940c64aaec8"
     different = [
         0,
         1,
@@ -324,6 +294,6 @@ def test_a_fingerprint_is_the_same_in_every_version_and_different_for_different_
 @pytest.mark.parametrize(
     "value", [float("nan"), object(), [float("inf")]], ids=["nan", "object", "inf"]
 )
-def test_what_has_no_form_as_json_has_no_fingerprint(value: Any) -> None:
+def test_what_has_no_form_as_json_has_no_fingerprint(value):
     with pytest.raises(NotStorable, match="what is to be fingerprinted"):
         fingerprint(value)

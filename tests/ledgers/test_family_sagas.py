@@ -5,18 +5,15 @@ fails.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, run_row
+from records import SOON, launch, recover, result_of, run_row, settle
 
 import pgflow
 from pgflow import RunCancelled, RunFailed, Signal, workflow
 from pgflow.effects import Accepted, effect
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 calls: list[str] = []
 
@@ -105,32 +102,24 @@ def unbalanced(conn: psycopg.Connection[Any]) -> list[Any]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("made", [journey, journey_sync])
-def test_what_a_completed_child_did_is_taken_back_among_what_its_parent_did(
-    flow: Harness, conn: psycopg.Connection, made: Any
-) -> None:
+def test_what_a_completed_child_did_is_taken_back_among_what_its_parent_did(flow, conn, made):
     flow.include(made, leg)
     with pytest.raises(RunFailed):
         flow.start(made, True).result(SOON)
-    assert calls[4:] == [
-        "release last",
-        "release middle back",
-        "release middle there",
-        "release first",
-    ]
+    found = calls[4:]
+    assert found == ["release last", "release middle back", "release middle there", "release first"]
     assert unbalanced(conn) == []
 
 
 @pytest.mark.parametrize("made", [journey, journey_sync])
-def test_what_went_well_stays(flow: Harness, made: Any) -> None:
+def test_what_went_well_stays(flow, made):
     flow.include(made, leg)
     assert flow.start(made, False).result(SOON) == "done"
     assert len(calls) == 4
 
 
 @pytest.mark.full
-async def test_a_child_that_failed_has_taken_back_its_own_and_nobody_does_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_that_failed_has_taken_back_its_own_and_nobody_does_again(aflow, conn):
     @workflow
     async def parent() -> None:
         async with pgflow.effects.saga():
@@ -155,9 +144,7 @@ async def test_a_child_that_failed_has_taken_back_its_own_and_nobody_does_again(
 
 
 @pytest.mark.full
-async def test_grandchildren_and_earlier_generations_of_children_are_taken_back_too(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_grandchildren_and_earlier_generations_of_children_are_taken_back_too(aflow, conn):
     @workflow
     async def parent() -> None:
         async with pgflow.effects.saga():
@@ -177,8 +164,8 @@ async def test_grandchildren_and_earlier_generations_of_children_are_taken_back_
 
 
 async def test_where_two_effects_have_one_name_a_childs_is_taken_back_as_the_one_that_it_was(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     @effect(name="reserve", risk="compensable")
     async def another(name: str) -> str:
         return name
@@ -212,9 +199,7 @@ async def test_where_two_effects_have_one_name_a_childs_is_taken_back_as_the_one
 
 
 @pytest.mark.full
-async def test_what_a_child_did_is_carried_into_the_next_generation_of_its_parent(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_a_child_did_is_carried_into_the_next_generation_of_its_parent(aflow, conn):
     @workflow
     async def parent(n: int) -> None:
         async with pgflow.effects.saga():
@@ -223,18 +208,14 @@ async def test_what_a_child_did_is_carried_into_the_next_generation_of_its_paren
                 pgflow.continue_as_new(n + 1)
             raise Trouble
 
-    aflow.include(parent, leg)
-    run = await aflow.start(parent.options(key="k"), 0)
     with pytest.raises(RunFailed):
-        await run.result(SOON)
+        await result_of(aflow, parent.options(key="k"), 0, beside=[leg])
     assert run_row(conn, "k", "generation") == (3,)
     assert calls[6:] == [f"release leg {n} {way}" for n in (2, 1, 0) for way in ("back", "there")]
     assert unbalanced(conn) == []
 
 
-async def test_without_a_block_the_parent_takes_back_what_something_takes_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_without_a_block_the_parent_takes_back_what_something_takes_back(aflow, conn):
     @workflow
     async def parent() -> None:
         await pgflow.map(leg, ["a", "b"])
@@ -243,19 +224,13 @@ async def test_without_a_block_the_parent_takes_back_what_something_takes_back(
     aflow.include(parent, leg)
     with pytest.raises(RunFailed):
         await (await aflow.start(parent)).result(SOON)
-    assert sorted(calls[4:]) == [
-        "release a back",
-        "release a there",
-        "release b back",
-        "release b there",
-    ]
+    found = sorted(calls[4:])
+    assert found == ["release a back", "release a there", "release b back", "release b there"]
     assert unbalanced(conn) == []
 
 
 @pytest.mark.full
-async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(aflow):
     @workflow
     async def sending() -> None:
         await ship("tea")
@@ -268,8 +243,7 @@ async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(
             raise Trouble
 
     aflow.include(parent, sending)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await settle(aflow, parent)
     await aflow.app.confirm_effect("ref tea")
     await aflow.app.confirm_effect("ref milk", "failed")
     with pytest.raises(RunFailed):
@@ -278,7 +252,7 @@ async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(
 
 
 @pytest.mark.full
-async def test_a_child_that_may_outlive_its_parent_answers_for_itself(aflow: AsyncHarness) -> None:
+async def test_a_child_that_may_outlive_its_parent_answers_for_itself(aflow):
     @workflow
     async def parent() -> None:
         async with pgflow.effects.saga():
@@ -292,11 +266,9 @@ async def test_a_child_that_may_outlive_its_parent_answers_for_itself(aflow: Asy
 
 
 @pytest.mark.full
-async def test_a_fork_takes_back_nothing_of_its_origins_children(aflow: AsyncHarness) -> None:
-    aflow.include(journey, leg)
-    run = await aflow.start(journey.options(key="k"), True)
+async def test_a_fork_takes_back_nothing_of_its_origins_children(aflow):
     with pytest.raises(RunFailed):
-        await run.result(SOON)
+        await result_of(aflow, journey.options(key="k"), True, beside=[leg])
     calls.clear()
     await aflow.app.fork("k", "f", from_step="release", effects="repeat")
     with pytest.raises(RunFailed):
@@ -305,19 +277,13 @@ async def test_a_fork_takes_back_nothing_of_its_origins_children(aflow: AsyncHar
 
 
 @pytest.mark.full
-async def test_a_crash_between_takes_each_back_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(journey, leg)
-    run = await aflow.start(journey, True)
-    await aflow.crash()
-    await aflow.until_idle()
+async def test_a_crash_between_takes_each_back_once(aflow, conn):
+    run = await launch(aflow, journey, True, beside=[leg])
+    await recover(aflow)
     with pytest.raises(RunFailed):
         await run.result(SOON)
     assert unbalanced(conn) == []
 
-
-# ---------------------------------------------------------------- children that are still running
 
 go = Signal("go", str)
 
@@ -361,12 +327,9 @@ async def waiting_leg_of(what: str) -> str:
 @pytest.mark.parametrize("crashes", [False, True])
 @pytest.mark.parametrize("stubborn", [False, True])
 @pytest.mark.parametrize("made", [impatient, impatient_sync])
-def test_a_child_that_runs_is_cancelled_and_waited_for(
-    flow: Harness, conn: psycopg.Connection, made: Any, stubborn: bool, crashes: bool
-) -> None:
+def test_a_child_that_runs_is_cancelled_and_waited_for(flow, conn, made, stubborn, crashes):
     flow.include(made, waiting_leg, waiting_leg_of)
-    run = flow.start(made.options(key="k"), stubborn)
-    flow.until_idle()
+    run = settle(flow, made.options(key="k"), stubborn)
     assert calls == ["reserve first", "reserve middle"]
     if crashes:
         flow.crash()
@@ -384,14 +347,11 @@ def test_a_child_that_runs_is_cancelled_and_waited_for(
 
 
 @pytest.mark.full
-async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(aflow, conn):
     from datetime import timedelta
 
     aflow.include(impatient, waiting_leg)
-    run = await aflow.start(impatient, False)
-    await aflow.until_idle()
+    run = await settle(aflow, impatient, False)
     await aflow.skip(timedelta(minutes=2))
     await aflow.until_idle()
     with pytest.raises(RunFailed):
@@ -401,11 +361,8 @@ async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(
 
 
 @pytest.mark.full
-def test_a_child_whose_effects_were_taken_back_is_not_handed_over(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
-    flow.include(journey, leg)
-    run = flow.start(journey.options(key="k"), True)
+def test_a_child_whose_effects_were_taken_back_is_not_handed_over(flow, conn):
+    run = launch(flow, journey.options(key="k"), True, beside=[leg])
     with pytest.raises(RunFailed):
         run.result(SOON)
     del calls[:]
@@ -447,8 +404,8 @@ async def reports(count: int, size: int) -> str:
 @pytest.mark.full
 @pytest.mark.parametrize("fails", [False, True], ids=["and_is_caught", "and_fails_it"])
 async def test_a_child_that_did_more_than_its_parent_can_be_given_takes_it_back_itself(
-    aflow: AsyncHarness, fails: bool
-) -> None:
+    aflow, fails
+):
     @workflow
     async def filing() -> str:
         try:
@@ -458,8 +415,7 @@ async def test_a_child_that_did_more_than_its_parent_can_be_given_takes_it_back_
                 raise
             return str(error)
 
-    aflow.include(filing, reports)
-    handle = await aflow.start(filing)
+    handle = await launch(aflow, filing, beside=[reports])
     if fails:
         with pytest.raises(RunFailed, match="which is given it to take it back"):
             await handle.result(SOON)
@@ -469,9 +425,7 @@ async def test_a_child_that_did_more_than_its_parent_can_be_given_takes_it_back_
 
 
 @pytest.mark.full
-async def test_what_just_fits_is_given_to_the_parent_and_a_run_of_its_own_may_do_more(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_just_fits_is_given_to_the_parent_and_a_run_of_its_own_may_do_more(aflow):
     @workflow
     async def filing() -> None:
         async with pgflow.effects.saga():
@@ -486,9 +440,7 @@ async def test_what_just_fits_is_given_to_the_parent_and_a_run_of_its_own_may_do
 
 
 @pytest.mark.full
-async def test_a_child_that_is_abandoned_leaves_nothing_and_may_do_more(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_child_that_is_abandoned_leaves_nothing_and_may_do_more(aflow):
     @workflow
     async def filing() -> str:
         return await pgflow.run_child(reports.options(when_parent_ends="abandon"), 6, 100_000)
@@ -499,8 +451,8 @@ async def test_a_child_that_is_abandoned_leaves_nothing_and_may_do_more(
 
 @pytest.mark.full
 async def test_the_effects_of_blocks_that_a_run_leaves_open_are_taken_back_in_the_order_of_their_calls(
-    aflow: AsyncHarness,
-) -> None:
+    aflow,
+):
     @workflow
     async def parent() -> None:
         async def aside() -> None:
@@ -516,8 +468,7 @@ async def test_the_effects_of_blocks_that_a_run_leaves_open_are_taken_back_in_th
         raise Trouble
 
     aflow.include(parent, leg)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await settle(aflow, parent)
     await aflow.skip(60)
     with pytest.raises(RunFailed):
         await run.result(SOON)

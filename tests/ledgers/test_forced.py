@@ -5,22 +5,21 @@ takes them back after all.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from clikit import pgflow as cli
+from records import settle
 from sqlkit import one, rows
 
 import pgflow
 from pgflow import RunNotFound, Signal, workflow
 from pgflow.effects import Accepted, effect
 from pgflow.errors import NotAllowed, WrongState
+from pgflow.testing import AsyncHarness
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 go = Signal("go", str)
 calls: list[str] = []
@@ -141,23 +140,16 @@ async def begin(
     aflow: AsyncHarness, flow: pgflow.Workflow[..., Any], *args: Any
 ) -> pgflow.AsyncRun[Any]:
     aflow.include(*WORKFLOWS)
-    run = await aflow.start(flow.options(key="k"), *args)
-    await aflow.until_idle()
-    return run
-
-
-# ---------------------------------------------------------------- what is owed
+    return await settle(aflow, flow.options(key="k"), *args)
 
 
 @pytest.mark.full
-async def test_what_was_done_and_not_taken_back_stays_owed(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_was_done_and_not_taken_back_stays_owed(aflow, conn):
     await begin(aflow, order, "ab")
     force(conn, "k")
     assert owed(conn) == [("k", "uncompensated", "forced"), ("k", "uncompensated", "forced")]
-    assert (
-        rows(conn, "select status, owed from pgflow.effects order by seq")
-        == [("confirmed", "forced")] * 2
-    )
+    found = rows(conn, "select status, owed from pgflow.effects order by seq")
+    assert found == [("confirmed", "forced")] * 2
     assert rows(
         conn,
         "select name, payload->>'force' from pgflow.timeline where event = 'operator' and name = "
@@ -170,15 +162,13 @@ async def test_what_was_done_and_not_taken_back_stays_owed(aflow: AsyncHarness, 
     assert calls == ["charge a", "charge b"]
 
 
-async def test_what_cannot_be_taken_back_leaves_nothing_to_do(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_cannot_be_taken_back_leaves_nothing_to_do(aflow, conn):
     await begin(aflow, posted)
     force(conn, "k")
     assert owed(conn) == []
 
 
-async def test_an_ordinary_cancel_leaves_nothing_owed(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_an_ordinary_cancel_leaves_nothing_owed(aflow, conn):
     run = await begin(aflow, order, "a")
     await run.cancel()
     await aflow.until_idle()
@@ -186,18 +176,14 @@ async def test_an_ordinary_cancel_leaves_nothing_owed(aflow: AsyncHarness, conn:
 
 
 @pytest.mark.full
-async def test_what_is_being_taken_back_is_owed_as_that_alone(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_is_being_taken_back_is_owed_as_that_alone(aflow, conn):
     trouble.add("refund b")
     run = await begin(aflow, order, "ab")
     await run.cancel()
     await aflow.until_idle()
     force(conn, "k")
-    assert sorted(rows(conn, "select name, state from pgflow.obligations")) == [
-        ("charge", "uncompensated"),
-        ("refund", "unknown"),
-    ]
+    found = sorted(rows(conn, "select name, state from pgflow.obligations"))
+    assert found == [("charge", "uncompensated"), ("refund", "unknown")]
     await aflow.app.settle_effect(
         one(conn, "select effect from pgflow.obligations where name = 'refund'"), "confirmed"
     )
@@ -205,9 +191,7 @@ async def test_what_is_being_taken_back_is_owed_as_that_alone(
 
 
 @pytest.mark.full
-async def test_a_refund_that_was_not_done_leaves_the_charge_owed(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_refund_that_was_not_done_leaves_the_charge_owed(aflow, conn):
     trouble.add("refund a")
     run = await begin(aflow, order, "a")
     await run.cancel()
@@ -215,15 +199,12 @@ async def test_a_refund_that_was_not_done_leaves_the_charge_owed(
     force(conn, "k")
     assert rows(conn, "select name, state from pgflow.obligations") == [("refund", "unknown")]
     await aflow.app.settle_effect(keys(conn)[0], "failed", why="the bank has nothing", by="ada")
-    assert rows(conn, "select name, state, reason from pgflow.obligations") == [
-        ("charge", "uncompensated", "forced")
-    ]
+    found = rows(conn, "select name, state, reason from pgflow.obligations")
+    assert found == [("charge", "uncompensated", "forced")]
 
 
 @pytest.mark.full
-async def test_what_turns_out_to_have_been_done_is_owed_from_then_on(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_turns_out_to_have_been_done_is_owed_from_then_on(aflow, conn):
     trouble.add("a")
     await begin(aflow, order, "a")
     force(conn, "k")
@@ -236,9 +217,7 @@ async def test_what_turns_out_to_have_been_done_is_owed_from_then_on(
     assert owed(conn) == []
 
 
-async def test_what_was_accepted_is_confirmed_and_then_taken_back(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_was_accepted_is_confirmed_and_then_taken_back(aflow, conn):
     await begin(aflow, shipped)
     force(conn, "k")
     assert owed(conn) == [("k", "accepted", "forced")]
@@ -251,9 +230,7 @@ async def test_what_was_accepted_is_confirmed_and_then_taken_back(
 
 
 @pytest.mark.full
-async def test_effects_of_a_child_that_has_completed_are_owed_by_its_parent(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_effects_of_a_child_that_has_completed_are_owed_by_its_parent(aflow, conn):
     await begin(aflow, journey, "leg")
     force(conn, "k")
     assert owed(conn) == [("k", "uncompensated", "forced")]
@@ -268,7 +245,7 @@ async def test_effects_of_a_child_that_has_completed_are_owed_by_its_parent(
 
 
 @pytest.mark.full
-async def test_a_child_is_cancelled_with_its_code(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_child_is_cancelled_with_its_code(aflow, conn):
     @workflow
     async def waiting() -> str:
         return await pgflow.run_child(order.options(key="child"), "a")
@@ -282,9 +259,7 @@ async def test_a_child_is_cancelled_with_its_code(aflow: AsyncHarness, conn: Con
 
 
 @pytest.mark.full
-async def test_a_child_that_completes_after_its_parent_was_forced_owes_what_it_did(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_child_that_completes_after_its_parent_was_forced_owes_what_it_did(aflow, conn):
     await begin(aflow, journey, "slow_leg")
     force(conn, "k")
     await aflow.until_idle()
@@ -296,9 +271,7 @@ async def test_a_child_that_completes_after_its_parent_was_forced_owes_what_it_d
 
 
 @pytest.mark.full
-async def test_a_result_that_the_forced_parent_never_took_is_owed_by_the_child(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_result_that_the_forced_parent_never_took_is_owed_by_the_child(aflow, conn):
     await begin(aflow, journey, "slow_leg")
     await aflow.app.pause("k")
     await aflow.until_idle()
@@ -310,15 +283,11 @@ async def test_a_result_that_the_forced_parent_never_took_is_owed_by_the_child(
 
 
 @pytest.mark.full
-async def test_what_earlier_generations_did_is_owed_by_the_last(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_earlier_generations_did_is_owed_by_the_last(aflow, conn):
     await begin(aflow, lap, 1)
     force(conn, "k")
-    assert rows(conn, "select state, call >= 1000000000 from pgflow.obligations order by call") == [
-        ("uncompensated", False),
-        ("uncompensated", True),
-    ]
+    found = rows(conn, "select state, call >= 1000000000 from pgflow.obligations order by call")
+    assert found == [("uncompensated", False), ("uncompensated", True)]
     for key in keys(conn):
         await aflow.app.settle_effect(key, "taken_back")
     assert owed(conn) == []
@@ -326,8 +295,8 @@ async def test_what_earlier_generations_did_is_owed_by_the_last(
 
 @pytest.mark.full
 async def test_a_cancel_before_the_code_goes_on_still_takes_back_what_a_restart_was_told_to(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+    aflow, conn
+):
     await begin(aflow, order, "a")
     await aflow.crash()
     conn.execute("select pgflow.restart_run('k', effects => 'compensate'), pgflow.cancel_run('k')")
@@ -337,9 +306,7 @@ async def test_a_cancel_before_the_code_goes_on_still_takes_back_what_a_restart_
 
 
 @pytest.mark.full
-async def test_force_before_a_restart_has_taken_back_leaves_that_owed(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_force_before_a_restart_has_taken_back_leaves_that_owed(aflow, conn):
     await begin(aflow, order, "a")
     await aflow.crash()
     conn.execute("select pgflow.restart_run('k', effects => 'compensate')")
@@ -349,13 +316,8 @@ async def test_force_before_a_restart_has_taken_back_leaves_that_owed(
     assert owed(conn) == [("k", "uncompensated", "forced")]
 
 
-# ---------------------------------------------------------------- going on after force
-
-
 @pytest.mark.full
-async def test_a_rewind_behind_what_was_done_has_it_in_hand_again(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_rewind_behind_what_was_done_has_it_in_hand_again(aflow, conn):
     run = await begin(aflow, order, "ab")
     force(conn, "k")
     cut = one(conn, "select max(seq) from pgflow.timeline where event = 'effect_confirmed'")
@@ -370,9 +332,7 @@ async def test_a_rewind_behind_what_was_done_has_it_in_hand_again(
 @pytest.mark.parametrize(("effects", "left", "done"), [
     ("reuse", 0, ["charge a"]), ("repeat", 1, ["charge a", "charge a"]), ("compensate", 0, ["charge a", "refund a", "charge a"]),
 ])  # fmt: skip
-async def test_a_restart_says_what_becomes_of_what_was_left(
-    aflow: AsyncHarness, conn: Conn, effects: str, left: int, done: list[str]
-) -> None:
+async def test_a_restart_says_what_becomes_of_what_was_left(aflow, conn, effects, left, done):
     await begin(aflow, order, "a")
     force(conn, "k")
     conn.execute("select pgflow.restart_run('k', effects => %s)", (effects,))
@@ -384,9 +344,7 @@ async def test_a_restart_says_what_becomes_of_what_was_left(
 
 
 @pytest.mark.full
-async def test_what_a_person_has_taken_back_is_done_no_more(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_a_person_has_taken_back_is_done_no_more(aflow, conn):
     await begin(aflow, order, "a")
     force(conn, "k")
     await aflow.app.settle_effect(keys(conn)[0], "taken_back")
@@ -400,8 +358,8 @@ async def test_what_a_person_has_taken_back_is_done_no_more(
 
 @pytest.mark.full
 async def test_what_a_person_has_taken_back_of_an_earlier_generation_is_not_taken_back_again(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+    aflow, conn
+):
     run = await begin(aflow, lap, 1)
     force(conn, "k")
     for key in keys(conn):
@@ -415,7 +373,7 @@ async def test_what_a_person_has_taken_back_of_an_earlier_generation_is_not_take
 
 
 @pytest.mark.full
-async def test_a_fork_owes_nothing_of_its_origin(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_fork_owes_nothing_of_its_origin(aflow, conn):
     await begin(aflow, order, "a")
     force(conn, "k")
     cut = one(conn, "select max(seq) from pgflow.timeline where event = 'effect_confirmed'")
@@ -426,9 +384,7 @@ async def test_a_fork_owes_nothing_of_its_origin(aflow: AsyncHarness, conn: Conn
 
 
 @pytest.mark.full
-async def test_a_parent_that_is_restarted_has_its_childs_effects_again(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_parent_that_is_restarted_has_its_childs_effects_again(aflow, conn):
     await begin(aflow, journey, "slow_leg")
     force(conn, "k")
     await aflow.app.send("leg", go, "on")
@@ -442,10 +398,7 @@ async def test_a_parent_that_is_restarted_has_its_childs_effects_again(
     assert [key for key, *_ in owed(conn)] == ["k"]
 
 
-# ---------------------------------------------------------------- people
-
-
-async def test_only_a_verdict_that_fits_closes_it(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_only_a_verdict_that_fits_closes_it(aflow, conn):
     await begin(aflow, order, "a")
     force(conn, "k")
     (key,) = keys(conn)
@@ -465,9 +418,7 @@ async def test_only_a_verdict_that_fits_closes_it(aflow: AsyncHarness, conn: Con
         await aflow.app.settle_effect(key, "stands")
 
 
-async def test_an_effect_that_is_open_is_neither_taken_back_nor_let_stand(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_an_effect_that_is_open_is_neither_taken_back_nor_let_stand(aflow, conn):
     trouble.add("a")
     await begin(aflow, order, "a")
     for verdict in ("taken_back", "stands"):
@@ -475,18 +426,15 @@ async def test_an_effect_that_is_open_is_neither_taken_back_nor_let_stand(
             await aflow.app.settle_effect(keys(conn)[0], verdict)  # type: ignore[arg-type]
 
 
-async def test_a_person_is_told_of_it(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_person_is_told_of_it(aflow, conn):
     await begin(aflow, order, "a")
     force(conn, "k")
-    assert rows(conn, "select kind, name, effect from pgflow.claim_pages()") == [
-        ("effect", "charge", keys(conn)[0])
-    ]
+    found = rows(conn, "select kind, name, effect from pgflow.claim_pages()")
+    assert found == [("effect", "charge", keys(conn)[0])]
 
 
 @pytest.mark.full
-async def test_the_command_line_shows_and_closes_it(
-    aflow: AsyncHarness, conn: Conn, pgflow_dsn: str
-) -> None:
+async def test_the_command_line_shows_and_closes_it(aflow, conn, pgflow_dsn):
     await begin(aflow, order, "a")
     answer = cli(pgflow_dsn, "cancel", "k", "--force", tty=True)
     assert "1 effect of it stays owed: `pgflow owed` lists them." in answer.err + answer.out
@@ -504,7 +452,7 @@ async def test_the_command_line_shows_and_closes_it(
 FORCE = "select pgflow.cancel_run('k', force => true)"
 
 
-def test_force_is_an_operators_right(flow: Harness, conn: Conn) -> None:
+def test_force_is_an_operators_right(flow, conn):
     flow.include(*WORKFLOWS)
     flow.start(order.options(key="k"), "a")
     for role, may in (

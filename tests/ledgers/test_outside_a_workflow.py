@@ -24,9 +24,7 @@ async def decide() -> Choice[int]:
     return Choice(1, why="because")
 
 
-def test_effects_and_decisions_are_refused_outside_a_workflow_as_nothing_would_record_them() -> (
-    None
-):
+def test_effects_and_decisions_are_refused_outside_a_workflow_as_nothing_would_record_them():
     for call in (charge, charge_sync, decide):
         with pytest.raises(NotInRunError, match="outside a workflow"):
             call()

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, eventually, run_row
+from records import SOON, eventually, launch, recover, result_of, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -19,9 +19,6 @@ from pgflow.decisions import Choice, decision
 from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 from pgflow.errors import DefinitionError
 from pgflow.testing import set_clock
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 QUICKLY = Retries(
     max_attempts=20, first_delay=timedelta(milliseconds=5), max_delay=timedelta(milliseconds=20)
@@ -99,12 +96,9 @@ async def trip(fails: bool) -> str:
     return "gone"
 
 
-async def test_what_was_done_is_taken_back_the_last_first(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(trip)
+async def test_what_was_done_is_taken_back_the_last_first(aflow, conn):
     with pytest.raises(RunFailed) as failed:
-        await (await aflow.start(trip, True)).result(SOON)
+        await result_of(aflow, trip, True)
     assert isinstance(failed.value.__cause__, Trouble)
     assert World.calls == [
         "book flight", "book hotel", "book car", "cancel car", "cancel hotel", "cancel flight",
@@ -121,13 +115,12 @@ async def test_what_was_done_is_taken_back_the_last_first(
     ]
 
 
-async def test_what_went_well_stays(aflow: AsyncHarness) -> None:
-    aflow.include(trip)
-    assert await (await aflow.start(trip, False)).result(SOON) == "gone"
+async def test_what_went_well_stays(aflow):
+    assert await result_of(aflow, trip, False) == "gone"
     assert World.there == {"flight", "hotel", "car"}
 
 
-async def test_an_exception_that_is_caught_takes_back_its_block_only(aflow: AsyncHarness) -> None:
+async def test_an_exception_that_is_caught_takes_back_its_block_only(aflow):
     @workflow
     async def nested() -> str:
         async with pgflow.effects.saga():
@@ -145,14 +138,11 @@ async def test_an_exception_that_is_caught_takes_back_its_block_only(aflow: Asyn
                 pass
         return "gone"
 
-    aflow.include(nested)
-    assert await (await aflow.start(nested)).result(SOON) == "gone"
+    assert await result_of(aflow, nested) == "gone"
     assert World.there == {"flight", "tent", "boat"}
 
 
-async def test_a_block_that_went_well_is_taken_back_by_the_one_around_it(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_block_that_went_well_is_taken_back_by_the_one_around_it(aflow):
     @workflow
     async def nested() -> None:
         async with pgflow.effects.saga():
@@ -161,34 +151,27 @@ async def test_a_block_that_went_well_is_taken_back_by_the_one_around_it(
                 await book("hotel")
             raise Trouble
 
-    aflow.include(nested)
     with pytest.raises(RunFailed):
-        await (await aflow.start(nested)).result(SOON)
+        await result_of(aflow, nested)
     assert World.there == set()
     assert World.calls[-2:] == ["cancel hotel", "cancel flight"]
 
 
-async def test_a_run_that_fails_takes_back_what_it_can(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_fails_takes_back_what_it_can(aflow, conn):
     @workflow
     async def unblocked() -> None:
         await book("flight")
         await burn("papers")
         raise Trouble
 
-    aflow.include(unblocked)
     with pytest.raises(RunFailed):
-        await (await aflow.start(unblocked)).result(SOON)
+        await result_of(aflow, unblocked)
     assert World.there == set()
-    assert ledger(conn) == [
-        ("book", "confirmed"),
-        ("burn", "confirmed"),
-        ("cancel_booking", "confirmed"),
-    ]
+    found = ledger(conn)
+    assert found == [("book", "confirmed"), ("burn", "confirmed"), ("cancel_booking", "confirmed")]
 
 
-async def test_a_cancelled_run_takes_back_too(aflow: AsyncHarness) -> None:
+async def test_a_cancelled_run_takes_back_too(aflow):
     go = pgflow.Signal("go", str)
 
     @workflow
@@ -197,9 +180,7 @@ async def test_a_cancelled_run_takes_back_too(aflow: AsyncHarness) -> None:
             await book("flight")
             await go.wait()
 
-    aflow.include(waiting)
-    run = await aflow.start(waiting)
-    await aflow.until_idle()
+    run = await settle(aflow, waiting)
     await run.cancel()
     with pytest.raises(RunCancelled):
         await run.result(SOON)
@@ -207,7 +188,7 @@ async def test_a_cancelled_run_takes_back_too(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-def test_sync_sagas_are_the_same(flow: Harness) -> None:
+def test_sync_sagas_are_the_same(flow):
     @effect(risk="compensable")
     def rent(name: str) -> int:
         reach("book", name)
@@ -225,16 +206,13 @@ def test_sync_sagas_are_the_same(flow: Harness) -> None:
             book.sync("bed")
             raise Trouble
 
-    flow.include(renting)
     with pytest.raises(RunFailed):
-        flow.start(renting).result(SOON)
+        result_of(flow, renting)
     assert World.calls == ["book car", "book bed", "cancel bed", "cancel car"]
 
 
 @pytest.mark.full
-async def test_what_is_not_known_is_settled_before_it_is_taken_back(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_is_not_known_is_settled_before_it_is_taken_back(aflow, conn):
     World.trouble |= {"book hotel": 1, "find hotel": 12}
 
     @workflow
@@ -249,8 +227,7 @@ async def test_what_is_not_known_is_settled_before_it_is_taken_back(
         await fail.wait()
         raise Trouble
 
-    aflow.include(together)
-    run = await aflow.start(together)
+    run = await launch(aflow, together)
     await eventually(lambda: "book hotel" in World.calls, "it is under way")
     await run.send(fail, 1)
     with pytest.raises(RunFailed):
@@ -260,22 +237,17 @@ async def test_what_is_not_known_is_settled_before_it_is_taken_back(
     assert all(status == "confirmed" for _, status in ledger(conn))
 
 
-async def test_a_compensation_is_repeated_under_its_own_key_until_it_is_done(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_compensation_is_repeated_under_its_own_key_until_it_is_done(aflow, conn):
     World.trouble["cancel hotel"] = 3
-    aflow.include(trip)
     with pytest.raises(RunFailed):
-        await (await aflow.start(trip, True)).result(SOON)
+        await result_of(aflow, trip, True)
     assert World.there == set()
     assert World.calls.count("cancel hotel") == 4
     assert {name: len(keys) for name, keys in World.keys.items()} == dict.fromkeys(World.keys, 1)
     assert len({key for keys in World.keys.values() for key in keys}) == 6
 
 
-async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(aflow):
     entered = asyncio.Event()
     hang = True
 
@@ -293,8 +265,7 @@ async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(
     aflow.replace(book.compensation, slow_cancel)
     run = await aflow.start(trip, True)
     await asyncio.wait_for(entered.wait(), HANG_SECONDS)
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     with pytest.raises(RunFailed):
         await run.result(SOON)
     assert World.there == set()
@@ -304,9 +275,7 @@ async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(
 
 
 @pytest.mark.full
-async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(aflow, conn):
     @workflow
     async def arson() -> None:
         async with pgflow.effects.saga():
@@ -314,9 +283,7 @@ async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(
             await burn("papers")
             raise Trouble
 
-    aflow.include(arson)
-    run = await aflow.start(arson)
-    await aflow.until_idle()
+    run = await settle(aflow, arson)
     assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
     ((name, key),) = conn.execute("select name, effect from pgflow.obligations").fetchall()
     assert name == "burn.compensate"
@@ -336,9 +303,7 @@ async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(
     assert conn.execute("select count(*) from pgflow.obligations").fetchone() == (0,)
 
 
-async def test_from_fact_to_decision_to_effect_to_compensation(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_from_fact_to_decision_to_effect_to_compensation(aflow, conn):
     @decision()
     async def where() -> Choice[str]:
         return Choice("hotel", why="near the sea", evidence=["map-3"])
@@ -350,9 +315,8 @@ async def test_from_fact_to_decision_to_effect_to_compensation(
             await book.because(chosen)(chosen.value)
             raise Trouble
 
-    aflow.include(regret)
     with pytest.raises(RunFailed):
-        await (await aflow.start(regret)).result(SOON)
+        await result_of(aflow, regret)
     ((evidence, why, name, status, compensation),) = conn.execute(
         "select evidence, why, name, status, compensation from pgflow.provenance"
     ).fetchall()
@@ -366,12 +330,7 @@ async def test_from_fact_to_decision_to_effect_to_compensation(
     await eventually(lambda: World.there == set(), "taken back")
 
 
-# ---------------------------------------------------------------- tasks, generators, keys
-
-
-async def test_what_a_task_does_while_its_block_is_taken_back_is_taken_back_too(
-    aflow: AsyncHarness,
-) -> None:
+async def test_what_a_task_does_while_its_block_is_taken_back_is_taken_back_too(aflow):
     @workflow
     async def careless() -> None:
         async def two() -> None:
@@ -383,13 +342,12 @@ async def test_what_a_task_does_while_its_block_is_taken_back_is_taken_back_too(
             await asyncio.sleep(0)
             raise Trouble(task.get_name())
 
-    aflow.include(careless)
     with pytest.raises(RunFailed):
-        await (await aflow.start(careless)).result(SOON)
+        await result_of(aflow, careless)
     assert World.there == set()
 
 
-async def test_what_a_task_does_after_its_block_belongs_to_the_run(aflow: AsyncHarness) -> None:
+async def test_what_a_task_does_after_its_block_belongs_to_the_run(aflow):
     @workflow
     async def careless() -> None:
         async def late() -> None:
@@ -401,15 +359,12 @@ async def test_what_a_task_does_after_its_block_belongs_to_the_run(aflow: AsyncH
         await task
         raise Trouble
 
-    aflow.include(careless)
     with pytest.raises(RunFailed):
-        await (await aflow.start(careless)).result(SOON)
+        await result_of(aflow, careless)
     assert World.calls == ["book flight", "cancel flight"]
 
 
-async def test_a_block_may_be_left_in_another_task_than_it_was_entered_in(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_block_may_be_left_in_another_task_than_it_was_entered_in(aflow):
     @workflow
     async def odd() -> None:
         block = pgflow.effects.saga()
@@ -425,13 +380,12 @@ async def test_a_block_may_be_left_in_another_task_than_it_was_entered_in(
             await block.__aexit__(type(error), error, error.__traceback__)
             raise
 
-    aflow.include(odd)
     with pytest.raises(RunFailed):
-        await (await aflow.start(odd)).result(SOON)
+        await result_of(aflow, odd)
     assert World.calls == ["book flight", "cancel flight"]
 
 
-async def test_a_generator_that_is_closed_hands_its_effects_on(aflow: AsyncHarness) -> None:
+async def test_a_generator_that_is_closed_hands_its_effects_on(aflow):
     @workflow
     async def lazy() -> None:
         async def bookings() -> Any:
@@ -444,13 +398,12 @@ async def test_a_generator_that_is_closed_hands_its_effects_on(aflow: AsyncHarne
         await generator.aclose()
         raise Trouble
 
-    aflow.include(lazy)
     with pytest.raises(RunFailed):
-        await (await aflow.start(lazy)).result(SOON)
+        await result_of(aflow, lazy)
     assert World.there == set()
 
 
-async def test_compensations_have_keys_of_their_own_under_any_decision(aflow: AsyncHarness) -> None:
+async def test_compensations_have_keys_of_their_own_under_any_decision(aflow):
     @decision()
     async def chosen() -> Choice[str]:
         return Choice("x", why="y")
@@ -464,13 +417,12 @@ async def test_compensations_have_keys_of_their_own_under_any_decision(aflow: As
                 await book.because(it, 2)("hotel")
                 raise Trouble
 
-    aflow.include(decided)
     with pytest.raises(RunFailed):
-        await (await aflow.start(decided)).result(SOON)
+        await result_of(aflow, decided)
     assert World.there == set()
 
 
-def test_a_compensation_that_could_not_be_called_is_refused_where_it_is_declared() -> None:
+def test_a_compensation_that_could_not_be_called_is_refused_where_it_is_declared():
     @effect(risk="compensable")
     async def rent(name: str) -> str:
         return name
@@ -482,7 +434,7 @@ def test_a_compensation_that_could_not_be_called_is_refused_where_it_is_declared
 
 
 @pytest.mark.full
-async def test_cancelled_twice_it_is_taken_back_once(aflow: AsyncHarness) -> None:
+async def test_cancelled_twice_it_is_taken_back_once(aflow):
     entered, may_end = asyncio.Event(), asyncio.Event()
 
     async def slow(found: str, name: str) -> None:
@@ -502,8 +454,7 @@ async def test_cancelled_twice_it_is_taken_back_once(aflow: AsyncHarness) -> Non
     aflow.include(timed)
     assert book.compensation is not None
     aflow.replace(book.compensation, slow)
-    run = await aflow.start(timed)
-    await aflow.until_idle()
+    run = await settle(aflow, timed)
     set_clock(aflow._dsn, timedelta(seconds=61))
     aflow._worker.poll_now()  # type: ignore[union-attr]
     await asyncio.wait_for(entered.wait(), HANG_SECONDS)

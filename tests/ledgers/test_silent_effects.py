@@ -7,20 +7,18 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, count, events, eventually, run_row
+from records import SOON, count, events, eventually, recover, run_row, settle
+from sqlkit import rows
 
 import pgflow
 from pgflow import InvalidArgument, Page, Retries, RunFailed, RunNotFound, Signal, workflow
 from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
 from pgflow.errors import WrongState
-from pgflow.testing import set_clock
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness, set_clock
 
 Conn = psycopg.Connection[Any]
 
@@ -154,37 +152,23 @@ def effects(conn: Conn, columns: str = "name, status") -> list[tuple[Any, ...]]:
 
 def reasons(conn: Conn) -> list[str]:
     """The reasons for which outcomes became unknown."""
-    return [
-        why
-        for (why,) in conn.execute(
-            "select payload->>'reason' from pgflow.unit where kind = 'U' order by run_id, seq"
-        )
-    ]
-
-
-async def begun(aflow: AsyncHarness, what: Any, name: str = "a") -> Any:
-    aflow.include(what)
-    run = await aflow.start(what, name)
-    await aflow.until_idle()
-    return run
-
-
-# ---------------------------------------------------------------- beats
+    return rows(
+        conn, "select payload->>'reason' from pgflow.unit where kind = 'U' order by run_id, seq"
+    )
 
 
 @pytest.mark.full
 async def test_beats_keep_an_effect_accepted_and_neither_wake_the_run_nor_grow_its_journal(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
-    run = await begun(aflow, rendering)
+    aflow, conn, farm
+):
+    run = await settle(aflow, rendering, "a")
     before = events(conn, run.key)
     for percent in (10, 20, None):
         await aflow.skip(PART)
         await aflow.app.beat_effect("job a", None if percent is None else {"percent": percent})
     await aflow.skip(PART)
-    assert obligations(conn, "state, beat_details, silent_at - beat_at") == [
-        ("accepted", {"percent": 20}, MINUTE)
-    ]
+    found = obligations(conn, "state, beat_details, silent_at - beat_at")
+    assert found == [("accepted", {"percent": 20}, MINUTE)]
     assert events(conn, run.key) == before
     assert await run.status() == "waiting"
     assert farm.asked == []
@@ -194,10 +178,8 @@ async def test_beats_keep_an_effect_accepted_and_neither_wake_the_run_nor_grow_i
 
 
 @pytest.mark.full
-def test_a_sync_client_beats_too(flow: Harness, conn: Conn, farm: Farm) -> None:
-    flow.include(rendering_sync)
-    run = flow.start(rendering_sync, "a")
-    flow.until_idle()
+def test_a_sync_client_beats_too(flow, conn, farm):
+    run = settle(flow, rendering_sync, "a")
     flow.skip(PART)
     flow.app.beat_effect("job a", [1, 2])
     flow.skip(PART)
@@ -211,9 +193,9 @@ def test_a_sync_client_beats_too(flow: Harness, conn: Conn, farm: Farm) -> None:
 
 
 async def test_a_beat_in_a_transaction_of_the_callers_counts_once_that_is_committed(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
-    await begun(aflow, rendering)
+    aflow, conn, farm
+):
+    await settle(aflow, rendering, "a")
     async with (
         await psycopg.AsyncConnection.connect(aflow.app.dsn) as other,
         other.transaction() as transaction,
@@ -224,11 +206,9 @@ async def test_a_beat_in_a_transaction_of_the_callers_counts_once_that_is_commit
 
 
 @pytest.mark.full
-async def test_a_beat_that_nobody_waits_for_is_refused(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
-    run = await begun(aflow, rendering)
-    quiet = await begun(aflow, rendering_quietly, "b")
+async def test_a_beat_that_nobody_waits_for_is_refused(aflow, conn, farm):
+    run = await settle(aflow, rendering, "a")
+    quiet = await settle(aflow, rendering_quietly, "b")
     with pytest.raises(
         RunNotFound, match="no open effect was accepted under the reference 'job c'"
     ):
@@ -245,25 +225,20 @@ async def test_a_beat_that_nobody_waits_for_is_refused(
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), "soon"])
-def test_a_promise_that_is_no_duration_is_refused_where_it_is_made(timeout: Any) -> None:
+def test_a_promise_that_is_no_duration_is_refused_where_it_is_made(timeout):
     with pytest.raises(InvalidArgument, match="heartbeat_timeout of Accepted"):
         Accepted("job", heartbeat_timeout=timeout)
 
 
-def test_a_promise_is_none_of_the_value_that_code_sees() -> None:
+def test_a_promise_is_none_of_the_value_that_code_sees():
     assert Accepted("job", heartbeat_timeout=5) == Accepted("job")
     assert repr(Accepted("job", heartbeat_timeout=5)) == "Accepted(ref='job')"
 
 
-# ---------------------------------------------------------------- silence
-
-
 @pytest.mark.full
-async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(aflow, conn, farm):
     farm.answers = [StillUnknown(), ConnectionResetError("no reply"), Confirmed("model 7")]
-    run = await begun(aflow, training)
+    run = await settle(aflow, training, "a")
     await aflow.app.beat_effect("job a", {"epoch": 3})
     await aflow.skip(LONGER)
     assert obligations(conn) == [("train", "unknown")]
@@ -273,9 +248,8 @@ async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(
     await aflow.skip(MINUTE)
     await aflow.skip(MINUTE)
     assert await run.result(SOON) == "job a"
-    assert effects(conn, "status, result, said_by, attempts, ref") == [
-        ("confirmed", "model 7", "settle", 1, "job a")
-    ]
+    found = effects(conn, "status, result, said_by, attempts, ref")
+    assert found == [("confirmed", "model 7", "settle", 1, "job a")]
     assert farm.asked == [{"epoch": 3}] * 3
     assert reasons(conn) == ["silent", "still_unknown", "asking_failed"]
     assert len(farm.taken) == 1, "within the window of its key too it is not sent again"
@@ -283,11 +257,11 @@ async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(
 
 @pytest.mark.full
 async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_still_counts(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+    aflow, conn, farm
+):
     pages: list[Page] = []
     aflow.app.pager(pages.append)
-    run = await begun(aflow, rendering)
+    run = await settle(aflow, rendering, "a")
     await aflow.app.beat_effect("job a", "half")
     await aflow.skip(LONGER)
     assert await run.status() == "stuck"
@@ -302,10 +276,8 @@ async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_
 
 
 @pytest.mark.full
-async def test_a_person_may_say_what_became_of_it_and_not_have_it_done_again(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
-    run = await begun(aflow, rendering)
+async def test_a_person_may_say_what_became_of_it_and_not_have_it_done_again(aflow, conn, farm):
+    run = await settle(aflow, rendering, "a")
     await aflow.skip(LONGER)
     ((key,),) = obligations(conn, "effect")
     with pytest.raises(InvalidArgument, match="confirmed or failed, not absent"):
@@ -317,14 +289,14 @@ async def test_a_person_may_say_what_became_of_it_and_not_have_it_done_again(
 
 @pytest.mark.full
 async def test_what_the_counterparty_still_has_is_accepted_again_and_beats_count_again(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+    aflow, conn, farm
+):
     farm.answers = [
         Confirmed(Accepted("job a")),
         Confirmed(Accepted("job a", heartbeat_timeout=600)),
         Confirmed("model 7"),
     ]
-    run = await begun(aflow, training)
+    run = await settle(aflow, training, "a")
     await aflow.skip(LONGER)
     assert obligations(conn) == [("train", "accepted")]
     await aflow.app.beat_effect("job a", "again")
@@ -340,11 +312,9 @@ async def test_what_the_counterparty_still_has_is_accepted_again_and_beats_count
     assert reasons(conn) == ["silent", "accepted", "silent", "accepted", "silent"]
 
 
-async def test_what_the_counterparty_has_lost_is_failed_and_not_sent_again(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_what_the_counterparty_has_lost_is_failed_and_not_sent_again(aflow, conn, farm):
     farm.answers = [Absent()]
-    run = await begun(aflow, training)
+    run = await settle(aflow, training, "a")
     await aflow.skip(LONGER)
     assert await run.result(SOON) == "job a"
     assert effects(conn, "status, attempts") == [("failed", 1)]
@@ -353,30 +323,27 @@ async def test_what_the_counterparty_has_lost_is_failed_and_not_sent_again(
 
 @pytest.mark.full
 async def test_a_counterparty_that_never_says_leaves_the_run_stuck_and_a_retry_asks_anew(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+    aflow, conn, farm
+):
     farm.answers = [
         Confirmed(Accepted("another job")),
         StillUnknown(),
         StillUnknown(),
         Confirmed("model 7"),
     ]
-    run = await begun(aflow, training)
+    run = await settle(aflow, training, "a")
     for _ in range(3):
         await aflow.skip(LONGER)
     assert await run.status() == "stuck"
     assert reasons(conn)[1] == "accepted_anew"
     conn.execute("select pgflow.retry_run(%s)", (run.key,))
-    await aflow.until_idle()
     assert await run.result(SOON) == "job a"
 
 
 @pytest.mark.full
-async def test_it_is_noticed_while_the_code_goes_on_and_without_a_worker_too(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_it_is_noticed_while_the_code_goes_on_and_without_a_worker_too(aflow, conn, farm):
     farm.answers = [Confirmed("model 7")]
-    run = await begun(aflow, training_and_waiting)
+    run = await settle(aflow, training_and_waiting, "a")
     await run.send(go, "!")
     await aflow.until_idle()
     await aflow.crash()
@@ -391,11 +358,9 @@ async def test_it_is_noticed_while_the_code_goes_on_and_without_a_worker_too(
 
 
 @pytest.mark.full
-async def test_what_is_silent_is_known_before_it_is_taken_back(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_what_is_silent_is_known_before_it_is_taken_back(aflow, conn, farm):
     farm.answers = [StillUnknown(), Confirmed("model 7")]
-    run = await begun(aflow, failing)
+    run = await settle(aflow, failing, "a")
     await aflow.skip(LONGER)
     assert farm.removed == []
     await aflow.crash()
@@ -405,11 +370,9 @@ async def test_what_is_silent_is_known_before_it_is_taken_back(
     assert farm.removed == ["a"]
 
 
-async def test_what_turns_out_to_be_lost_need_not_be_taken_back(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_what_turns_out_to_be_lost_need_not_be_taken_back(aflow, conn, farm):
     farm.answers = [Absent()]
-    run = await begun(aflow, failing)
+    run = await settle(aflow, failing, "a")
     await aflow.skip(LONGER)
     with pytest.raises(RunFailed):
         await run.result(SOON)
@@ -418,11 +381,9 @@ async def test_what_turns_out_to_be_lost_need_not_be_taken_back(
 
 
 @pytest.mark.full
-async def test_a_confirmation_stops_the_question_that_is_under_way(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_a_confirmation_stops_the_question_that_is_under_way(aflow, conn, farm):
     farm.answers = [StillUnknown()]
-    run = await begun(aflow, training)
+    run = await settle(aflow, training, "a")
     await aflow.skip(LONGER)
     await aflow.app.confirm_effect("job a", value="model 7")
     assert await run.result(SOON) == "job a"
@@ -431,31 +392,23 @@ async def test_a_confirmation_stops_the_question_that_is_under_way(
     assert effects(conn, "status, result") == [("confirmed", "model 7")]
 
 
-# ---------------------------------------------------------------- who comes first
-
-
 def words(conn: Conn) -> list[str]:
     """Return the mail on effects that waits, in its order."""
-    return [
-        verdict
-        for (verdict,) in conn.execute(
-            "select payload->>'verdict' from pgflow.signal where kind = 'e' order by signal_id"
-        )
-    ]
+    return rows(
+        conn, "select payload->>'verdict' from pgflow.signal where kind = 'e' order by signal_id"
+    )
 
 
 async def left_alone(aflow: AsyncHarness) -> Any:
     """A run with an accepted effect, and no worker."""
-    run = await begun(aflow, rendering)
+    run = await settle(aflow, rendering, "a")
     await aflow.crash()
     return run
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("first", ["confirmed", "silent"])
-async def test_a_confirmation_counts_before_and_after_the_silence(
-    aflow: AsyncHarness, conn: Conn, farm: Farm, first: str
-) -> None:
+async def test_a_confirmation_counts_before_and_after_the_silence(aflow, conn, farm, first):
     run = await left_alone(aflow)
     set_clock(aflow.app.dsn, LONGER)
     steps = [
@@ -473,9 +426,7 @@ async def test_a_confirmation_counts_before_and_after_the_silence(
 
 
 @pytest.mark.full
-async def test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later(aflow, conn, farm):
     run = await left_alone(aflow)
     set_clock(aflow.app.dsn, PART)
     with psycopg.connect(aflow.app.dsn) as beating:
@@ -484,18 +435,14 @@ async def test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later(
     assert words(conn) == []
     conn.execute("select pgflow.notice_silence_(10, pgflow.now_() + interval '30 seconds')")
     assert words(conn) == []
-    assert conn.execute("select look_at - beat_at from pgflow.effect_beat").fetchall() == [
-        (MINUTE,)
-    ]
+    found = conn.execute("select look_at - beat_at from pgflow.effect_beat").fetchall()
+    assert found == [(MINUTE,)]
     conn.execute("select pgflow.confirm_effect('job a')")
-    await aflow.until_idle()
     assert await run.result(SOON) == "job a"
 
 
 @pytest.mark.full
-async def test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late(aflow, conn, farm):
     run = await left_alone(aflow)
     set_clock(aflow.app.dsn, LONGER)
     with psycopg.connect(aflow.app.dsn) as sweeping:
@@ -507,14 +454,11 @@ async def test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late(
         conn.execute("select pgflow.beat_effect('job a')")
     assert late.value.sqlstate == "PF006"
     conn.execute("select pgflow.confirm_effect('job a')")
-    await aflow.until_idle()
     assert await run.result(SOON) == "job a"
 
 
 @pytest.mark.full
-async def test_two_sweeps_tell_the_run_once_and_a_dead_one_not_at_all(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_two_sweeps_tell_the_run_once_and_a_dead_one_not_at_all(aflow, conn, farm):
     run = await left_alone(aflow)
     set_clock(aflow.app.dsn, LONGER)
     with psycopg.connect(aflow.app.dsn) as dying:
@@ -532,27 +476,21 @@ async def test_two_sweeps_tell_the_run_once_and_a_dead_one_not_at_all(
 
 
 @pytest.mark.full
-async def test_silence_that_a_dying_worker_has_taken_is_found_by_the_next(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_silence_that_a_dying_worker_has_taken_is_found_by_the_next(aflow, conn, farm):
     farm.answers = [asyncio.Event(), Confirmed("model 7")]
-    run = await begun(aflow, training)
+    run = await settle(aflow, training, "a")
     set_clock(aflow.app.dsn, LONGER)
     aflow._worker.poll_now()  # type: ignore[union-attr]
     await eventually(lambda: farm.asked, "the farm is asked")
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.result(SOON) == "job a"
     assert reasons(conn) == ["silent"]
 
 
-# ---------------------------------------------------------------- a part of a run again
-
-
 @pytest.mark.full
-async def test_a_rewind_hands_the_promise_on(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_a_rewind_hands_the_promise_on(aflow, conn, farm):
     farm.answers = [Confirmed("model 7")]
-    run = await begun(aflow, training_and_waiting)
+    run = await settle(aflow, training_and_waiting, "a")
     await run.send(go, "!")
     await aflow.until_idle()
     conn.execute("select pgflow.rewind_run(%s, to_seq => 2)", (run.key,))
@@ -566,11 +504,9 @@ async def test_a_rewind_hands_the_promise_on(aflow: AsyncHarness, conn: Conn, fa
 
 
 @pytest.mark.full
-async def test_silence_behind_a_cut_is_found_again(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_silence_behind_a_cut_is_found_again(aflow, conn, farm):
     farm.answers = [StillUnknown(), Confirmed("model 7")]
-    run = await begun(aflow, training_and_waiting)
+    run = await settle(aflow, training_and_waiting, "a")
     await aflow.skip(LONGER)
     assert reasons(conn) == ["silent", "still_unknown"]
     conn.execute("select pgflow.rewind_run(%s, to_seq => 2, effects => 'repeat')", (run.key,))
@@ -588,10 +524,10 @@ async def test_silence_behind_a_cut_is_found_again(
 @pytest.mark.full
 @pytest.mark.parametrize("known_at", ["before", "after"])
 async def test_what_is_silent_in_a_dropped_part_is_settled_and_taken_back(
-    aflow: AsyncHarness, conn: Conn, farm: Farm, known_at: str
-) -> None:
+    aflow, conn, farm, known_at
+):
     farm.answers = [StillUnknown(), Confirmed("model 7"), Confirmed("model 8")]
-    run = await begun(aflow, training)
+    run = await settle(aflow, training, "a")
     if known_at == "before":
         await aflow.skip(LONGER)
     conn.execute("select pgflow.restart_run(%s, effects => 'compensate')", (run.key,))
@@ -609,10 +545,8 @@ async def test_what_is_silent_in_a_dropped_part_is_settled_and_taken_back(
 
 
 @pytest.mark.full
-async def test_what_a_restart_leaves_to_the_old_generation_is_watched_there(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
-    run = await begun(aflow, rendering)
+async def test_what_a_restart_leaves_to_the_old_generation_is_watched_there(aflow, conn, farm):
+    run = await settle(aflow, rendering, "a")
     conn.execute("select pgflow.restart_run(%s, effects => 'repeat')", (run.key,))
     await aflow.until_idle()
     keys = [key for (key,) in obligations(conn, "effect")]
@@ -627,20 +561,17 @@ async def test_what_a_restart_leaves_to_the_old_generation_is_watched_there(
 
 
 @pytest.mark.full
-async def test_what_a_forced_cancel_leaves_open_is_watched_until_a_person_says(
-    aflow: AsyncHarness, conn: Conn, farm: Farm
-) -> None:
+async def test_what_a_forced_cancel_leaves_open_is_watched_until_a_person_says(aflow, conn, farm):
     pages: list[Page] = []
     aflow.app.pager(pages.append)
-    run = await begun(aflow, training)
+    run = await settle(aflow, training, "a")
     conn.execute("select pgflow.cancel_run(%s, 'enough', force => true)", (run.key,))
     await aflow.until_idle()
     await aflow.app.beat_effect("job a", "still at it")
     assert pages == []
     await aflow.skip(LONGER)
-    assert obligations(conn, "state, beat_details, reason") == [
-        ("unknown", "still at it", "forced")
-    ]
+    found = obligations(conn, "state, beat_details, reason")
+    assert found == [("unknown", "still at it", "forced")]
     await eventually(lambda: len(pages) == 1, "somebody is told")
     await aflow.app.confirm_effect("job a", value="model 7")
     assert obligations(conn, "state, reason") == [("uncompensated", "forced")]

@@ -4,11 +4,11 @@ none is taken back twice or forgotten.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, run_row
+from records import SOON, launch, run_row, settle
 from sqlkit import Actor, one, rows
 
 import pgflow
@@ -16,10 +16,7 @@ from pgflow import InvalidArgument, RunCancelled, RunFailed, Signal, read, step,
 from pgflow.effects import Accepted, effect
 from pgflow.errors import HasActed, WrongState
 
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 go = Signal("go", str)
 calls: list[str] = []
@@ -116,16 +113,10 @@ def sound(conn: Conn) -> None:
     assert rows(conn, "select invariant, detail from pgflow.check()") == []
 
 
-# ---------------------------------------------------------------- where a journal may be cut
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
-def test_no_cut_keeps_an_effect_and_drops_its_compensation(
-    flow: Harness, conn: Conn, effects: Any
-) -> None:
-    flow.include(trip)
-    run = flow.start(trip.options(key="k"), "hotel", "flight")
+def test_no_cut_keeps_an_effect_and_drops_its_compensation(flow, conn, effects):
+    run = launch(flow, trip.options(key="k"), "hotel", "flight")
     with pytest.raises(RunFailed):
         run.result(SOON)
     assert calls == ["book hotel", "book flight", "cancel flight", "cancel hotel"]
@@ -148,11 +139,8 @@ def test_no_cut_keeps_an_effect_and_drops_its_compensation(
 
 @pytest.mark.full
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
-def test_a_retry_goes_back_to_before_what_was_taken_back(
-    flow: Harness, conn: Conn, effects: Any
-) -> None:
-    flow.include(trip)
-    run = flow.start(trip.options(key="k"), "hotel", "flight")
+def test_a_retry_goes_back_to_before_what_was_taken_back(flow, conn, effects):
+    run = launch(flow, trip.options(key="k"), "hotel", "flight")
     with pytest.raises(RunFailed):
         run.result(SOON)
     prices["fare"] = 1
@@ -168,9 +156,8 @@ def test_a_retry_goes_back_to_before_what_was_taken_back(
 
 
 @pytest.mark.full
-def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow: Harness, conn: Conn) -> None:
-    flow.include(journey, leg)
-    run = flow.start(journey.options(key="k"))
+def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow, conn):
+    run = launch(flow, journey.options(key="k"), beside=[leg])
     with pytest.raises(RunFailed):
         run.result(SOON)
     taken = one(
@@ -192,15 +179,12 @@ def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow: Harness, conn:
     sound(conn)
 
 
-# ---------------------------------------------------------------- children
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
 @pytest.mark.parametrize("has_money", [True, False])
 def test_what_a_child_left_to_its_parent_is_not_the_childs_to_do_again(
-    flow: Harness, conn: Conn, effects: Any, has_money: bool
-) -> None:
+    flow, conn, effects, has_money
+):
     flow.include(two_stages, leg)
     if has_money:
         prices["fare"] = 1
@@ -220,12 +204,8 @@ def test_what_a_child_left_to_its_parent_is_not_the_childs_to_do_again(
     sound(conn)
 
 
-# ----------------------------------------------------------- what was handed over and not asked for
-
-
-def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow: Harness, conn: Conn) -> None:
-    flow.include(shopping)
-    run = flow.start(shopping.options(key="k"), ["milk", "tea", "gin"])
+def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow, conn):
+    run = launch(flow, shopping.options(key="k"), ["milk", "tea", "gin"])
     run.result(SOON)
     flow.app.restart("k", effects="reuse", input={"items": ["milk"]})
     assert run.result(SOON) == ["paper of milk"]
@@ -240,14 +220,8 @@ def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow: Harness, con
     sound(conn)
 
 
-# ---------------------------------------------------------------- older generations
-
-
-def test_a_fork_of_an_older_generation_is_not_handed_what_a_later_one_took_back(
-    flow: Harness, conn: Conn
-) -> None:
-    flow.include(fickle)
-    run = flow.start(fickle.options(key="k"))
+def test_a_fork_of_an_older_generation_is_not_handed_what_a_later_one_took_back(flow, conn):
+    run = launch(flow, fickle.options(key="k"))
     assert run.result(SOON) == "paper of tea"
     prices["tea"] = 1
     flow.app.restart("k", effects="compensate")
@@ -260,9 +234,7 @@ def test_a_fork_of_an_older_generation_is_not_handed_what_a_later_one_took_back(
 
 
 @pytest.mark.full
-def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took_back(
-    flow: Harness, conn: Conn
-) -> None:
+def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took_back(flow, conn):
     @workflow
     async def patient() -> str:
         async with pgflow.effects.saga():
@@ -272,8 +244,7 @@ def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took
         return "done"
 
     flow.include(patient, leg)
-    run = flow.start(patient.options(key="k"))
-    flow.until_idle()
+    run = settle(flow, patient.options(key="k"))
     flow.app.restart("k", effects="reuse")
     flow.until_idle()
     run.send(go, "fail")
@@ -287,17 +258,12 @@ def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took
     sound(conn)
 
 
-# ----------------------------------------------------------- cancels, and words of the counterparty
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_generation(
-    flow: Harness, conn: Conn, crashes: bool
-) -> None:
-    flow.include(ordering)
-    run = flow.start(ordering.options(key="k"), 0)
-    flow.until_idle()
+    flow, conn, crashes
+):
+    run = settle(flow, ordering.options(key="k"), 0)
     assert run_row(conn, "k", "status, reason_code") == ("waiting", "effect")
     flow.app.cancel("k", why="enough")
     flow.until_idle()
@@ -318,12 +284,8 @@ def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_genera
 
 @pytest.mark.full
 @pytest.mark.parametrize("by", ["reference", "key"])
-def test_a_word_that_crosses_a_rewind_is_recorded_where_the_debt_is_now(
-    flow: Harness, conn: Conn, dsn: str, by: str
-) -> None:
-    flow.include(ordering)
-    flow.start(ordering.options(key="k"), 0)
-    flow.until_idle()
+def test_a_word_that_crosses_a_rewind_is_recorded_where_the_debt_is_now(flow, conn, dsn, by):
+    settle(flow, ordering.options(key="k"), 0)
     cut = one(conn, "select max(seq) from pgflow.timeline")
     key = one(conn, "select effect from pgflow.obligations")
     query = (

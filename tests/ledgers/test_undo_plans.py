@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import SOON, count, eventually, run_row
+from gatekit import gates
+from records import SOON, count, eventually, launch, result_of, run_row, settle
 from servers import HANG_SECONDS
 
 import pgflow
@@ -19,9 +20,7 @@ from pgflow._flow.ledgers.undo_plan import propose as plan
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Accepted, PlannedCall, UndoRequest, effect
 from pgflow.errors import DefinitionError
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 GIVE_BACK = PlannedCall("give_back")
 
@@ -143,9 +142,7 @@ async def stays_owed(
     """A run whose effect is not taken back: stuck, with one open obligation; answers why, and the
     obligation.
     """
-    aflow.include(flow)
-    run = await aflow.start(flow)
-    await aflow.until_idle()
+    run = await settle(aflow, flow)
     status, error = run_row(conn, run.key, "status, error")
     assert status == "stuck"
     ((name, key, detail),) = conn.execute(
@@ -161,9 +158,6 @@ async def stays_owed(
     await end_failed(run)
     assert count(conn, "pgflow.obligations") == 0
     return detail["why"], detail
-
-
-# ---------------------------------------------------------------- a plan that is run
 
 
 async def undo_by_plan(aflow: AsyncHarness) -> Any:
@@ -183,9 +177,7 @@ async def undo_by_plan(aflow: AsyncHarness) -> Any:
 
 
 @pytest.mark.full
-async def test_the_planner_knows_what_was_done_and_why(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_the_planner_knows_what_was_done_and_why(aflow, shop):
     told = await undo_by_plan(aflow)
     assert (told.effect, told.request, told.reply, told.risk) == (
         "take_seat",
@@ -205,9 +197,7 @@ async def test_the_planner_knows_what_was_done_and_why(
 
 
 @pytest.mark.full
-async def test_a_plan_is_run_step_by_step(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_plan_is_run_step_by_step(aflow, shop):
     await undo_by_plan(aflow)
     assert [name for name, _ in World.acts] == ["take", "return", "tell sorry"]
     (plan_key,) = shop.execute(
@@ -220,9 +210,7 @@ async def test_a_plan_is_run_step_by_step(
     ) == (10, (105,))
 
 
-async def test_the_ledgers_tell_of_a_plan_that_was_run(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_the_ledgers_tell_of_a_plan_that_was_run(aflow, shop):
     told = await undo_by_plan(aflow)
     assert shop.execute(
         "select name, status, compensates from pgflow.effects order by call"
@@ -241,7 +229,7 @@ async def test_the_ledgers_tell_of_a_plan_that_was_run(
 
 
 @pytest.mark.full
-def test_sync_sagas_have_planners_too(flow: Harness, shop: psycopg.Connection[Any]) -> None:
+def test_sync_sagas_have_planners_too(flow, shop):
     @workflow(raises=[Trouble])
     def sync_outing() -> None:
         with pgflow.sync.saga(goal="an evening", planner=propose, steps=STEPS):
@@ -249,17 +237,14 @@ def test_sync_sagas_have_planners_too(flow: Harness, shop: psycopg.Connection[An
             raise Trouble
 
     World.plan = [{"call": "return_seat", "arguments": {"seat": 1}}, GIVE_BACK]
-    flow.include(sync_outing)
     with pytest.raises(RunFailed):
-        flow.start(sync_outing).result(SOON)
+        result_of(flow, sync_outing)
     assert (World.told[0].goal, World.told[0].because, free(shop)) == ("an evening", None, 10)
     assert [name for name, _ in World.acts] == ["take", "return"]
 
 
 @pytest.mark.full
-def test_in_a_sync_saga_what_is_refused_stays_owed(
-    flow: Harness, shop: psycopg.Connection[Any]
-) -> None:
+def test_in_a_sync_saga_what_is_refused_stays_owed(flow, shop):
     @workflow
     def sync_outing() -> None:
         with pgflow.sync.saga(planner=propose):
@@ -267,9 +252,7 @@ def test_in_a_sync_saga_what_is_refused_stays_owed(
             raise Trouble
 
     World.trouble = ConnectionError("no model today")
-    flow.include(sync_outing)
-    run = flow.start(sync_outing)
-    flow.until_idle()
+    run = settle(flow, sync_outing)
     assert run.status() == "stuck"
     ((why,),) = shop.execute("select detail->>'why' from pgflow.obligations").fetchall()
     assert why == "the planner propose failed: no model today"
@@ -277,8 +260,8 @@ def test_in_a_sync_saga_what_is_refused_stays_owed(
 
 @pytest.mark.full
 async def test_an_inverse_that_is_declared_is_preferred_and_a_block_inside_has_the_planner_of_the_one_around(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+    aflow, shop
+):
     @effect(risk="compensable")
     async def rent() -> str:
         return "car"
@@ -300,21 +283,14 @@ async def test_an_inverse_that_is_declared_is_preferred_and_a_block_inside_has_t
     World.plan = [GIVE_BACK]
     aflow.include(nested)
     await end_failed(await aflow.start(nested))
-    assert [(told.goal, told.request["seat"], list(told.steps)) for told in World.told] == [
-        ("outer", 2, ["give_back"]),
-        ("inner", 1, ["give_back"]),
-    ]
+    found = [(told.goal, told.request["seat"], list(told.steps)) for told in World.told]
+    assert found == [("outer", 2, ["give_back"]), ("inner", 1, ["give_back"])]
     assert World.acts[-1][0] == "give back"
-
-
-# ---------------------------------------------------------------- crashes
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("where", ["review", "return_seat", "after the transaction"])
-async def test_a_crash_goes_on_where_it_was_and_asks_the_planner_no_second_time(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any], where: str
-) -> None:
+async def test_a_crash_goes_on_where_it_was_and_asks_the_planner_no_second_time(aflow, shop, where):
     World.plan = [
         PlannedCall("return_seat", {"seat": 1}),
         GIVE_BACK,
@@ -361,9 +337,6 @@ async def test_a_crash_goes_on_where_it_was_and_asks_the_planner_no_second_time(
     assert World.acts[-1][0] == "tell sorry"
 
 
-# ---------------------------------------------------------------- plans that are refused
-
-
 REFUSED = [
     ([PlannedCall("tell", {"text": "x"}), PlannedCall("burn", {"seat": 1})],
         "needs a gate: step 2, burn: burn is irreversible"),
@@ -382,18 +355,15 @@ REFUSED = [
 
 
 @pytest.mark.full
-async def test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole(aflow, shop):
     for proposed, why in REFUSED:
         World.plan, World.acts = proposed, []
         said, detail = await stays_owed(aflow, shop)
         assert why in said
         assert detail["plan"].endswith("/propose/1")
         assert [s["call"] for s in detail["steps"]] == [step.call for step in proposed]
-        assert [bool(s.get("refused")) for s in detail["steps"]] == [False] * (
-            len(proposed) - 1
-        ) + [True]
+        found = [bool(s.get("refused")) for s in detail["steps"]]
+        assert found == [False] * (len(proposed) - 1) + [True]
         assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
 
 
@@ -411,11 +381,6 @@ RULES = [
 ]
 
 
-def asked(shop: psycopg.Connection[Any], columns: str = "name") -> list[Any]:
-    rows = shop.execute(f"select {columns} from pgflow.gates order by asked_at, call").fetchall()  # type: ignore[arg-type]
-    return [row[0] if len(row) == 1 else row for row in rows]
-
-
 async def at_gate_of_plan(aflow: AsyncHarness, shop: psycopg.Connection[Any], rule: str) -> Any:
     """A run that asks for leave to take an effect back as a model has planned."""
     shop.execute("select pgflow.set_policy(%s::jsonb, 'careful')", (f"[{rule}]",))
@@ -425,23 +390,20 @@ async def at_gate_of_plan(aflow: AsyncHarness, shop: psycopg.Connection[Any], ru
         PlannedCall("tell", {"text": "sorry"}),
     ]
     aflow.include(outing, outing_sync)
-    run = await aflow.start(outing)
-    await aflow.until_idle()
-    return run
+    return await settle(aflow, outing)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("rule", "gates"), RULES)
 async def test_what_the_policy_wants_a_gate_for_is_asked_before_anything_is_taken_back(
-    rule: str, gates: list[str], aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+    rule, gates, aflow, shop
+):
     if "model" in rule:  # the effect itself rests on no model
         assert len(gates) == 3
     run = await at_gate_of_plan(aflow, shop, rule)
     for name in gates:
-        assert asked(shop, "name, why, approvers") == [
-            (name, "the inverse of what was done", ["ann"])
-        ]
+        found = gates(shop, "name, why, approvers")
+        assert found == [(name, "the inverse of what was done", ["ann"])]
         assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
         await aflow.crash()
         await aflow.answer(name, pgflow.authority.Approve(), by="ann")
@@ -459,13 +421,11 @@ def outing_sync() -> None:
 
 
 @pytest.mark.full
-def test_so_it_is_in_a_sync_workflow(flow: Harness, shop: psycopg.Connection[Any]) -> None:
+def test_so_it_is_in_a_sync_workflow(flow, shop):
     shop.execute("""select pgflow.set_policy('[{"name": "return_seat"}]', 'careful')""")
     World.plan = [GIVE_BACK, PlannedCall("return_seat", {"seat": 7})]
-    flow.include(outing_sync)
-    run = flow.start(outing_sync)
-    flow.until_idle()
-    assert (asked(shop), free(shop)) == (["policy/return_seat"], 9)
+    run = settle(flow, outing_sync)
+    assert (gates(shop, "name"), free(shop)) == (["policy/return_seat"], 9)
     flow.answer("policy/return_seat", pgflow.authority.Approve())
     with pytest.raises(RunFailed):
         run.result(SOON)
@@ -473,9 +433,7 @@ def test_so_it_is_in_a_sync_workflow(flow: Harness, shop: psycopg.Connection[Any
 
 
 @pytest.mark.full
-async def test_a_plan_without_leave_is_not_run_and_a_person_takes_the_effect_back(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_plan_without_leave_is_not_run_and_a_person_takes_the_effect_back(aflow, shop):
     run = await at_gate_of_plan(aflow, shop, '{"name": "return_seat", "timeout": 60}')
     await aflow.answer("policy/return_seat", pgflow.authority.Reject("not yet"), by="ann")
     await aflow.until_idle()
@@ -490,13 +448,11 @@ async def test_a_plan_without_leave_is_not_run_and_a_person_takes_the_effect_bac
 
 
 @pytest.mark.full
-async def test_an_edit_of_a_step_is_what_is_run(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_an_edit_of_a_step_is_what_is_run(aflow, shop):
     run = await at_gate_of_plan(aflow, shop, '{"author": "model"}')
     await aflow.answer("policy/give_back", pgflow.authority.Approve(), by="ann")
     await aflow.until_idle()
-    (gate,) = asked(shop, "gate")
+    (gate,) = gates(shop, "gate")
     with pytest.raises(pgflow.InvalidArgument, match="seat is missing"):
         await aflow.app.answer(gate, pgflow.authority.Approve(edit={"chair": 8}), by="ann")
     await aflow.answer("policy/return_seat", pgflow.authority.Approve(edit={"seat": 8}), by="ann")
@@ -508,9 +464,7 @@ async def test_an_edit_of_a_step_is_what_is_run(
 
 
 @pytest.mark.full
-async def test_a_step_that_a_person_took_over_is_not_run(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_step_that_a_person_took_over_is_not_run(aflow, shop):
     run = await at_gate_of_plan(aflow, shop, '{"author": "model"}')
     for name in ("policy/give_back", "policy/return_seat", "policy/tell"):
         await aflow.answer(name, pgflow.authority.TakeOver("by hand"), by="ann")
@@ -531,15 +485,13 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize(("proposed", "why"), NONSENSE)
-def test_nonsense_is_no_plan(proposed: Any, why: str) -> None:
+def test_nonsense_is_no_plan(proposed, why):
     with pytest.raises(plan.PlanRefused, match=why):
         plan.read_plan(proposed)
 
 
 @pytest.mark.full
-async def test_a_planner_that_fails_leaves_the_debt_open(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_planner_that_fails_leaves_the_debt_open(aflow, shop):
     for proposed, trouble, why in (
         ([], None, "the planner returned an empty plan"),
         ("cancel the seat", None, "the planner returned an invalid plan"),
@@ -560,9 +512,7 @@ async def no_choice(_request: UndoRequest) -> Any:
 
 
 @pytest.mark.full
-async def test_a_step_that_is_not_done_leaves_the_debt_open_and_says_what_was(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_step_that_is_not_done_leaves_the_debt_open_and_says_what_was(aflow, shop):
     for n, second, why in (
         (
             1,
@@ -582,7 +532,7 @@ async def test_a_step_that_is_not_done_leaves_the_debt_open_and_says_what_was(
     assert "tell sorry" not in [name for name, _ in World.acts]
 
 
-def test_what_cannot_be_a_planner_or_a_step_of_a_plan_is_refused_where_it_is_said() -> None:
+def test_what_cannot_be_a_planner_or_a_step_of_a_plan_is_refused_where_it_is_said():
     @step
     async def rest(*texts: str) -> None: ...
 
@@ -601,9 +551,7 @@ def test_what_cannot_be_a_planner_or_a_step_of_a_plan_is_refused_where_it_is_sai
 
 
 @pytest.mark.full
-async def test_a_planner_is_not_told_the_defaults_of_steps(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def test_a_planner_is_not_told_the_defaults_of_steps(aflow, shop):
     @step
     async def send(text: str, token: str = "s3cret", *, n: int = 7) -> None: ...
 
@@ -616,13 +564,11 @@ async def test_a_planner_is_not_told_the_defaults_of_steps(
     World.plan = [GIVE_BACK]
     aflow.include(sending)
     await end_failed(await aflow.start(sending))
-    assert (
-        World.told[0].steps["send"]
-        == "send(text: 'str', token: 'str' = ..., *, n: 'int' = ...) -> 'None'"
-    )
+    found = World.told[0].steps["send"]
+    assert found == "send(text: 'str', token: 'str' = ..., *, n: 'int' = ...) -> 'None'"
 
 
-def test_the_policy_judges_acts_in_their_order(shop: psycopg.Connection[Any]) -> None:
+def test_the_policy_judges_acts_in_their_order(shop):
     shop.execute(
         """select pgflow.set_policy('[{"name": "b", "amount": "$.cents", "above": 5}]', 'careful')"""
     )
@@ -635,11 +581,10 @@ def test_the_policy_judges_acts_in_their_order(shop: psycopg.Connection[Any]) ->
 @pytest.mark.full
 @pytest.mark.parametrize("effects", ["compensate", "reuse"])
 async def test_a_plan_takes_back_again_what_is_done_again_and_is_not_taken_back_itself(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any], effects: Any
-) -> None:
+    aflow, shop, effects
+):
     World.plan = [PlannedCall("return_seat", {"seat": 1}), GIVE_BACK]
-    aflow.include(outing)
-    run = await aflow.start(outing.options(key="k"))
+    run = await launch(aflow, outing.options(key="k"))
     await end_failed(run)
     assert free(shop) == 10
     await aflow.app.restart("k", effects=effects)

@@ -5,23 +5,16 @@ on the books, and each promise is kept once.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-import psycopg
 import pytest
 from records import SOON
 from sqlkit import rows
 
 import pgflow
 from examples.agents import claims, world
-from examples.agents.counterparty import LOSSES, Loss
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pgflow.testing import AsyncHarness
-
-    Conn = psycopg.Connection[Any]
+from examples.agents.counterparty import LOSSES
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +28,7 @@ def lines(name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("loss", [None, *LOSSES], ids=str)
-async def test_each_promise_of_a_reply_is_kept_once_whatever_answer_is_lost(
-    aflow: AsyncHarness, conn: Conn, loss: Loss | None
-) -> None:
+async def test_each_promise_of_a_reply_is_kept_once_whatever_answer_is_lost(aflow, conn, loss):
     for name in ("mail", "bank"):
         world.counterparty(name).lose = {} if loss is None else {1: loss}
     aflow.include(claims.reply)
@@ -46,16 +37,13 @@ async def test_each_promise_of_a_reply_is_kept_once_whatever_answer_is_lost(
     assert "refund of $20" in text, "the policy forbids 200"
     assert [line["act"] for line in lines("mail")] == ["send"]
     assert [(line["act"], line["cents"]) for line in lines("bank")] == [("pay", 2000)]
-    assert rows(conn, "select name, owed_to, holder, state from pgflow.obligations") == [
-        ("call", "ada", "support desk", "open")
-    ]
+    found = rows(conn, "select name, owed_to, holder, state from pgflow.obligations")
+    assert found == [("call", "ada", "support desk", "open")]
     said = "select name, payload->>'verdict' from pgflow.unit where kind = 'D' order by seq"
     assert rows(conn, said) == [("refund", "discharged"), ("call", "transferred")]
 
 
-async def test_the_promises_are_on_the_books_before_the_sentence_is_sent(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_the_promises_are_on_the_books_before_the_sentence_is_sent(aflow, conn):
     seen: list[Any] = []
 
     async def fake(customer: str, text: str) -> str:
@@ -70,7 +58,7 @@ async def test_the_promises_are_on_the_books_before_the_sentence_is_sent(
     assert sorted(seen) == ["call", "refund"]
 
 
-async def test_a_promise_that_nobody_keeps_pages_a_person(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_promise_that_nobody_keeps_pages_a_person(aflow, conn):
     aflow.include(claims.reply)
     run = await aflow.start(claims.reply, "ada", "where is my parcel?")
     await run.result(SOON)

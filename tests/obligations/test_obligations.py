@@ -5,26 +5,21 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any
 
 import psycopg
 import pytest
-from records import HOUR, SOON, eventually, run_row
+from records import HOUR, SOON, eventually, launch, result_of, run_row, settle
 from sqlkit import one, rows
 
 import pgflow
 from pgflow import InvalidArgument, RunCancelled, RunFailed, RunNotFound, Signal, Workflow, workflow
 from pgflow.authority import Admit, Approve, Approved, Obligation, Pool
 from pgflow.errors import NotAllowed, NotInRunError, NotStorable, WrongState
+from pgflow.testing import AsyncHarness
 
-if TYPE_CHECKING:
-    from pgflow import AsyncRun
-    from pgflow.testing import AsyncHarness, Harness
+Conn = psycopg.Connection[Any]
 
-    Conn = psycopg.Connection[Any]
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 go = Signal("go", str)
 overdue = Signal("overdue", Obligation)
@@ -91,25 +86,13 @@ def events(conn: Conn, columns: str = "kind, name") -> list[Any]:
     )
 
 
-async def begin(
-    aflow: AsyncHarness, wf: Workflow[P, R], *args: P.args, **kwargs: P.kwargs
-) -> AsyncRun[R]:
-    aflow.include(wf.origin)
-    return await aflow.start(wf, *args, **kwargs)
-
-
 async def waits(aflow: AsyncHarness, conn: Conn, key: str) -> None:
     await aflow.until_idle()
     assert run_row(conn, key, "status, reason_code") == ("waiting", "owes")
 
 
-# ---------------------------------------------------------------- owing
-
-
-async def test_a_run_that_owes_does_not_complete_until_it_is_discharged(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    run = await begin(aflow, promises.options(key="k"))
+async def test_a_run_that_owes_does_not_complete_until_it_is_discharged(aflow, conn):
+    run = await launch(aflow, promises.options(key="k"))
     await waits(aflow, conn, "k")
     root = one(conn, "select root::text from pgflow.run")
     assert owed(conn, "key, kind, name, state, owed_to, due_at, detail, effect, outlives") == [
@@ -133,18 +116,15 @@ async def test_a_run_that_owes_does_not_complete_until_it_is_discharged(
         ("O", "refund", 1, None, None),
         ("D", "refund", 1, "discharged", "bob (postgres)"),
     ]
-    assert one(conn, "select payload->'evidence' from pgflow.unit where kind = 'D'") == {
-        "receipt": 7
-    }
+    found = one(conn, "select payload->'evidence' from pgflow.unit where kind = 'D'")
+    assert found == {"receipt": 7}
 
 
 @pytest.mark.parametrize(
     ("said", "verdict"), [("r-1", "discharged"), ("waive", "waived"), ("transfer", "transferred")]
 )
-async def test_the_code_closes_what_it_owes(
-    aflow: AsyncHarness, conn: Conn, said: str, verdict: str
-) -> None:
-    run = await begin(aflow, keeps)
+async def test_the_code_closes_what_it_owes(aflow, conn, said, verdict):
+    run = await launch(aflow, keeps)
     await run.send(go, said)
     assert await run.result(SOON) == said
     assert events(conn, "kind, payload->>'verdict'") == [("O", None), ("D", verdict)]
@@ -152,33 +132,26 @@ async def test_the_code_closes_what_it_owes(
     assert owed(conn, "name, state, holder, outlives") == held
 
 
-def test_a_sync_workflow_owes_as_an_async_one_does(flow: Harness, conn: Conn) -> None:
-    flow.include(promises_in_sync)
-    run = flow.start(promises_in_sync.options(key="k"))
-    flow.until_idle()
+def test_a_sync_workflow_owes_as_an_async_one_does(flow, conn):
+    run = settle(flow, promises_in_sync.options(key="k"))
     assert run_row(conn, "k", "status, reason_code") == ("waiting", "owes")
     flow.app.waive(key_of(conn), by="ada", why="never mind")
     assert run.result(SOON).endswith("/owe/refund/1")
 
 
-async def test_each_use_of_a_name_is_an_obligation_of_its_own(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_each_use_of_a_name_is_an_obligation_of_its_own(aflow, conn):
     @workflow
     async def twice() -> list[str]:
         return [pgflow.authority.owe(what, outlives=True).key for what in ("a", "b", "a")]
 
-    run = await begin(aflow, twice)
+    run = await launch(aflow, twice)
     root = one(conn, "select root::text from pgflow.run")
     assert await run.result(SOON) == [f"{root}/owe/{place}" for place in ("a/1", "b/1", "a/2")]
     assert sorted(owed(conn, "effect")) == sorted(await run.result(SOON))
 
 
-async def test_what_is_closed_twice_counts_once_and_the_code_goes_on(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    run = await begin(aflow, keeps)
-    await aflow.until_idle()
+async def test_what_is_closed_twice_counts_once_and_the_code_goes_on(aflow, conn):
+    run = await settle(aflow, keeps)
     await aflow.app.waive(key_of(conn), by="eve", why="a mistake")
     await aflow.until_idle()
     assert owed(conn) == []
@@ -188,11 +161,8 @@ async def test_what_is_closed_twice_counts_once_and_the_code_goes_on(
 
 
 @pytest.mark.full
-async def test_what_outlives_its_run_is_closed_after_the_outcome(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    run = await begin(aflow, promises, None, True)
-    key = await run.result(SOON)
+async def test_what_outlives_its_run_is_closed_after_the_outcome(aflow, conn):
+    key = await result_of(aflow, promises, None, True)
     assert owed(conn, "effect, state, outlives") == [(key, "open", True)]
     await aflow.app.transfer(key, "support", why="they know her", by="bob")
     assert owed(conn, "holder, state") == [("support", "open")]
@@ -202,41 +172,34 @@ async def test_what_outlives_its_run_is_closed_after_the_outcome(
         await aflow.app.discharge(key)
     with pytest.raises(RunNotFound):
         await aflow.app.waive(key, by="bob", why="once more")
-    assert events(conn, "kind, token = 0, payload->>'verdict'")[1:] == [
-        ("D", True, "transferred"),
-        ("D", True, "discharged"),
-    ]
+    found = events(conn, "kind, token = 0, payload->>'verdict'")[1:]
+    assert found == [("D", True, "transferred"), ("D", True, "discharged")]
 
 
-async def test_what_a_failed_run_owes_stays_for_a_person(aflow: AsyncHarness, conn: Conn) -> None:
-    run = await begin(aflow, keeps)
+async def test_what_a_failed_run_owes_stays_for_a_person(aflow, conn):
+    run = await launch(aflow, keeps)
     await run.send(go, "fail")
     with pytest.raises(RunFailed):
         await run.result(SOON)
     assert owed(conn, "name, state, reason") == [("refund", "open", "failed")]
-    assert rows(conn, "select kind, effect from pgflow.needs_person_()") == [
-        ("obligation", key_of(conn))
-    ]
+    found = rows(conn, "select kind, effect from pgflow.needs_person_()")
+    assert found == [("obligation", key_of(conn))]
     await aflow.app.discharge(key_of(conn), by="bob")
     assert owed(conn) == []
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("has_ended", [False, True])
-async def test_what_a_cancelled_run_owes_stays_for_a_person(
-    aflow: AsyncHarness, conn: Conn, has_ended: bool
-) -> None:
-    run = await begin(aflow, promises if has_ended else keeps)
-    await aflow.until_idle()
+async def test_what_a_cancelled_run_owes_stays_for_a_person(aflow, conn, has_ended):
+    run = await settle(aflow, promises if has_ended else keeps)
     await run.cancel()
     with pytest.raises(RunCancelled):
         await run.result(SOON)
     assert owed(conn, "name, state, reason") == [("refund", "open", "cancelled")]
 
 
-async def test_a_run_ended_by_force_drops_nothing(aflow: AsyncHarness, conn: Conn) -> None:
-    run = await begin(aflow, keeps.options(key="k"))
-    await aflow.until_idle()
+async def test_a_run_ended_by_force_drops_nothing(aflow, conn):
+    run = await settle(aflow, keeps.options(key="k"))
     conn.execute("select pgflow.force_cancel_run('k')")
     with pytest.raises(RunCancelled):
         await run.result(SOON)
@@ -245,12 +208,9 @@ async def test_a_run_ended_by_force_drops_nothing(aflow: AsyncHarness, conn: Con
 
 
 @pytest.mark.full
-async def test_a_word_that_crosses_the_end_of_its_run_counts(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_word_that_crosses_the_end_of_its_run_counts(aflow, conn):
     """The sender has seen the run open; by the time it commits, the run has failed."""
-    run = await begin(aflow, keeps)
-    await aflow.until_idle()
+    run = await settle(aflow, keeps)
     with conn.transaction():
         conn.execute("select pgflow.discharge(%s, '1')", (key_of(conn),))
         await run.send(go, "fail")
@@ -271,12 +231,9 @@ async def hands_on(key: str | None = None) -> str:
     return key
 
 
-async def test_a_word_that_crosses_the_next_generation_counts_and_holds_nobody_up(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_word_that_crosses_the_next_generation_counts_and_holds_nobody_up(aflow, conn):
     """The run hands its debt on while the sender's transaction is open."""
-    run = await begin(aflow, hands_on.options(key="k"))
-    await aflow.until_idle()
+    run = await settle(aflow, hands_on.options(key="k"))
     with conn.transaction():
         conn.execute("select pgflow.discharge(%s)", (key_of(conn),))
         await run.send(go, "on")
@@ -290,11 +247,9 @@ async def test_a_word_that_crosses_the_next_generation_counts_and_holds_nobody_u
 
 @pytest.mark.full
 @pytest.mark.parametrize("has_failed", [False, True])
-async def test_a_word_that_crosses_a_restart_counts(
-    aflow: AsyncHarness, conn: Conn, has_failed: bool
-) -> None:
+async def test_a_word_that_crosses_a_restart_counts(aflow, conn, has_failed):
     """Only into the journal of a run that has ended is it written at once: a restart waits then."""
-    run = await begin(aflow, keeps.options(key="k"))
+    run = await launch(aflow, keeps.options(key="k"))
     if has_failed:
         await run.send(go, "fail")
         with pytest.raises(RunFailed):
@@ -321,9 +276,9 @@ async def test_a_word_that_crosses_a_restart_counts(
 
 @pytest.mark.full
 async def test_a_word_that_retention_keeps_from_being_recorded_is_looked_for_again(
-    aflow: AsyncHarness, conn: Conn, dsn: str
-) -> None:
-    run = await begin(aflow, keeps)
+    aflow, conn, dsn
+):
+    run = await launch(aflow, keeps)
     await run.send(go, "fail")
     with pytest.raises(RunFailed):
         await run.result(SOON)
@@ -346,11 +301,8 @@ async def test_a_word_that_retention_keeps_from_being_recorded_is_looked_for_aga
     assert owed(conn) == []
 
 
-async def test_an_open_transaction_closes_an_obligation_or_rolls_that_back(
-    aflow: AsyncHarness, conn: Conn, dsn: str
-) -> None:
-    run = await begin(aflow, promises)
-    await aflow.until_idle()
+async def test_an_open_transaction_closes_an_obligation_or_rolls_that_back(aflow, conn, dsn):
+    run = await settle(aflow, promises)
     async with await psycopg.AsyncConnection.connect(dsn) as mine:
         await aflow.app.using(mine).discharge(key_of(conn))
         await mine.rollback()
@@ -362,7 +314,7 @@ async def test_an_open_transaction_closes_an_obligation_or_rolls_that_back(
 
 @pytest.mark.full
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
-def test_verbs_work_at_every_isolation_level(flow: Harness, conn: Conn, level: str) -> None:
+def test_verbs_work_at_every_isolation_level(flow, conn, level):
     flow.include(promises)
     runs = [flow.start(promises), flow.start(promises, None, True)]
     flow.until_idle()
@@ -377,7 +329,7 @@ def test_verbs_work_at_every_isolation_level(flow: Harness, conn: Conn, level: s
     assert owed(conn) == []
 
 
-async def test_discharge_closes_the_debt_of_an_effect_too(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_discharge_closes_the_debt_of_an_effect_too(aflow, conn):
     @pgflow.effects.effect(risk="compensable")
     async def charge() -> str:
         return "paper"
@@ -390,8 +342,7 @@ async def test_discharge_closes_the_debt_of_an_effect_too(aflow: AsyncHarness, c
         await charge()
         return await go.wait()
 
-    run = await begin(aflow, order.options(key="k"))
-    await aflow.until_idle()
+    run = await settle(aflow, order.options(key="k"))
     effect_key = one(conn, "select effect from pgflow.effects")
     conn.execute("select pgflow.force_cancel_run('k')")
     with pytest.raises(RunCancelled):
@@ -402,9 +353,7 @@ async def test_discharge_closes_the_debt_of_an_effect_too(aflow: AsyncHarness, c
 
 
 @pytest.mark.full
-async def test_only_who_may_settle_effects_discharges_the_debt_of_one(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_only_who_may_settle_effects_discharges_the_debt_of_one(aflow, conn):
     @pgflow.effects.effect(risk="compensable")
     async def charge() -> str:
         return "paper"
@@ -417,17 +366,12 @@ async def test_only_who_may_settle_effects_discharges_the_debt_of_one(
         await charge()
         return await go.wait()
 
-    await begin(aflow, order.options(key="k"))
-    await aflow.until_idle()
+    await settle(aflow, order.options(key="k"))
     effect_key = one(conn, "select effect from pgflow.effects")
     conn.execute("select pgflow.force_cancel_run('k')")
     await aflow.app.nudge()
     await eventually(lambda: owed(conn) == [("charge", "uncompensated")], "it is owed")
-    for role, may in (
-        ("pgflow_client", False),
-        ("pgflow_worker", True),
-        ("pgflow_operator", True),
-    ):
+    for role, may in (("pgflow_client", False), ("pgflow_worker", True), ("pgflow_operator", True)):
         with conn.transaction(force_rollback=True):
             conn.execute(f"set local role {role}")  # type: ignore[arg-type]
             if may:
@@ -438,9 +382,7 @@ async def test_only_who_may_settle_effects_discharges_the_debt_of_one(
             assert refused.value.sqlstate == NotAllowed.sqlstate
 
 
-async def test_an_effect_that_is_not_settled_is_not_discharged(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_an_effect_that_is_not_settled_is_not_discharged(aflow, conn):
     @pgflow.effects.effect(risk="irreversible")
     async def wire() -> pgflow.effects.Accepted:
         return pgflow.effects.Accepted("r-1")
@@ -449,17 +391,14 @@ async def test_an_effect_that_is_not_settled_is_not_discharged(
     async def pay() -> None:
         await wire()
 
-    run = await begin(aflow, pay)
-    await aflow.until_idle()
+    run = await settle(aflow, pay)
     with pytest.raises(WrongState, match="settled, not discharged"):
         await aflow.app.discharge(key_of(conn))
     await aflow.app.confirm_effect("r-1")
     await run.result(SOON)
 
 
-async def test_a_run_with_an_effect_and_an_obligation_waits_for_both(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_run_with_an_effect_and_an_obligation_waits_for_both(aflow, conn):
     @pgflow.effects.effect(risk="irreversible")
     async def wire() -> pgflow.effects.Accepted:
         return pgflow.effects.Accepted("r-2")
@@ -470,8 +409,7 @@ async def test_a_run_with_an_effect_and_an_obligation_waits_for_both(
         await wire()
         return "done"
 
-    run = await begin(aflow, pay.options(key="k"))
-    await aflow.until_idle()
+    run = await settle(aflow, pay.options(key="k"))
     assert run_row(conn, "k", "status, reason_code") == ("waiting", "effect")
     await aflow.app.confirm_effect("r-2")
     await waits(aflow, conn, "k")
@@ -479,15 +417,10 @@ async def test_a_run_with_an_effect_and_an_obligation_waits_for_both(
     assert await run.result(SOON) == "done"
 
 
-# ---------------------------------------------------------------- breaches
-
-
 @pytest.mark.full
-async def test_a_breach_is_recorded_by_the_database_clock_and_it_stays_owed(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_breach_is_recorded_by_the_database_clock_and_it_stays_owed(aflow, conn):
     before = one(conn, "select pgflow.now_()")
-    run = await begin(aflow, promises.options(key="k"), 3600)
+    run = await launch(aflow, promises.options(key="k"), 3600)
     due = await aflow.until_idle()
     assert due is not None
     ((state, due_at, now),) = owed(conn, "state, due_at, pgflow.now_()")
@@ -504,7 +437,7 @@ async def test_a_breach_is_recorded_by_the_database_clock_and_it_stays_owed(
     assert await run.result(SOON)
 
 
-async def test_a_breach_sends_the_run_a_signal(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_breach_sends_the_run_a_signal(aflow, conn):
     @workflow
     async def attentive() -> tuple[str, Any]:
         made = pgflow.authority.owe("refund", to="ada", due=HOUR, on_breach=overdue, detail=[1, 2])
@@ -513,17 +446,14 @@ async def test_a_breach_sends_the_run_a_signal(aflow: AsyncHarness, conn: Conn) 
         pgflow.authority.discharge(told)
         return told.key, told.detail
 
-    run = await begin(aflow, attentive)
-    await aflow.until_idle()
+    run = await settle(aflow, attentive)
     key = key_of(conn)
     await aflow.skip(HOUR)
     assert await run.result(SOON) == (key, [1, 2])
     assert sorted(events(conn, "kind")) == ["B", "D", "O"]
 
 
-async def test_a_breach_starts_a_workflow_once_under_a_key_of_its_own(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_breach_starts_a_workflow_once_under_a_key_of_its_own(aflow, conn):
     @workflow
     async def careless() -> str:
         return pgflow.authority.owe(
@@ -531,8 +461,7 @@ async def test_a_breach_starts_a_workflow_once_under_a_key_of_its_own(
         ).key
 
     aflow.include(escalate)
-    run = await begin(aflow, careless)
-    key = await run.result(SOON)
+    key = await result_of(aflow, careless)
     await aflow.skip(HOUR)
     await eventually(lambda: alarms == ["refund for ada"], "somebody is alarmed")
     await aflow.skip(DAY)
@@ -545,15 +474,13 @@ async def test_a_breach_starts_a_workflow_once_under_a_key_of_its_own(
 
 
 @pytest.mark.full
-async def test_two_sweeps_at_once_breach_an_obligation_once(
-    aflow: AsyncHarness, conn: Conn, dsn: str
-) -> None:
+async def test_two_sweeps_at_once_breach_an_obligation_once(aflow, conn, dsn):
     @workflow
     async def careless() -> str:
         return pgflow.authority.owe("refund", due=HOUR, on_breach=escalate, outlives=True).key
 
     aflow.include(escalate)
-    run = await begin(aflow, careless)
+    run = await launch(aflow, careless)
     await run.result(SOON)
     await aflow.crash()
     await aflow.skip(HOUR)
@@ -567,30 +494,27 @@ async def test_two_sweeps_at_once_breach_an_obligation_once(
     assert one(conn, "select count(*) from pgflow.run") == 2
 
 
-async def test_a_breach_that_cannot_start_its_workflow_pages_a_person(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_breach_that_cannot_start_its_workflow_pages_a_person(aflow, conn):
     @workflow
     async def careless() -> str:
         return pgflow.authority.owe("refund", due=HOUR, on_breach=escalate, outlives=True).key
 
     aflow.include(escalate)
-    await (await begin(aflow, careless)).result(SOON)
+    await (await launch(aflow, careless)).result(SOON)
     conn.execute(
         "update pgflow.owed set detail = jsonb_set(detail, '{on_breach,priority}', '99999')"
     )
     await aflow.skip(HOUR)
     await eventually(lambda: owed(conn) == [("refund", "breached")], "it is breached")
-    assert rows(conn, "select kind, detail->>'trouble' from pgflow.owed") == [
-        ("obligation", "PF003")
-    ]
+    found = rows(conn, "select kind, detail->>'trouble' from pgflow.owed")
+    assert found == [("obligation", "PF003")]
     assert rows(conn, "select kind from pgflow.needs_person_()") == ["obligation"]
 
 
 @pytest.mark.parametrize("named", [None, "others", "its own"])
 async def test_what_a_breach_starts_draws_on_the_pool_of_its_run_unless_it_names_another(
-    aflow: AsyncHarness, conn: Conn, named: str | None
-) -> None:
+    aflow, conn, named
+):
     breached: Workflow[[Obligation], str] = escalate
     if named == "its own":
         breached = escalate.options(budget={"usd": Decimal("0.5")})
@@ -619,13 +543,13 @@ async def test_what_a_breach_starts_draws_on_the_pool_of_its_run_unless_it_names
 
 @pytest.mark.full
 async def test_what_the_end_of_the_code_leaves_behind_reserves_nothing_while_the_run_owes(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    begun = asyncio.Event()
+    aflow, conn
+):
+    entered = asyncio.Event()
 
     @pgflow.step
     async def slow() -> None:
-        begun.set()
+        entered.set()
         await asyncio.Event().wait()
 
     @workflow
@@ -638,7 +562,7 @@ async def test_what_the_end_of_the_code_leaves_behind_reserves_nothing_while_the
 
     aflow(pools=[Pool("user", usd=1)]).include(careless)
     run = await aflow.start(careless.options(key="k", pool="user"))
-    await begun.wait()
+    await entered.wait()
     await aflow.crash()
     assert one(conn, "select count(*) from pgflow.reservation") == 1
     await run.send(go, "end")
@@ -649,8 +573,8 @@ async def test_what_the_end_of_the_code_leaves_behind_reserves_nothing_while_the
 
 
 async def test_a_batch_that_draws_has_the_rows_of_obligations_before_those_of_pools(
-    aflow: AsyncHarness, conn: Conn, dsn: str
-) -> None:
+    aflow, conn, dsn
+):
     """Else a sweep that breaches one, and waits for the pool of a run that is ended by force, waits
     for a batch that waits for the sweep.
     """
@@ -663,8 +587,7 @@ async def test_a_batch_that_draws_has_the_rows_of_obligations_before_those_of_po
         raise ValueError("no money")
 
     aflow(pools=[Pool("user", usd=1)]).include(fails)
-    run = await aflow.start(fails.options(key="k", pool="user"))
-    await aflow.until_idle()
+    run = await settle(aflow, fails.options(key="k", pool="user"))
     with psycopg.connect(dsn) as sweep:
         sweep.execute("select from pgflow.owed for update")
         await run.send(go, "on")
@@ -687,7 +610,7 @@ async def test_a_batch_that_draws_has_the_rows_of_obligations_before_those_of_po
         await run.result(SOON)
 
 
-async def test_a_breach_pages_a_person_once(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_breach_pages_a_person_once(aflow, conn):
     pages: list[pgflow.Page] = []
 
     @workflow
@@ -700,7 +623,7 @@ async def test_a_breach_pages_a_person_once(aflow: AsyncHarness, conn: Conn) -> 
     async def tell(page: pgflow.Page) -> None:
         pages.append(page)
 
-    key = await (await begin(aflow, careless)).result(SOON)
+    key = await (await launch(aflow, careless)).result(SOON)
     await aflow.skip(HOUR)
     await eventually(lambda: len(pages) == 1, "somebody is told")
     (page,) = pages
@@ -713,9 +636,8 @@ async def test_a_breach_pages_a_person_once(aflow: AsyncHarness, conn: Conn) -> 
     assert "ada" in page.why
 
 
-async def test_a_discharged_obligation_is_not_breached(aflow: AsyncHarness, conn: Conn) -> None:
-    run = await begin(aflow, promises, 3600)
-    await aflow.until_idle()
+async def test_a_discharged_obligation_is_not_breached(aflow, conn):
+    run = await settle(aflow, promises, 3600)
     await aflow.app.discharge(key_of(conn))
     await run.result(SOON)
     await aflow.skip(DAY)
@@ -723,11 +645,8 @@ async def test_a_discharged_obligation_is_not_breached(aflow: AsyncHarness, conn
     assert events(conn, "kind") == ["O", "D"]
 
 
-async def test_what_a_caller_keeps_locked_makes_no_poll_hurry(
-    aflow: AsyncHarness, conn: Conn, dsn: str
-) -> None:
-    run = await begin(aflow, promises, 3600, True)
-    key = await run.result(SOON)
+async def test_what_a_caller_keeps_locked_makes_no_poll_hurry(aflow, conn, dsn):
+    key = await result_of(aflow, promises, 3600, True)
     await aflow.crash()
     conn.execute("update pgflow.owed set due_at = due_at - interval '2 hours'")
     with psycopg.connect(dsn) as caller:
@@ -739,9 +658,7 @@ async def test_what_a_caller_keeps_locked_makes_no_poll_hurry(
 
 
 @pytest.mark.full
-async def test_a_breach_does_what_was_agreed_on_when_it_was_promised(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_breach_does_what_was_agreed_on_when_it_was_promised(aflow, conn):
     terms: list[Any] = [escalate, overdue]
 
     @workflow
@@ -750,8 +667,7 @@ async def test_a_breach_does_what_was_agreed_on_when_it_was_promised(
         return key + await go.wait()
 
     aflow.include(escalate)
-    await begin(aflow, changing.options(key="k"))
-    await aflow.until_idle()
+    await settle(aflow, changing.options(key="k"))
     terms.reverse()
     await aflow.app.restart("k")
     await aflow.until_idle()
@@ -763,26 +679,20 @@ async def test_a_breach_does_what_was_agreed_on_when_it_was_promised(
     await eventually(lambda: run_row(conn, "k", "status") == ("completed",), "it ends")
 
 
-async def test_a_due_time_may_be_a_point_in_time(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_due_time_may_be_a_point_in_time(aflow, conn):
     at = datetime(2200, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
 
     @workflow
     async def dated() -> None:
         pgflow.authority.owe("refund", due=at, outlives=True)
 
-    await (await begin(aflow, dated)).result(SOON)
+    await (await launch(aflow, dated)).result(SOON)
     assert owed(conn, "due_at") == [at]
 
 
-# ---------------------------------------------------------------- replay, crashes
-
-
 @pytest.mark.full
-async def test_a_crash_forgets_no_promise_and_makes_none_twice(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    run = await begin(aflow, keeps)
-    await aflow.until_idle()
+async def test_a_crash_forgets_no_promise_and_makes_none_twice(aflow, conn):
+    run = await settle(aflow, keeps)
     await aflow.crash()
     await aflow.app.transfer(key_of(conn), "support")
     await aflow.until_idle()
@@ -790,18 +700,13 @@ async def test_a_crash_forgets_no_promise_and_makes_none_twice(
     await run.send(go, "r-1")
     await aflow.until_idle()
     assert await run.result(SOON) == "r-1"
-    assert events(conn, "kind, payload->>'verdict'") == [
-        ("O", None),
-        ("D", "transferred"),
-        ("D", "discharged"),
-    ]
+    found = events(conn, "kind, payload->>'verdict'")
+    assert found == [("O", None), ("D", "transferred"), ("D", "discharged")]
     assert owed(conn) == []
 
 
 @pytest.mark.full
-async def test_words_and_signals_of_one_look_are_replayed_as_they_came(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_words_and_signals_of_one_look_are_replayed_as_they_came(aflow, conn):
     @workflow
     async def busy() -> list[str]:
         made = [pgflow.authority.owe("a"), pgflow.authority.owe("b")]
@@ -813,21 +718,17 @@ async def test_words_and_signals_of_one_look_are_replayed_as_they_came(
             pgflow.authority.discharge(each)
         return said
 
-    run = await begin(aflow, busy)
-    await aflow.until_idle()
+    run = await settle(aflow, busy)
     await aflow.crash()
     for key in owed(conn, "effect"):
         await aflow.app.transfer(key, "x")
     for word in "uvw":
         await run.send(go, word)
-    await aflow.until_idle()
     assert await run.result(SOON) == ["u", "v", "w"]
 
 
 @pytest.mark.full
-async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(aflow, conn):
     @workflow
     async def asks() -> str:
         refund = pgflow.authority.owe("refund", to="ada")
@@ -837,8 +738,7 @@ async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(
         await go.wait()
         return type(verdict).__name__
 
-    run = await begin(aflow, asks)
-    await aflow.until_idle()
+    run = await settle(aflow, asks)
     assert run_row(conn, run.key, "reason_code") == ("gate",)
     await aflow.crash()
     await aflow.app.discharge(key_of(conn), by="bob")
@@ -852,13 +752,13 @@ async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["continue", "fail", "force", "restart"])
 async def test_a_gate_an_obligation_a_lock_and_a_reservation_end_each_in_its_own_way(
-    aflow: AsyncHarness, conn: Conn, how: str
-) -> None:
-    begun = asyncio.Event()
+    aflow, conn, how
+):
+    entered = asyncio.Event()
 
     @pgflow.step
     async def slow() -> None:
-        begun.set()
+        entered.set()
         await asyncio.Event().wait()
 
     @workflow
@@ -877,7 +777,7 @@ async def test_a_gate_an_obligation_a_lock_and_a_reservation_end_each_in_its_own
 
     aflow(pools=[Pool("user", usd=1)]).include(busy)
     run = await aflow.start(busy.options(key="k", pool="user"))
-    await begun.wait()
+    await entered.wait()
     await eventually(lambda: one(conn, "select count(*) from pgflow.gate") == 1, "it has asked")
     if how == "force":
         conn.execute("select pgflow.cancel_run('k', force => true)")
@@ -904,9 +804,7 @@ async def test_a_gate_an_obligation_a_lock_and_a_reservation_end_each_in_its_own
 
 
 @pytest.mark.full
-async def test_code_that_closes_another_way_on_a_replay_diverges(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_code_that_closes_another_way_on_a_replay_diverges(aflow, conn):
     verdicts = ["discharge", "waive", *["discharge"] * 9]
 
     @workflow
@@ -918,8 +816,7 @@ async def test_code_that_closes_another_way_on_a_replay_diverges(
             pgflow.authority.waive(made, by="x", why="y")
         return await go.wait()
 
-    await begin(aflow, fickle.options(key="k"))
-    await aflow.until_idle()
+    await settle(aflow, fickle.options(key="k"))
     await aflow.crash()
     await aflow.app.send("k", go, "1")
     await aflow.until_idle()
@@ -928,9 +825,6 @@ async def test_code_that_closes_another_way_on_a_replay_diverges(
     )
     await aflow.app.retry("k")
     await eventually(lambda: run_row(conn, "k", "status") == ("completed",), "completed")
-
-
-# ---------------------------------------------------------------- the next generation
 
 
 @workflow
@@ -947,11 +841,8 @@ async def goes_on(keys: list[str]) -> list[str]:
     return keys
 
 
-async def test_a_run_that_continues_as_new_carries_what_it_owes(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    run = await begin(aflow, goes_on.options(key="k"), [])
-    await aflow.until_idle()
+async def test_a_run_that_continues_as_new_carries_what_it_owes(aflow, conn):
+    run = await settle(aflow, goes_on.options(key="k"), [])
     newest = one(conn, "select max(run_id) from pgflow.run")
     assert sorted(owed(conn, "name, run_id, detail, outlives")) == [
         ("letter", newest, None, True),
@@ -966,11 +857,8 @@ async def test_a_run_that_continues_as_new_carries_what_it_owes(
 
 
 @pytest.mark.full
-async def test_a_word_to_an_earlier_generation_finds_the_one_that_owes(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    run = await begin(aflow, goes_on.options(key="k"), [])
-    await aflow.until_idle()
+async def test_a_word_to_an_earlier_generation_finds_the_one_that_owes(aflow, conn):
+    run = await settle(aflow, goes_on.options(key="k"), [])
     await run.send(go, "leave it")
     await waits(aflow, conn, "k")
     for key in owed(conn, "effect"):
@@ -984,9 +872,8 @@ async def rewound(aflow: AsyncHarness, conn: Conn, seq: int) -> None:
 
 
 @pytest.mark.full
-async def test_a_rewind_keeps_what_was_opened_before_it(aflow: AsyncHarness, conn: Conn) -> None:
-    run = await begin(aflow, keeps.options(key="k"))
-    await aflow.until_idle()
+async def test_a_rewind_keeps_what_was_opened_before_it(aflow, conn):
+    run = await settle(aflow, keeps.options(key="k"))
     key = key_of(conn)
     await rewound(aflow, conn, 1)
     assert owed(conn, "effect, state") == [(key, "open")]
@@ -1000,11 +887,8 @@ async def test_a_rewind_keeps_what_was_opened_before_it(aflow: AsyncHarness, con
 
 
 @pytest.mark.full
-async def test_a_restart_hands_on_the_promise_and_does_not_make_it_twice(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    await begin(aflow, keeps.options(key="k"))
-    await aflow.until_idle()
+async def test_a_restart_hands_on_the_promise_and_does_not_make_it_twice(aflow, conn):
+    await settle(aflow, keeps.options(key="k"))
     key = key_of(conn)
     await aflow.app.restart("k")
     await aflow.until_idle()
@@ -1021,15 +905,12 @@ async def test_a_restart_hands_on_the_promise_and_does_not_make_it_twice(
     assert owed(conn) == []
 
 
-async def test_a_promise_that_the_new_generation_does_not_make_stays_owed(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_a_promise_that_the_new_generation_does_not_make_stays_owed(aflow, conn):
     @workflow
     async def changing(what: str) -> str:
         return pgflow.authority.owe(what, to="ada").key
 
-    await begin(aflow, changing.options(key="k"), "refund")
-    await aflow.until_idle()
+    await settle(aflow, changing.options(key="k"), "refund")
     await aflow.app.restart("k", input={"what": "letter"})
     await waits(aflow, conn, "k")
     assert sorted(owed(conn)) == [("letter", "open"), ("refund", "open")]
@@ -1039,8 +920,8 @@ async def test_a_promise_that_the_new_generation_does_not_make_stays_owed(
     assert run_row(conn, "k", "status") == ("completed",)
 
 
-async def test_what_a_dropped_part_has_discharged_stays_so(aflow: AsyncHarness, conn: Conn) -> None:
-    run = await begin(aflow, keeps.options(key="k"))
+async def test_what_a_dropped_part_has_discharged_stays_so(aflow, conn):
+    run = await launch(aflow, keeps.options(key="k"))
     await run.send(go, "r-1")
     await run.result(SOON)
     await rewound(aflow, conn, 1)
@@ -1054,10 +935,8 @@ async def test_what_a_dropped_part_has_discharged_stays_so(aflow: AsyncHarness, 
 
 
 @pytest.mark.full
-async def test_a_failed_run_that_is_retried_is_nobodys_to_see_to(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    run = await begin(aflow, keeps.options(key="k"))
+async def test_a_failed_run_that_is_retried_is_nobodys_to_see_to(aflow, conn):
+    run = await launch(aflow, keeps.options(key="k"))
     await run.send(go, "fail")
     with pytest.raises(RunFailed):
         await run.result(SOON)
@@ -1069,9 +948,8 @@ async def test_a_failed_run_that_is_retried_is_nobodys_to_see_to(
 
 
 @pytest.mark.full
-async def test_a_fork_owes_nothing_of_its_origin(aflow: AsyncHarness, conn: Conn) -> None:
-    run = await begin(aflow, keeps.options(key="k"))
-    await aflow.until_idle()
+async def test_a_fork_owes_nothing_of_its_origin(aflow, conn):
+    run = await settle(aflow, keeps.options(key="k"))
     await aflow.app.fork("k", new_key="f")
     await aflow.app.send("f", go, "r-2")
     await eventually(lambda: run_row(conn, "f", "status") == ("completed",), "the fork is through")
@@ -1080,11 +958,8 @@ async def test_a_fork_owes_nothing_of_its_origin(aflow: AsyncHarness, conn: Conn
     assert await run.result(SOON) == "r-1"
 
 
-async def test_a_fork_that_begins_again_owes_nothing_of_its_origin_either(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    await begin(aflow, promises.options(key="k"))
-    await aflow.until_idle()
+async def test_a_fork_that_begins_again_owes_nothing_of_its_origin_either(aflow, conn):
+    await settle(aflow, promises.options(key="k"))
     await aflow.app.fork("k", new_key="f")
     await eventually(lambda: run_row(conn, "f", "status") == ("completed",), "the fork is through")
     await aflow.app.rewind("f", 1)
@@ -1094,10 +969,8 @@ async def test_a_fork_that_begins_again_owes_nothing_of_its_origin_either(
     assert owed(conn, "key, state") == [("k", "open")]
 
 
-async def test_a_history_with_a_word_after_its_end_is_imported(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    key = await (await begin(aflow, promises, None, True)).result(SOON)
+async def test_a_history_with_a_word_after_its_end_is_imported(aflow, conn):
+    key = await (await launch(aflow, promises, None, True)).result(SOON)
     await aflow.app.discharge(key)
     conn.execute(
         "select pgflow.check_history_("
@@ -1106,11 +979,8 @@ async def test_a_history_with_a_word_after_its_end_is_imported(
     )
 
 
-async def test_a_rewind_takes_along_what_was_said_and_not_heard(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    await begin(aflow, keeps.options(key="k"))
-    await aflow.until_idle()
+async def test_a_rewind_takes_along_what_was_said_and_not_heard(aflow, conn):
+    await settle(aflow, keeps.options(key="k"))
     await aflow.app.pause("k")
     conn.execute("select pgflow.wake()")
     await aflow.app.discharge(key_of(conn))
@@ -1123,10 +993,7 @@ async def test_a_rewind_takes_along_what_was_said_and_not_heard(
     assert run_row(conn, "k", "status") == ("completed",)
 
 
-# ---------------------------------------------------------------- what is refused
-
-
-def test_obligations_are_for_the_code_of_a_workflow() -> None:
+def test_obligations_are_for_the_code_of_a_workflow():
     for call in (
         lambda: pgflow.authority.owe("x"),
         lambda: pgflow.authority.discharge("x"),
@@ -1152,9 +1019,7 @@ def test_obligations_are_for_the_code_of_a_workflow() -> None:
     (lambda: pgflow.authority.transfer("x", ""), InvalidArgument, "to of transfer()"),
     (lambda: pgflow.authority.waive("x", by="", why="y"), InvalidArgument, "by= and why="),
 ])  # fmt: skip
-async def test_what_cannot_be_recorded_is_refused_in_the_code(
-    aflow: AsyncHarness, conn: Conn, wrong: Any, error: type[Exception], says: str
-) -> None:
+async def test_what_cannot_be_recorded_is_refused_in_the_code(aflow, conn, wrong, error, says):
     @workflow
     async def tries() -> str:
         try:
@@ -1163,19 +1028,17 @@ async def test_what_cannot_be_recorded_is_refused_in_the_code(
             return str(refused)
         return "it was taken"
 
-    assert says in await (await begin(aflow, tries)).result(SOON)
+    assert says in await (await launch(aflow, tries)).result(SOON)
     assert owed(conn) == []
 
 
-async def test_what_cannot_be_stored_in_a_reason_is_replaced(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
+async def test_what_cannot_be_stored_in_a_reason_is_replaced(aflow, conn):
     @workflow
     async def careless() -> None:
         pgflow.authority.transfer(pgflow.authority.owe("a"), "desk", why="be\0fore")
         pgflow.authority.waive(pgflow.authority.owe("b"), by="a\0da", why="\ud800" + "x" * 5000)
 
-    await (await begin(aflow, careless)).result(SOON)
+    await (await launch(aflow, careless)).result(SOON)
     (transferred, by), (waived, said_by) = rows(
         conn,
         "select payload->>'why', payload->>'by' from pgflow.unit where kind = 'D' order by seq",
@@ -1188,15 +1051,14 @@ async def test_what_cannot_be_stored_in_a_reason_is_replaced(
     assert len(waived) == 4096
 
 
-async def test_long_facts_and_evidence_are_kept_whole(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_long_facts_and_evidence_are_kept_whole(aflow, conn):
     @workflow
     async def wordy() -> None:
         made = pgflow.authority.owe("refund", due=HOUR, on_breach=overdue, detail="x" * 60_000)
         await go.wait()
         pgflow.authority.discharge(made, evidence="y" * 500_000)
 
-    run = await begin(aflow, wordy)
-    await aflow.until_idle()
+    run = await settle(aflow, wordy)
     assert one(conn, "select length(detail #>> '{}') from pgflow.obligations") == 60_000
     await run.send(go, "on")
     await run.result(SOON)
@@ -1213,17 +1075,14 @@ async def test_long_facts_and_evidence_are_kept_whole(aflow: AsyncHarness, conn:
         "transfer_obligation(null, 'x')",
     ],
 )
-def test_no_key_is_the_key_of_nothing(conn: Conn, call: str) -> None:
+def test_no_key_is_the_key_of_nothing(conn, call):
     with pytest.raises(psycopg.Error, match="no open obligation has the key") as refused:
         conn.execute(f"select pgflow.{call}")  # type: ignore[arg-type]
     assert refused.value.sqlstate == RunNotFound.sqlstate
 
 
-async def test_waiving_needs_a_reason_and_a_transfer_somebody(
-    aflow: AsyncHarness, conn: Conn
-) -> None:
-    run = await begin(aflow, promises)
-    await aflow.until_idle()
+async def test_waiving_needs_a_reason_and_a_transfer_somebody(aflow, conn):
+    run = await settle(aflow, promises)
     with pytest.raises(InvalidArgument):
         await aflow.app.waive(key_of(conn), by="x", why="")
     with pytest.raises(InvalidArgument):

@@ -30,7 +30,7 @@ async def careless() -> str:
     return refund.key
 
 
-def test_what_the_code_has_left_behind_before_its_worker_was_lost_is_given_back() -> None:
+def test_what_the_code_has_left_behind_before_its_worker_was_lost_is_given_back():
     store = Store(careless)
     run = store.start(careless)
     worker = Worker(store)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON
+from records import SOON, settle
 
 import pgflow
 from pgflow import workflow
 from pgflow.inspect import ask, list_obligations
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
-
-    Conn = psycopg.Connection[Any]
 
 
 @workflow
@@ -31,12 +25,8 @@ async def promises() -> list[str]:
 
 
 @pytest.mark.full
-async def test_the_command_line_shows_and_closes_what_is_owed(
-    aflow: AsyncHarness, dsn: str
-) -> None:
-    aflow.include(promises)
-    run = await aflow.start(promises.options(key="k"))
-    await aflow.until_idle()
+async def test_the_command_line_shows_and_closes_what_is_owed(aflow, dsn):
+    run = await settle(aflow, promises.options(key="k"))
     refund, call, letter = cli(dsn, "owed").data
     (shown,) = cli(dsn, "list").data
     assert shown["why"] == "obligation call, obligation refund"
@@ -63,10 +53,8 @@ async def test_the_command_line_shows_and_closes_what_is_owed(
     assert said.code == 0
     assert f"Transferred {call['effect']}: run k is " in said.out.replace("\n", " ")
     assert len(await run.result(SOON)) == 3
-    assert {row["name"]: row["holder"] for row in cli(dsn, "owed").data} == {
-        "call": "desk",
-        "letter": None,
-    }
+    found = {row["name"]: row["holder"] for row in cli(dsn, "owed").data}
+    assert found == {"call": "desk", "letter": None}
     assert cli(dsn, "waive", letter["effect"]).code == 2, "a reason must be given"
     assert cli(dsn, "waive", letter["effect"], "--why", "lost").data["status"] == "completed"
     unknown = cli(dsn, "discharge", letter["effect"])
@@ -90,18 +78,14 @@ async def test_the_command_line_shows_and_closes_what_is_owed(
         (("owed", "--state", "gone"), "what is owed is intended"),
     ],
 )
-def test_what_cannot_be_closed_is_one_clear_line(
-    conn: Conn, dsn: str, words: tuple[str, ...], says: str
-) -> None:
+def test_what_cannot_be_closed_is_one_clear_line(conn, dsn, words, says):
     answer = cli(dsn, *words)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert says in answer.err
 
 
-def test_a_reader_gives_what_the_view_has(flow: Harness, conn: Conn) -> None:
-    flow.include(promises)
-    flow.start(promises)
-    flow.until_idle()
+def test_a_reader_gives_what_the_view_has(flow, conn):
+    settle(flow, promises)
     found = ask(conn, list_obligations(state="open"))
     assert [(o.name, o.owed_to, o.outlives, o.detail) for o in found.items] == [
         ("refund", "ada", False, {"eur": 30}),
@@ -119,10 +103,8 @@ def test_a_reader_gives_what_the_view_has(flow: Harness, conn: Conn) -> None:
         ("pgflow_auditor", False),
     ],
 )
-def test_closing_is_for_those_who_act(flow: Harness, conn: Conn, role: str, may: bool) -> None:
-    flow.include(promises)
-    flow.start(promises)
-    flow.until_idle()
+def test_closing_is_for_those_who_act(flow, conn, role, may):
+    settle(flow, promises)
     for key in (row[0] for row in conn.execute("select effect from pgflow.obligations").fetchall()):
         with conn.transaction(force_rollback=True):
             conn.execute(f"set local role {role}")  # type: ignore[arg-type]

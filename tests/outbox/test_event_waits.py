@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from outboxkit import take
-from records import SOON, eventually
+from records import SOON, eventually, result_of, settle
 from sqlkit import begin, commit, connect, flush, one, rows
 
 import pgflow
 from pgflow import AsyncApp, InvalidArgument, Retries, step, transaction, workflow
 from pgflow.errors import NotInRunError
 from pgflow.events import Event
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 QUICK: dict[str, Any] = {"poll_seconds": 0.02}
 
@@ -48,13 +45,10 @@ async def any_of(key: str | None = None, after: int | None = None) -> Event:
 
 
 @pytest.mark.full
-async def test_a_run_waits_for_the_first_event_that_contains_what_it_says(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_waits_for_the_first_event_that_contains_what_it_says(aflow, conn):
     aflow.include(paid)
     publish(conn, {"order": 7, "state": {"paid": True}})  # before the wait began
-    run = await aflow.start(paid, 7)
-    await aflow.until_idle()
+    run = await settle(aflow, paid, 7)
     assert waiting(conn) == 1
     for payload in ({"order": 7}, {"order": 8, "state": {"paid": True}}, [7], 7, None):
         publish(conn, payload)
@@ -68,10 +62,8 @@ async def test_a_run_waits_for_the_first_event_that_contains_what_it_says(
     assert waiting(conn) == 0
 
 
-async def test_an_event_is_whole(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    aflow.include(any_of)
-    run = await aflow.start(any_of)
-    await aflow.until_idle()
+async def test_an_event_is_whole(aflow, conn):
+    run = await settle(aflow, any_of)
     number = publish(conn, {"a": [1, {"b": "ü"}]}, key="k")
     await aflow.until_idle()
     event = await run.result(SOON)
@@ -80,14 +72,13 @@ async def test_an_event_is_whole(aflow: AsyncHarness, conn: psycopg.Connection) 
 
 
 async def test_an_event_of_a_transaction_that_was_open_when_the_wait_began_is_seen(
-    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
-) -> None:
+    aflow, conn, dsn
+):
     aflow.include(any_of)
     with psycopg.connect(dsn) as slow:
         early = publish(slow, "early")
         publish(conn, "before")
-        run = await aflow.start(any_of)
-        await aflow.until_idle()
+        run = await settle(aflow, any_of)
         assert waiting(conn) == 1
         publish(conn, "later")
         for _ in range(3):
@@ -100,23 +91,18 @@ async def test_an_event_of_a_transaction_that_was_open_when_the_wait_began_is_se
 
 
 @pytest.mark.full
-async def test_an_event_of_a_transaction_that_rolls_back_is_passed(
-    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
-) -> None:
+async def test_an_event_of_a_transaction_that_rolls_back_is_passed(aflow, conn, dsn):
     aflow.include(any_of)
     with psycopg.connect(dsn) as slow:
         publish(slow, "vain")
-        run = await aflow.start(any_of)
-        await aflow.until_idle()
+        run = await settle(aflow, any_of)
         later = publish(conn, "later")
         slow.rollback()
     await aflow.until_idle()
     assert (await run.result(SOON)).id == later
 
 
-def test_an_event_that_comes_between_the_question_and_its_commit_is_seen(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_an_event_that_comes_between_the_question_and_its_commit_is_seen(conn, dsn):
     run = begin(conn, "demo")
     wanted = {"events": [[1, "event", "orders", None, None, None]], "signals": [[1, "event"]]}
     with connect(dsn) as other:
@@ -133,9 +119,7 @@ def test_an_event_that_comes_between_the_question_and_its_commit_is_seen(
     assert rows(conn, "select status from pgflow.runs") == ["queued"]
 
 
-def test_an_event_whose_wait_is_locked_just_then_comes_later(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_an_event_whose_wait_is_locked_just_then_comes_later(conn, dsn):
     wanted = {"events": [[1, "event", "orders", None, None, None]], "signals": [[1, "event"]]}
     runs = [begin(conn, "demo") for _ in range(2)]
     publish(conn, "before")
@@ -158,12 +142,8 @@ def test_an_event_whose_wait_is_locked_just_then_comes_later(
     assert waiting(conn) == 0
 
 
-async def test_an_event_may_be_looked_for_by_its_key(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(any_of)
-    run = await aflow.start(any_of, "b")
-    await aflow.until_idle()
+async def test_an_event_may_be_looked_for_by_its_key(aflow, conn):
+    run = await settle(aflow, any_of, "b")
     publish(conn, 1, "a")
     publish(conn, 1)
     number = publish(conn, 1, "b")
@@ -172,9 +152,7 @@ async def test_an_event_may_be_looked_for_by_its_key(
 
 
 @pytest.mark.full
-async def test_a_run_that_goes_on_behind_an_event_misses_none(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_goes_on_behind_an_event_misses_none(aflow, conn):
     @workflow
     async def three() -> list[int]:
         found: list[int] = []
@@ -186,14 +164,10 @@ async def test_a_run_that_goes_on_behind_an_event_misses_none(
 
     aflow.include(three)
     numbers = [publish(conn, {"n": {"x": n}}) for n in range(5)]
-    run = await aflow.start(three)
-    await aflow.until_idle()
-    assert await run.result(SOON) == numbers[:3]
+    assert await result_of(aflow, three) == numbers[:3]
 
 
-async def test_a_run_that_has_published_finds_the_answer_however_early_it_came(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_that_has_published_finds_the_answer_however_early_it_came(aflow, conn):
     @step
     async def answer(number: int) -> None:
         publish(conn, {"to": number}, topic="answers")
@@ -205,16 +179,11 @@ async def test_a_run_that_has_published_finds_the_answer_however_early_it_came(
         event = await pgflow.events.wait_for_event("answers", {"to": number}, after=number)
         return int(event.payload["to"]) - number
 
-    aflow.include(ask)
-    run = await aflow.start(ask)
-    await aflow.until_idle()
-    assert await run.result(SOON) == 0
+    assert await result_of(aflow, ask) == 0
 
 
 @pytest.mark.full
-async def test_a_wait_may_be_given_up_and_its_event_is_nobodys(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_wait_may_be_given_up_and_its_event_is_nobodys(aflow, conn):
     @workflow
     async def patient() -> list[Any]:
         try:
@@ -224,9 +193,7 @@ async def test_a_wait_may_be_given_up_and_its_event_is_nobodys(
         event = await pgflow.events.wait_for_event("orders", {"n": 2})
         return [said, event.id]
 
-    aflow.include(patient)
-    run = await aflow.start(patient)
-    await aflow.until_idle()
+    run = await settle(aflow, patient)
     assert waiting(conn) == 1
     await aflow.skip(timedelta(seconds=61))
     await aflow.until_idle()
@@ -238,9 +205,7 @@ async def test_a_wait_may_be_given_up_and_its_event_is_nobodys(
     assert one(conn, "select count(*) from pgflow.signal") == 0
 
 
-async def test_two_waits_of_a_run_each_get_their_event(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_two_waits_of_a_run_each_get_their_event(aflow, conn):
     @workflow
     async def both() -> list[int]:
         one_, other = await asyncio.gather(
@@ -249,18 +214,13 @@ async def test_two_waits_of_a_run_each_get_their_event(
         )
         return [one_.id, other.id]
 
-    aflow.include(both)
-    run = await aflow.start(both)
-    await aflow.until_idle()
+    run = await settle(aflow, both)
     number = publish(conn, {"n": 1, "m": 1})
-    await aflow.until_idle()
     assert await run.result(SOON) == [number, number]
 
 
 @pytest.mark.full
-async def test_a_cancelled_run_waits_for_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_cancelled_run_waits_for_nothing(aflow, conn):
     aflow.include(any_of)
     run, forced = await aflow.start(any_of), await aflow.start(any_of)
     await aflow.until_idle()
@@ -271,9 +231,7 @@ async def test_a_cancelled_run_waits_for_nothing(
 
 
 @pytest.mark.full
-async def test_a_rewound_run_gets_the_same_event_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_rewound_run_gets_the_same_event_again(aflow, conn):
     failing = [True]
 
     @step(retries=Retries(max_attempts=1))
@@ -287,9 +245,7 @@ async def test_a_rewound_run_gets_the_same_event_again(
         event = await pgflow.events.wait_for_event("orders", {"n": 1})
         return await ship(event.id)
 
-    aflow.include(sell)
-    run = await aflow.start(sell)
-    await aflow.until_idle()
+    run = await settle(aflow, sell)
     number = publish(conn, {"n": 1})
     await aflow.until_idle()
     assert await run.status() == "failed"
@@ -301,20 +257,17 @@ async def test_a_rewound_run_gets_the_same_event_again(
 
 
 @pytest.mark.full
-def test_sync_workflows_wait_too(flow: Harness, conn: psycopg.Connection) -> None:
+def test_sync_workflows_wait_too(flow, conn):
     @workflow
     def taken() -> Any:
         return pgflow.sync.wait_for_event("orders", {"n": 1}, timeout=3600).payload
 
-    flow.include(taken)
-    run = flow.start(taken)
-    flow.until_idle()
+    run = settle(flow, taken)
     publish(conn, {"n": 1})
-    flow.until_idle()
     assert run.result(SOON) == {"n": 1}
 
 
-async def test_what_no_event_can_be_is_refused(aflow: AsyncHarness) -> None:
+async def test_what_no_event_can_be_is_refused(aflow):
     @workflow
     async def wrong() -> list[str]:
         found = []
@@ -334,17 +287,12 @@ async def test_what_no_event_can_be_is_refused(aflow: AsyncHarness) -> None:
                 found.append(str(error))
         return found
 
-    aflow.include(wrong)
-    run = await aflow.start(wrong)
-    await aflow.until_idle()
-    assert len(await run.result(SOON)) == 7
+    assert len(await result_of(aflow, wrong)) == 7
     with pytest.raises(NotInRunError):
         await pgflow.events.wait_for_event("orders")
 
 
-def test_ten_thousand_waits_are_found_by_a_constant_of_their_match(
-    conn: psycopg.Connection,
-) -> None:
+def test_ten_thousand_waits_are_found_by_a_constant_of_their_match(conn):
     for match, slot in (
         ({"a": {"b": 1}}, (["a", "b"], True)),
         ({"c": [1], "b": None}, (["b"], True)),
@@ -355,14 +303,11 @@ def test_ten_thousand_waits_are_found_by_a_constant_of_their_match(
         assert (path, value != 0) == slot
 
 
-async def test_an_event_is_kept_while_a_run_may_wait_for_it(
-    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
-) -> None:
+async def test_an_event_is_kept_while_a_run_may_wait_for_it(aflow, conn, dsn):
     aflow.include(any_of)
     with psycopg.connect(dsn) as slow:
         publish(slow, "slow")
-        run = await aflow.start(any_of)
-        await aflow.until_idle()
+        run = await settle(aflow, any_of)
         number = publish(conn, "kept")
         drop = "select events from pgflow.drop_events('0')"
         assert one(conn, drop) == 0
@@ -373,7 +318,7 @@ async def test_an_event_is_kept_while_a_run_may_wait_for_it(
 
 
 @pytest.mark.full
-def test_runs_on_workers_are_woken(dsn: str, conn: psycopg.Connection) -> None:
+def test_runs_on_workers_are_woken(dsn, conn):
     @transaction
     async def note(connection: psycopg.AsyncConnection[Any], number: int) -> int:
         return await pgflow.events.publish("orders", {"n": number})
@@ -399,9 +344,7 @@ def test_runs_on_workers_are_woken(dsn: str, conn: psycopg.Connection) -> None:
 
 
 @pytest.mark.full
-def test_payloads_in_envelopes_are_opened_and_not_looked_through(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_payloads_in_envelopes_are_opened_and_not_looked_through(dsn, conn):
     class Upside:
         key_id: str | None = "upside"
         hash_key: bytes | None = None
@@ -445,10 +388,8 @@ def touched(conn: psycopg.Connection[Any], statement: str) -> int:
 
 
 @pytest.mark.full
-def test_a_look_is_bounded_however_many_events_and_waits_there_are(
-    conn: psycopg.Connection,
-) -> None:
-    started = one(conn, "select run_id from pgflow.start_run('w')")
+def test_a_look_is_bounded_however_many_events_and_waits_there_are(conn):
+    entered = one(conn, "select run_id from pgflow.start_run('w')")
     conn.execute("select pgflow.declare_relay('r', '{orders,rare}')")
     conn.execute(
         "insert into pgflow.event (event_id, xid, at, topic, key, payload) select n, '3', now(), "
@@ -460,7 +401,7 @@ def test_a_look_is_bounded_however_many_events_and_waits_there_are(
         "insert into pgflow.event_wait (chain_id, event_id, value, is_current, name, topic, path, "
         "match) select %s, 0, jsonb_hash_extended(to_jsonb(n), 0), true, 'event ' || n, 'orders', "
         "'{n}', jsonb_build_object('n', n) from generate_series(50, 100000, 5) n",
-        (started,),
+        (entered,),
     )
     assert take(conn, token=1).numbers == list(range(1, 101))
     conn.execute("update pgflow.event_cursor set horizon = pgflow.newest_event_()")

@@ -20,15 +20,13 @@ def count(conn: psycopg.Connection) -> int:
     return conn.execute("select count(*) from pgflow.event").fetchone()[0]  # type: ignore[index]
 
 
-def test_a_dry_run_counts_and_removes_nothing(dsn: str, old_events: psycopg.Connection) -> None:
+def test_a_dry_run_counts_and_removes_nothing(dsn, old_events):
     said = pgflow(dsn, "outbox", "prune", "--older-than", "7d", "--dry-run", "--json")
     assert (said.code, said.data) == (0, {"events": 2, "partitions": 0, "removed": False})
     assert count(old_events) == 3
 
 
-def test_it_asks_and_where_nobody_is_there_to_answer_it_refuses(
-    dsn: str, old_events: psycopg.Connection
-) -> None:
+def test_it_asks_and_where_nobody_is_there_to_answer_it_refuses(dsn, old_events):
     said = pgflow(dsn, "outbox", "prune", "--older-than", "7d")
     assert (said.code, "pass --yes" in said.err) == (2, True), said
     denied = pgflow(dsn, "outbox", "prune", "--older-than", "7d", tty=True, typed="n\n")
@@ -38,7 +36,7 @@ def test_it_asks_and_where_nobody_is_there_to_answer_it_refuses(
     assert (agreed.code, count(old_events)) == (0, 1), agreed
 
 
-def test_with_yes_what_is_older_goes(dsn: str, old_events: psycopg.Connection) -> None:
+def test_with_yes_what_is_older_goes(dsn, old_events):
     said = pgflow(dsn, "outbox", "prune", "--older-than", "7d", "--yes", "--json")
     assert (said.code, said.data) == (0, {"events": 2, "partitions": 0, "removed": True})
     assert count(old_events) == 1

@@ -51,19 +51,18 @@ def drained(conn: psycopg.Connection[Any]) -> list[int]:
     return found
 
 
-def test_an_event_is_there_if_its_transaction_commits(conn: psycopg.Connection) -> None:
+def test_an_event_is_there_if_its_transaction_commits(conn):
     relay(conn)
     with conn.transaction(force_rollback=True):
         publish(conn)
     with conn.transaction():
         published = publish(conn, payload={"a": 1}, key="k")
-    assert rows(conn, "select event_id, topic, key, payload from pgflow.events") == [
-        (published, "orders", "k", {"a": 1})
-    ]
+    found = rows(conn, "select event_id, topic, key, payload from pgflow.events")
+    assert found == [(published, "orders", "k", {"a": 1})]
     assert drained(conn) == [published]
 
 
-def test_events_of_a_slow_transaction_are_not_skipped(dsn: str, conn: psycopg.Connection) -> None:
+def test_events_of_a_slow_transaction_are_not_skipped(dsn, conn):
     relay(conn)
     with sqlkit.connect(dsn) as slow, slow.transaction():
         first = publish(slow)
@@ -74,8 +73,8 @@ def test_events_of_a_slow_transaction_are_not_skipped(dsn: str, conn: psycopg.Co
 
 
 def test_writers_that_wait_for_each_other_are_heard_in_that_order_whatever_their_transactions(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+    dsn, conn
+):
     relay(conn)
     conn.execute("create table t (x int)")
     with sqlkit.connect(dsn) as old, sqlkit.connect(dsn) as slow:
@@ -93,18 +92,14 @@ def test_writers_that_wait_for_each_other_are_heard_in_that_order_whatever_their
     assert drained(conn) == [before, after]
 
 
-def test_only_what_a_relay_listens_to_is_brought_in_the_order_of_all_its_topics(
-    conn: psycopg.Connection,
-) -> None:
+def test_only_what_a_relay_listens_to_is_brought_in_the_order_of_all_its_topics(conn):
     relay(conn, "a", "b")
     numbers = {topic: publish(conn, topic) for topic in ("b", "c", "a")}
     last = publish(conn, "b")
     assert drained(conn) == [numbers["b"], numbers["a"], last]
 
 
-def test_one_worker_at_a_time_has_a_relay_and_whoever_has_lost_it_settles_nothing(
-    conn: psycopg.Connection,
-) -> None:
+def test_one_worker_at_a_time_has_a_relay_and_whoever_has_lost_it_settles_nothing(conn):
     set_clock(conn, T0)
     relay(conn)
     number = publish(conn)
@@ -119,7 +114,7 @@ def test_one_worker_at_a_time_has_a_relay_and_whoever_has_lost_it_settles_nothin
     assert take(conn, token=OTHER).state == "idle"
 
 
-def test_an_event_that_fails_holds_up_its_key_and_nothing_else(conn: psycopg.Connection) -> None:
+def test_an_event_that_fails_holds_up_its_key_and_nothing_else(conn):
     set_clock(conn, T0)
     relay(conn)
     a1, b1, a2 = (publish(conn, key=key) for key in "aba")
@@ -132,18 +127,13 @@ def test_an_event_that_fails_holds_up_its_key_and_nothing_else(conn: psycopg.Con
     assert take(conn).events == []
     set_clock(conn, T0 + timedelta(seconds=61))
     taken = take(conn)
-    assert [(event[0], event[6], event[7]) for event in taken.events] == [
-        (a1, 1, False),
-        (a2, 0, False),
-        (a3, 0, False),
-    ]
+    found = [(event[0], event[6], event[7]) for event in taken.events]
+    assert found == [(a1, 1, False), (a2, 0, False), (a3, 0, False)]
     assert settle(conn, None, *[(number, "ok") for number in taken.numbers])
     assert rows(conn, "select 1 from pgflow.deliveries") == []
 
 
-def test_a_dead_event_lets_its_key_go_on_and_comes_again_when_somebody_says_so(
-    conn: psycopg.Connection,
-) -> None:
+def test_a_dead_event_lets_its_key_go_on_and_comes_again_when_somebody_says_so(conn):
     relay(conn)
     first = publish(conn, payload="poison", key="k")
     take(conn)
@@ -152,17 +142,14 @@ def test_a_dead_event_lets_its_key_go_on_and_comes_again_when_somebody_says_so(
     taken = take(conn)
     assert [(event[0], event[8]) for event in taken.events] == [(second, False)]
     assert settle(conn, second, (second, "ok"))
-    assert rows(conn, "select state, payload, error from pgflow.deliveries") == [
-        ("dead", "poison", "never")
-    ]
+    found = rows(conn, "select state, payload, error from pgflow.deliveries")
+    assert found == [("dead", "poison", "never")]
     assert one(conn, "select pgflow.redeliver_events('r', %s)", second) == 0
     assert one(conn, "select pgflow.redeliver_events('r')") == 1
     assert take(conn).numbers == [first]
 
 
-def test_a_circuit_opens_after_failures_in_a_row_and_one_event_tries_it(
-    conn: psycopg.Connection,
-) -> None:
+def test_a_circuit_opens_after_failures_in_a_row_and_one_event_tries_it(conn):
     set_clock(conn, T0)
     relay(conn)
     numbers = [publish(conn) for _ in range(10)]
@@ -181,7 +168,7 @@ def test_a_circuit_opens_after_failures_in_a_row_and_one_event_tries_it(
     assert take(conn).numbers == numbers[1:]
 
 
-def test_a_relay_is_paused_resumed_replayed_and_dropped(conn: psycopg.Connection) -> None:
+def test_a_relay_is_paused_resumed_replayed_and_dropped(conn):
     relay(conn)
     numbers = [publish(conn) for _ in range(3)]
     assert drained(conn) == numbers
@@ -198,7 +185,7 @@ def test_a_relay_is_paused_resumed_replayed_and_dropped(conn: psycopg.Connection
     assert refused.value.sqlstate == "PF028"
 
 
-def test_a_replay_takes_the_relay_from_whoever_delivers_just_now(conn: psycopg.Connection) -> None:
+def test_a_replay_takes_the_relay_from_whoever_delivers_just_now(conn):
     relay(conn)
     numbers = [publish(conn) for _ in range(2)]
     assert take(conn).numbers == numbers
@@ -207,9 +194,7 @@ def test_a_replay_takes_the_relay_from_whoever_delivers_just_now(conn: psycopg.C
     assert drained(conn) == numbers
 
 
-def test_a_new_relay_begins_with_the_oldest_event_or_behind_the_newest(
-    conn: psycopg.Connection,
-) -> None:
+def test_a_new_relay_begins_with_the_oldest_event_or_behind_the_newest(conn):
     first = publish(conn)
     one(conn, "select pgflow.declare_relay('late', '{orders}', '', 'newest')")
     relay(conn)
@@ -218,7 +203,7 @@ def test_a_new_relay_begins_with_the_oldest_event_or_behind_the_newest(
     assert take(conn, "late").numbers == [second]
 
 
-def test_news_says_when_the_next_delivery_is_due(conn: psycopg.Connection) -> None:
+def test_news_says_when_the_next_delivery_is_due(conn):
     set_clock(conn, T0)
     relay(conn)
     assert rows(conn, "select * from pgflow.relay_news('{r}', 1)") == [([], None)]
@@ -229,9 +214,7 @@ def test_news_says_when_the_next_delivery_is_due(conn: psycopg.Connection) -> No
     assert rows(conn, "select * from pgflow.relay_news('{r}', %s)", OTHER) == [([], 30)]
 
 
-def test_what_every_relay_has_taken_is_removed_by_rows_and_by_partitions(
-    conn: psycopg.Connection,
-) -> None:
+def test_what_every_relay_has_taken_is_removed_by_rows_and_by_partitions(conn):
     set_clock(conn, T0)
     relay(conn)
     for number in range(4):
@@ -249,16 +232,14 @@ def test_what_every_relay_has_taken_is_removed_by_rows_and_by_partitions(
     assert publish(conn) == 27
 
 
-def test_a_database_from_a_dump_goes_on_though_its_transactions_begin_anew(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_database_from_a_dump_goes_on_though_its_transactions_begin_anew(dsn, conn):
     relay(conn)
     number = publish(conn)
     conn.execute("update pgflow.relay set seen_id = 1, seen_xid = '999999999999'")
     assert drained(conn) == [number]
 
 
-def test_a_reader_must_not_have_written_in_its_transaction(conn: psycopg.Connection) -> None:
+def test_a_reader_must_not_have_written_in_its_transaction(conn):
     relay(conn)
     with pytest.raises(psycopg.Error, match="first to write"), conn.transaction():
         publish(conn)
@@ -271,7 +252,7 @@ def test_a_reader_must_not_have_written_in_its_transaction(conn: psycopg.Connect
      "declare_relay('r', '{}')", "declare_relay('', '{t}')", "declare_relay('r', '{t}', '', 'x')",
      "drop_events('-1 day')", "drop_events(null)"],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(conn: psycopg.Connection, said: str) -> None:
+def test_what_cannot_be_is_refused(conn, said):
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(f"select pgflow.{said}")
     assert refused.value.sqlstate == "PF003"

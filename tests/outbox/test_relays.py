@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,11 +19,6 @@ import pgflow
 from pgflow import App, AsyncApp, InvalidArgument, Retries, step, transaction, workflow
 from pgflow.errors import DefinitionError, NotInRunError, NotStorable, WrongColourError
 from pgflow.events import Event, Relay, TryLater, Undeliverable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from pgflow.testing import AsyncHarness, Harness
 
 
 def awaited(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -88,13 +84,8 @@ def publish(conn: psycopg.Connection[Any], keys: Sequence[str | None]) -> list[i
     ]
 
 
-# ---------------------------------------------------------------- publishing
-
-
 @awaited
-async def test_an_event_commits_together_with_what_its_writer_writes(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_an_event_commits_together_with_what_its_writer_writes(dsn, conn):
     conn.execute("create table orders (id int)")
     async with AsyncApp(dsn) as app, await psycopg.AsyncConnection.connect(dsn) as mine:
         for number in (1, 2):
@@ -116,7 +107,7 @@ async def test_an_event_commits_together_with_what_its_writer_writes(
     ]
 
 
-def test_what_no_event_can_be_is_refused(dsn: str) -> None:
+def test_what_no_event_can_be_is_refused(dsn):
     with App(dsn) as app:
         for topic, key in (("", None), ("x" * 256, None), ("t", ""), ("t", "\0")):
             with pytest.raises(InvalidArgument, match="of an event must be a text"):
@@ -171,9 +162,7 @@ def buy_sync(order: int) -> list[Any]:
 
 
 @pytest.mark.full
-async def test_a_run_publishes_once_and_a_transactional_step_with_its_rows(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_publishes_once_and_a_transactional_step_with_its_rows(aflow, conn):
     aflow.include(buy, buy_sync)
     conn.execute("create table paid (x int)")
     run = await aflow.start(buy, 7)
@@ -187,17 +176,12 @@ async def test_a_run_publishes_once_and_a_transactional_step_with_its_rows(
 
 
 @pytest.mark.full
-def test_a_sync_run_publishes_too(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_sync_run_publishes_too(flow, conn):
     flow.include(buy_sync)
     conn.execute("create table paid (x int)")
     numbers = flow.start(buy_sync, 7).result()
-    assert rows(conn, "select event_id, topic, key from pgflow.events order by event_id") == [
-        (numbers[0], "bought", None),
-        (numbers[1], "paid", None),
-    ]
-
-
-# ---------------------------------------------------------------- to a workflow
+    found = rows(conn, "select event_id, topic, key from pgflow.events order by event_id")
+    assert found == [(numbers[0], "bought", None), (numbers[1], "paid", None)]
 
 
 @workflow
@@ -212,9 +196,7 @@ async def audit(event: Event) -> list[Any]:
 
 @pytest.mark.full
 @awaited
-async def test_a_run_is_started_for_each_event_and_never_a_second_one(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_a_run_is_started_for_each_event_and_never_a_second_one(dsn, conn):
     relays = [
         Relay("fulfilment", ["orders"], to=fulfil),
         Relay("audit", ["orders", "bills"], to=audit),
@@ -235,9 +217,7 @@ async def test_a_run_is_started_for_each_event_and_never_a_second_one(
 
 
 @awaited
-async def test_an_event_that_no_run_can_take_is_dead_and_the_others_start_theirs(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_an_event_that_no_run_can_take_is_dead_and_the_others_start_theirs(dsn, conn):
     app = AsyncApp(
         dsn, include=[fulfil, Relay("fulfilment", ["orders"], to=fulfil, retries=AT_ONCE)]
     )
@@ -247,20 +227,13 @@ async def test_an_event_that_no_run_can_take_is_dead_and_the_others_start_theirs
         async with app.worker(**QUICK):
             dead = "select event_id from pgflow.deliveries where state = 'dead'"
             await eventually(lambda: rows(conn, dead) == [2], "the event is dead")
-    assert rows(conn, "select key from pgflow.runs order by key") == [
-        "fulfilment/1",
-        "fulfilment/3",
-    ]
+    found = rows(conn, "select key from pgflow.runs order by key")
+    assert found == ["fulfilment/1", "fulfilment/3"]
     assert "order" in one(conn, "select error from pgflow.deliveries")
 
 
-# ---------------------------------------------------------------- to a handler
-
-
 @awaited
-async def test_a_handlers_writes_commit_once_together_with_the_relays_progress(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_a_handlers_writes_commit_once_together_with_the_relays_progress(dsn, conn):
     conn.execute("create table seen (x int, tries int)")
     tries: dict[int, int] = defaultdict(int)
 
@@ -282,23 +255,15 @@ async def test_a_handlers_writes_commit_once_together_with_the_relays_progress(
     async with app, app.worker(**QUICK):
         count = "select count(*) from seen"
         await eventually(lambda: one(conn, count) == 8, "all events were noted")
-    assert rows(conn, "select x, tries from seen order by x") == [
-        (-4, 0),
-        (-3, 0),
-        (-2, 0),
-        (-1, 0),
-        (1, 1),
-        (2, 2),
-        (3, 1),
-        (4, 1),
-    ]
+    found = rows(conn, "select x, tries from seen order by x")
+    assert found == [(-4, 0), (-3, 0), (-2, 0), (-1, 0), (1, 1), (2, 2), (3, 1), (4, 1)]
     # The fourth has the key of the second, and was not tried before it.
     assert tries[4] == 1
 
 
 @pytest.mark.full
 @awaited
-async def test_a_handler_is_called_with_each_event(dsn: str, conn: psycopg.Connection) -> None:
+async def test_a_handler_is_called_with_each_event(dsn, conn):
     seen: list[Any] = []
 
     async def hear(event: Event) -> None:
@@ -314,10 +279,8 @@ async def test_a_handler_is_called_with_each_event(dsn: str, conn: psycopg.Conne
         numbers = publish(conn, ["k", None])
         await eventually(lambda: len(seen) == 4, "both were called")
     events = [event for event in seen if isinstance(event, Event)]
-    assert [(e.id, e.topic, e.key, e.payload) for e in events] == [
-        (numbers[0], "orders", "k", 0),
-        (numbers[1], "orders", None, 1),
-    ]
+    found = [(e.id, e.topic, e.key, e.payload) for e in events]
+    assert found == [(numbers[0], "orders", "k", 0), (numbers[1], "orders", None, 1)]
     assert events[0].at == one(conn, "select min(at) from pgflow.events")
 
 
@@ -375,9 +338,7 @@ def failing(way: Any, *, takes_connection: bool) -> Any:
 
 @pytest.mark.full
 @awaited
-async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(dsn, conn):
     relays = [
         Relay(
             f"{way.__name__} {takes}",
@@ -407,12 +368,9 @@ async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(
     ]
 
 
-# ---------------------------------------------------------------- to a sink
-
-
 @pytest.mark.full
 @awaited
-async def test_keys_go_side_by_side_each_in_its_order(dsn: str, conn: psycopg.Connection) -> None:
+async def test_keys_go_side_by_side_each_in_its_order(dsn, conn):
     box = Box()
     numbers = publish(conn, ["a", "b", "c", None] * 30)
     app = AsyncApp(dsn, include=[boxed(box, parallel=3)])
@@ -426,9 +384,7 @@ async def test_keys_go_side_by_side_each_in_its_order(dsn: str, conn: psycopg.Co
 
 
 @awaited
-async def test_an_event_that_fails_is_tried_again_before_the_next_of_its_key(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_an_event_that_fails_is_tried_again_before_the_next_of_its_key(dsn, conn):
     box = Box(ValueError("no"), TryLater("busy", 0.01))
     numbers = publish(conn, "aaa")
     app = AsyncApp(dsn, include=[boxed(box)])
@@ -440,8 +396,8 @@ async def test_an_event_that_fails_is_tried_again_before_the_next_of_its_key(
 
 @awaited
 async def test_what_cannot_be_delivered_is_dead_at_once_and_comes_again_when_somebody_says_so(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+    dsn, conn
+):
     box = Box(Undeliverable("gone\0"))
     first, second = publish(conn, "aa")
     app = AsyncApp(dsn, include=[boxed(box)])
@@ -455,7 +411,7 @@ async def test_what_cannot_be_delivered_is_dead_at_once_and_comes_again_when_som
 
 
 @awaited
-async def test_an_outage_uses_up_few_attempts(dsn: str, conn: psycopg.Connection) -> None:
+async def test_an_outage_uses_up_few_attempts(dsn, conn):
     box = Box(*[OSError("down")] * 1000)
     publish(conn, [None] * 50)
     app = AsyncApp(dsn, include=[boxed(box, circuit=5, parallel=1)])
@@ -470,7 +426,7 @@ async def test_an_outage_uses_up_few_attempts(dsn: str, conn: psycopg.Connection
 
 @pytest.mark.full
 @awaited
-async def test_a_try_that_takes_too_long_has_failed(dsn: str, conn: psycopg.Connection) -> None:
+async def test_a_try_that_takes_too_long_has_failed(dsn, conn):
     calls: list[int] = []
 
     async def hang(event: Event) -> None:
@@ -486,9 +442,7 @@ async def test_a_try_that_takes_too_long_has_failed(dsn: str, conn: psycopg.Conn
 
 @pytest.mark.full
 @awaited
-async def test_an_app_with_a_codec_publishes_and_reads_in_clear(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_an_app_with_a_codec_publishes_and_reads_in_clear(dsn, conn):
     class Reverse:
         key_id = "reverse"
         hash_key = None
@@ -511,9 +465,6 @@ async def test_an_app_with_a_codec_publishes_and_reads_in_clear(
         assert await app.get("f/1", fulfil).result() == 12345
 
 
-# ---------------------------------------------------------------- declarations
-
-
 @workflow
 async def takes_two(a: int, b: int) -> None: ...
 
@@ -531,20 +482,20 @@ async def takes_two(a: int, b: int) -> None: ...
         ("takes 3 parameters", {"to": lambda a, b, c: None}),
     ],
 )
-def test_what_no_relay_can_be_is_refused(said: str, options: dict[str, Any]) -> None:
+def test_what_no_relay_can_be_is_refused(said, options):
     with pytest.raises(DefinitionError, match=said):
         Relay(**{"name": "r", "topics": ["t"], "to": fulfil, **options})
 
 
 @pytest.mark.parametrize("never", [float("inf"), float("nan"), 1e300, "3"])
-def test_an_event_cannot_be_tried_later_than_ever(never: Any) -> None:
+def test_an_event_cannot_be_tried_later_than_ever(never):
     assert TryLater("busy", timedelta(minutes=1)).seconds == 60
     assert TryLater("busy", -1).seconds == 0
     with pytest.raises(InvalidArgument):
         TryLater("busy", never)
 
 
-def test_two_relays_cannot_have_one_place_in_the_outbox() -> None:
+def test_two_relays_cannot_have_one_place_in_the_outbox():
     relay = boxed(Box())
     app = AsyncApp("", include=[relay, relay])
     with pytest.raises(DefinitionError, match="two relays are named 'boxed'"):

@@ -14,7 +14,6 @@ from email.utils import format_datetime
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 from records import eventually, wait_until
 from servers import HANG_SECONDS, find_program
@@ -52,7 +51,7 @@ def post(server: Server, *, relay: str = "hooks", **options: Any) -> None:
     asyncio.run(sink.deliver(ORDER, relay))
 
 
-def test_an_event_is_posted_under_its_number_and_signed_as_standard_webhooks_has_it() -> None:
+def test_an_event_is_posted_under_its_number_and_signed_as_standard_webhooks_has_it():
     server = Server()
     post(server, relay="ho.oks", secret=[SECRET, "another secret of mine"], headers={"x-a": "1"})
     (request,) = server.requests
@@ -70,7 +69,7 @@ def test_an_event_is_posted_under_its_number_and_signed_as_standard_webhooks_has
         assert verifier.verify(dict(request.headers), request.content, time.time()) == "ho%2Eoks/7"
 
 
-def test_the_signature_is_that_of_the_specification() -> None:
+def test_the_signature_is_that_of_the_specification():
     # The example of https://www.standardwebhooks.com, as its libraries test it.
     headers = {
         "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
@@ -81,7 +80,7 @@ def test_the_signature_is_that_of_the_specification() -> None:
     assert found == "msg_p5jXN8AQM9LWM0D4loKWxJek"
 
 
-def test_what_a_server_answers_says_what_becomes_of_the_event() -> None:
+def test_what_a_server_answers_says_what_becomes_of_the_event():
     post(Server(httpx.Response(200)))
     for status in (301, 400, 429, 500):
         with pytest.raises(HttpRefused, match=str(status)):
@@ -100,7 +99,7 @@ def test_what_a_server_answers_says_what_becomes_of_the_event() -> None:
 
 
 @awaited
-async def test_a_relay_posts_until_the_server_takes_it(dsn: str, conn: psycopg.Connection) -> None:
+async def test_a_relay_posts_until_the_server_takes_it(dsn, conn):
     server = Server(httpx.Response(500), httpx.Response(429, headers={"retry-after": "0"}))
     sink = Http("https://example.org/hook?token=x", client=server.client())
     publish(conn, "a")
@@ -112,7 +111,7 @@ async def test_a_relay_posts_until_the_server_takes_it(dsn: str, conn: psycopg.C
     assert one(conn, "select target from pgflow.relays") == "POST https://example.org"
 
 
-def test_what_no_sink_can_be_is_refused() -> None:
+def test_what_no_sink_can_be_is_refused():
     for url in ("ftp://example.org", "https://", "example.org"):
         with pytest.raises(DefinitionError, match="URL of http"):
             Http(url)
@@ -125,9 +124,7 @@ def test_what_no_sink_can_be_is_refused() -> None:
 
 
 @awaited
-async def test_who_listens_is_notified_of_each_event_once(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_who_listens_is_notified_of_each_event_once(dsn, conn):
     conn.execute('listen "the orders"')
     app = AsyncApp(dsn, include=[Relay("n", ["orders"], to=Notify("the orders"))])
     publish(conn, ["a", None])
@@ -169,9 +166,7 @@ def redis_url() -> Iterator[str]:
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @awaited
-async def test_a_stream_of_redis_has_each_event_in_its_order(
-    dsn: str, conn: psycopg.Connection, redis_url: str
-) -> None:
+async def test_a_stream_of_redis_has_each_event_in_its_order(dsn, conn, redis_url):
     import redis.asyncio
 
     app = AsyncApp(dsn, include=[Relay("broker", ["orders"], to=RedisStream(redis_url))])
@@ -189,7 +184,7 @@ async def test_a_stream_of_redis_has_each_event_in_its_order(
     assert json.loads(entries[0]["payload"]) in (0, 1)
 
 
-def test_a_redirection_is_not_followed_and_an_endless_answer_is_not_read() -> None:
+def test_a_redirection_is_not_followed_and_an_endless_answer_is_not_read():
     moved = Server(httpx.Response(302, headers={"location": "http://169.254.169.254/"}))
     with pytest.raises(HttpRefused, match="302"):
         post(moved)
@@ -203,7 +198,7 @@ def test_a_redirection_is_not_followed_and_an_endless_answer_is_not_read() -> No
     post(Server(httpx.Response(200, stream=Endless())))
 
 
-def test_the_status_alone_says_whether_a_server_took_an_event() -> None:
+def test_the_status_alone_says_whether_a_server_took_an_event():
     said = {"content-encoding": "gzip", "content-length": "4"}
 
     class BreaksOff(httpx.AsyncByteStream):
@@ -217,7 +212,7 @@ def test_the_status_alone_says_whether_a_server_took_an_event() -> None:
 
 
 @awaited
-async def test_only_the_relay_says_how_long_a_server_may_take() -> None:
+async def test_only_the_relay_says_how_long_a_server_may_take():
     sink = Http("https://example.org/hook")
     made = []
 
@@ -231,7 +226,7 @@ async def test_only_the_relay_says_how_long_a_server_may_take() -> None:
     await sink.close()
 
 
-def test_a_secret_in_an_address_is_shown_nowhere() -> None:
+def test_a_secret_in_an_address_is_shown_nowhere():
     sink = Http("https://me:word@example.org:8443/services/T0/hidden?token=hidden")
     assert str(sink) == "POST https://example.org:8443"
     with pytest.raises(DefinitionError) as refused:

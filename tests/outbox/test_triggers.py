@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,11 +16,6 @@ from pgflow import workflow
 from pgflow._flow.triggers import Trigger
 from pgflow.errors import DefinitionError
 from pgflow.events import Change
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pgflow.testing import AsyncHarness
 
 TABLE = "create table orders (id int primary key, status text, total numeric default 0)"
 
@@ -61,9 +56,7 @@ def started(conn: psycopg.Connection[Any]) -> list[Any]:
 
 
 @pytest.mark.full
-async def test_a_row_that_comes_to_meet_the_condition_starts_one_run(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_row_that_comes_to_meet_the_condition_starts_one_run(aflow, conn):
     aflow.include(fulfil)
     conn.execute(TABLE)
     install(conn, fulfil)
@@ -80,9 +73,7 @@ async def test_a_row_that_comes_to_meet_the_condition_starts_one_run(
 
 
 @pytest.mark.full
-async def test_copy_and_updates_of_many_rows_start_a_run_for_each(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_copy_and_updates_of_many_rows_start_a_run_for_each(aflow, conn):
     aflow.include(fulfil)
     conn.execute(TABLE)
     install(conn, fulfil)
@@ -95,9 +86,7 @@ async def test_copy_and_updates_of_many_rows_start_a_run_for_each(
     await aflow.until_idle()
 
 
-async def test_a_workflow_may_get_all_of_the_change(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_workflow_may_get_all_of_the_change(aflow, conn):
     aflow.include(watch)
     conn.execute(TABLE)
     install(conn, watch)
@@ -115,9 +104,7 @@ async def test_a_workflow_may_get_all_of_the_change(
     ]
 
 
-def test_what_logical_replication_applies_starts_runs_only_if_that_is_said(
-    conn: psycopg.Connection,
-) -> None:
+def test_what_logical_replication_applies_starts_runs_only_if_that_is_said(conn):
     conn.execute(TABLE)
     install(conn, fulfil)
     install(conn, watch)
@@ -126,9 +113,7 @@ def test_what_logical_replication_applies_starts_runs_only_if_that_is_said(
     assert rows(conn, "select workflow from pgflow.runs") == [watch.name]
 
 
-def test_whoever_writes_to_the_table_needs_no_right_on_pgflow_and_no_path_leads_astray(
-    conn: psycopg.Connection,
-) -> None:
+def test_whoever_writes_to_the_table_needs_no_right_on_pgflow_and_no_path_leads_astray(conn):
     conn.execute(TABLE)
     install(conn, fulfil)
     conn.execute("create role writes_orders")
@@ -151,7 +136,7 @@ def test_whoever_writes_to_the_table_needs_no_right_on_pgflow_and_no_path_leads_
         conn.execute("drop role writes_orders")
 
 
-def test_an_altered_disabled_or_removed_trigger_is_found(conn: psycopg.Connection) -> None:
+def test_an_altered_disabled_or_removed_trigger_is_found(conn):
     conn.execute(TABLE)
     install(conn, fulfil)
     name = trigger(fulfil).name
@@ -169,7 +154,7 @@ def test_an_altered_disabled_or_removed_trigger_is_found(conn: psycopg.Connectio
     assert rows(conn, state) == ["removed"]
 
 
-def test_a_trigger_is_removed_by_its_own_statements(conn: psycopg.Connection) -> None:
+def test_a_trigger_is_removed_by_its_own_statements(conn):
     conn.execute(TABLE)
     install(conn, fulfil)
     conn.execute(trigger(fulfil).removal())
@@ -187,9 +172,7 @@ async def fulfil(order: dict) -> None: ...
 """
 
 
-def test_the_command_line_prints_and_compares(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+def test_the_command_line_prints_and_compares(dsn, conn, tmp_path):
     conn.execute(TABLE)
     for number, status in enumerate(("paid", "sent")):
         (tmp_path / f"flows{number}.py").write_text(MODULE.format(status=status))
@@ -239,14 +222,14 @@ def test_the_command_line_prints_and_compares(
         ("f(1)", {}, "not a table"),
     ],
 )
-def test_what_no_trigger_can_be_is_refused(table: str, options: dict[str, Any], said: str) -> None:
+def test_what_no_trigger_can_be_is_refused(table, options, said):
     async def fn(order: dict[str, Any]) -> None: ...
 
     with pytest.raises(DefinitionError, match=said):
         pgflow.events.on(table, **options)(workflow(fn))
 
 
-def test_on_stands_above_a_workflow_of_one_parameter() -> None:
+def test_on_stands_above_a_workflow_of_one_parameter():
     with pytest.raises(DefinitionError, match="must be above"):
         pgflow.events.on("orders")(len)  # type: ignore[type-var]
 
@@ -267,9 +250,7 @@ def test_on_stands_above_a_workflow_of_one_parameter() -> None:
         ("new.status is not distinct from null", "(1, 'x')", False),
     ],
 )
-def test_a_condition_means_what_postgres_takes_it_for(
-    conn: psycopg.Connection, when: str, row: str | None, fires: bool
-) -> None:
+def test_a_condition_means_what_postgres_takes_it_for(conn, when, row, fires):
     async def fn(order: dict[str, Any]) -> None: ...
 
     made = pgflow.events.on("orders", when=when)(workflow(fn))

@@ -7,9 +7,8 @@ import hmac
 import io
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
 from sqlkit import one, rows
 
@@ -27,9 +26,6 @@ from pgflow.webhooks import (
     asgi,
     wsgi,
 )
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 SECRET = "a secret of sixteen bytes"
 paid = Signal("paid", int)
@@ -105,9 +101,7 @@ async def post(
     return int(sent[0]["status"])
 
 
-async def test_a_delivery_starts_one_run_however_often_it_is_sent(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_delivery_starts_one_run_however_often_it_is_sent(aflow, conn):
     aflow.include(on_order, on_request)
     served = asgi(aflow.app, ENDPOINTS)
     body = b'{"id": 7}'
@@ -125,7 +119,7 @@ async def test_a_delivery_starts_one_run_however_often_it_is_sent(
     assert one(conn, "select count(*) from pgflow.runs") == 5
 
 
-async def test_a_delivery_is_one_signal(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_delivery_is_one_signal(aflow, conn):
     aflow.include(waits)
     served = asgi(aflow.app, ENDPOINTS)
     run = await aflow.start(waits.options(key="w"))
@@ -139,9 +133,7 @@ async def test_a_delivery_is_one_signal(aflow: AsyncHarness, conn: psycopg.Conne
     assert await post(served, "/paid", standard(lost, "msg_9"), lost) == 404
 
 
-async def test_what_is_not_signed_or_does_not_fit_starts_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_is_not_signed_or_does_not_fit_starts_nothing(aflow, conn):
     aflow.include(on_order, on_request)
     served = asgi(aflow.app, ENDPOINTS)
     body = b'{"id": 7}'
@@ -168,7 +160,7 @@ async def test_what_is_not_signed_or_does_not_fit_starts_nothing(
     assert rows(conn, "select 1 from pgflow.runs") == []
 
 
-def test_a_wsgi_server_takes_them_too(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_wsgi_server_takes_them_too(flow, conn):
     flow.include(on_order)
     served = wsgi(flow.app, ENDPOINTS)
     body = b'{"id": 7}'
@@ -195,7 +187,7 @@ def test_a_wsgi_server_takes_them_too(flow: Harness, conn: psycopg.Connection) -
     assert one(conn, "select count(*) from pgflow.runs") == 1
 
 
-def test_a_github_hook_may_take_the_same_content_once() -> None:
+def test_a_github_hook_may_take_the_same_content_once():
     verifier = GitHub("another", SECRET, once_per_content=True)
     numbers = {verifier.verify(github(b"{}", delivery), b"{}", 0) for delivery in ("d1", "d2")}
     assert len(numbers) == 1
@@ -203,7 +195,7 @@ def test_a_github_hook_may_take_the_same_content_once() -> None:
         GitHub("another").verify(github(b"{}"), b"{}", 0)
 
 
-def test_long_numbers_of_deliveries_are_hashed_into_a_key() -> None:
+def test_long_numbers_of_deliveries_are_hashed_into_a_key():
     endpoint = ENDPOINTS[0]
     long = Request("x" * 200, {}, None)
     assert endpoint.key_of(Request("1", {}, None)) == "orders/1"
@@ -212,7 +204,7 @@ def test_long_numbers_of_deliveries_are_hashed_into_a_key() -> None:
     assert endpoint.key_of(long) != endpoint.key_of(Request("y" * 200, {}, None))
 
 
-def test_what_no_endpoint_can_be_is_refused(dsn: str) -> None:
+def test_what_no_endpoint_can_be_is_refused(dsn):
     for name in ("", "a/b", "x" * 65):
         with pytest.raises(DefinitionError, match="name of an endpoint"):
             Endpoint(name, GitHub(SECRET), to=on_order)
@@ -225,8 +217,8 @@ def test_what_no_endpoint_can_be_is_refused(dsn: str) -> None:
 
 
 async def test_a_long_content_comes_whole_and_a_delivery_that_was_another_one_is_refused(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     aflow.include(on_request, waits)
     served = asgi(aflow.app, [*ENDPOINTS, Endpoint("any", StandardWebhooks(SECRET), to=on_request)])
     body = json.dumps({"text": "ü" * 100_000}).encode()
@@ -246,9 +238,7 @@ async def test_a_long_content_comes_whole_and_a_delivery_that_was_another_one_is
     await aflow.until_idle()
 
 
-async def test_what_is_refused_is_logged_without_secrets_or_content(
-    aflow: AsyncHarness, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_is_refused_is_logged_without_secrets_or_content(aflow, caplog):
     aflow.include(on_order)
     served = asgi(aflow.app, ENDPOINTS)
     body = b'{"id": "hidden"}'

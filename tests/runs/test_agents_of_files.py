@@ -15,7 +15,6 @@ from pgflow.declare.durable.agents import Agent, Agents
 from pgflow.declare.durable.config import read_config, with_tiers
 from pgflow.declare.durable.frozen import Preset
 from pgflow.declare.durable.providers import Turn, TurnFailed, make_provider
-from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
@@ -52,9 +51,7 @@ def agent_of(folder: Path, node: str = "", more: str = "", **settings: Any) -> A
         ("", "model: '@deep'", {"models": MODELS}, "codex", "codex:"),
     ],
 )  # fmt: skip
-def test_a_node_has_the_provider_that_its_file_means(
-    tmp_path: Path, node: str, more: str, settings: dict[str, Any], word: str, spec: str | None
-) -> None:
+def test_a_node_has_the_provider_that_its_file_means(tmp_path, node, more, settings, word, spec):
     agent = agent_of(tmp_path, node, more, **settings)
     assert (agent.word, agent.spec) == (word, spec)
 
@@ -77,8 +74,8 @@ def test_a_node_has_the_provider_that_its_file_means(
     ],
 )
 def test_a_node_has_the_model_of_its_workflow_unless_another_provider_has_it(
-    tmp_path: Path, node: str, more: str, model: str | None, effort: str | None
-) -> None:
+    tmp_path, node, more, model, effort
+):
     agent = agent_of(
         tmp_path,
         node,
@@ -91,9 +88,7 @@ def test_a_node_has_the_model_of_its_workflow_unless_another_provider_has_it(
     assert (agent.fields.get("model"), agent.fields.get("effort")) == (model, effort)
 
 
-def test_a_config_has_the_provider_of_nodes_that_name_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_config_has_the_provider_of_nodes_that_name_none(tmp_path, monkeypatch):
     monkeypatch.setenv("ARCHON_HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     (tmp_path / "home/config.yaml").write_text(
@@ -121,17 +116,13 @@ def test_a_config_has_the_provider_of_nodes_that_name_none(
         ("provider: claude", {"models": {"@mine": Preset(model="own")}}, "haiku"),
     ],
 )
-def test_tiers_that_no_config_has_are_those_of_the_provider(
-    tmp_path: Path, more: str, settings: dict[str, Any], small: str
-) -> None:
+def test_tiers_that_no_config_has_are_those_of_the_provider(tmp_path, more, settings, small):
     graph = parse_workflow(write(tmp_path, "- {id: a, prompt: x, model: small}", more))
     chosen = with_tiers(Settings(cwd=".", **settings), graph)
     assert Agents(graph, chosen).of(graph.nodes[0]).fields["model"] == small
 
 
-async def test_the_nodes_of_one_file_have_agents_of_their_own(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_the_nodes_of_one_file_have_agents_of_their_own(aflow, tmp_path):
     nodes = """
     - {id: a, prompt: x}
     - {id: b, prompt: x, provider: codex, depends_on: [a]}
@@ -146,9 +137,7 @@ async def test_the_nodes_of_one_file_have_agents_of_their_own(
     assert told == ["a is of none", "b is of codex", "c is of pi"]
 
 
-async def test_a_node_begins_anew_after_one_of_another_provider(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_node_begins_anew_after_one_of_another_provider(aflow, tmp_path):
     nodes = """
     - {id: a, prompt: x}
     - {id: b, prompt: x, model: "@deep", depends_on: [a]}
@@ -162,22 +151,20 @@ async def test_a_node_begins_anew_after_one_of_another_provider(
 
 @pytest.mark.full
 async def test_a_function_that_is_silent_for_too_long_has_answered_what_it_has_said(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+    aflow, tmp_path
+):
     path = write(tmp_path, "- {id: a, prompt: one two three, idle_timeout: 1500}")
     run = await play(aflow, path, provider="python:declared_agents:hanging")
     assert run.output == "one two "
 
 
-def test_a_function_that_has_said_nothing_for_too_long_has_failed() -> None:
+def test_a_function_that_has_said_nothing_for_too_long_has_failed():
     turn = Turn("one", "a", "a", ".", {}, idle_seconds=0.2)
     with pytest.raises(TurnFailed, match=r"^the function timed out after 0\.2s of silence$"):
         asyncio.run(make_provider("python:declared_agents:hanging").take(turn))
 
 
-async def test_a_word_before_the_json_costs_no_second_turn(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_word_before_the_json_costs_no_second_turn(aflow, tmp_path):
     agent = tmp_path / "agent.sh"
     agent.write_text("#!/bin/sh\necho turn >> witness\necho 'Sure, here you are: {\"n\": 6,'\n")
     agent.chmod(0o755)

@@ -101,7 +101,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("use", REFUSED)
-def test_a_value_that_would_be_a_name_or_a_program_is_refused_by_its_place(use: str) -> None:
+def test_a_value_that_would_be_a_name_or_a_program_is_refused_by_its_place(use):
     column, said = REFUSED[use]
     with pytest.raises(NotRewritable) as refused:
         rewrite(f"x=$a.output\n{use}\n")
@@ -133,14 +133,14 @@ EVALUATED = (
 
 
 @pytest.mark.parametrize("use", EVALUATED)
-def test_a_value_that_bash_evaluates_runs_nothing(use: str) -> None:
+def test_a_value_that_bash_evaluates_runs_nothing(use):
     made = rewrite(f"x=$a.output\n{use}\n")
     for value in ("a[$(touch${IFS}$MARK)]", "-v a[$(touch${IFS}$MARK)]"):
         values = {slot.name: value for slot in made.slots}
         assert not bashuses.play(made.text, values, value)[0]
 
 
-def test_the_same_value_runs_where_nothing_is_put_around_it() -> None:
+def test_the_same_value_runs_where_nothing_is_put_around_it():
     with patch.object(shell._Guards, "edits", lambda _: iter(())):
         made = rewrite("x=$a.output\n(( x ))\n")
     values = {slot.name: bashuses.VALUES[0] for slot in made.slots}
@@ -164,25 +164,25 @@ def same(uses: Iterator[str] | tuple[str, ...], numbers: tuple[str, ...]) -> Non
             assert said == expected, use
 
 
-def test_a_number_is_evaluated_as_ever() -> None:
+def test_a_number_is_evaluated_as_ever():
     same(EVALUATED, ("7", "-3"))
 
 
 @pytest.mark.full
-def test_a_number_is_evaluated_as_ever_in_every_use() -> None:
+def test_a_number_is_evaluated_as_ever_in_every_use():
     names = ("y='x'", "y=x;")  # arithmetic of the name of a variable is not followed any more
     same(tuple(use for use in bashuses.USES if not use.startswith(names)), ("0", "7", ""))
 
 
 @pytest.mark.full
-def test_no_value_runs_in_whatever_use() -> None:
+def test_no_value_runs_in_whatever_use():
     tries = bashuses.draw(3_000, seed=5)
     ends = {one: bashuses.judge(one) for one in tries}
     assert [one for one, end in ends.items() if end == "ran"] == []
     assert {"refused", "harmless"} == set(ends.values())
 
 
-def test_a_value_in_the_body_of_a_counting_loop_is_any_text() -> None:
+def test_a_value_in_the_body_of_a_counting_loop_is_any_text():
     made = rewrite("for ((i = 0; i < 2; i++)); do echo $a.output; done")
     assert [slot.is_number for slot in made.slots] == [False]
 
@@ -198,7 +198,7 @@ def problems(script: str) -> list[tuple[str, int | None, int | None, str]]:
     return [(one.severity, one.line, one.column, one.message) for one in found]
 
 
-def test_a_refusal_is_told_by_line_and_column_of_the_file() -> None:
+def test_a_refusal_is_told_by_line_and_column_of_the_file():
     found = problems('set -e\nif true; then\n  printf -v "$a.output" x\nfi')
     assert [one[:3] for one in found] == [("error", 10, 19)]
     assert found[0][3].startswith("Node 'b': printf -v takes the name of a variable from $a.output")
@@ -285,9 +285,7 @@ def test_a_refusal_is_told_by_line_and_column_of_the_file() -> None:
         ('install -m 755 /dev/stdin x.sh <<< "$a.output"; ./x.sh', "x.sh"),
     ],
 )
-def test_a_program_that_gets_a_value_as_code_is_warned_of_by_name(
-    script: str, program: str
-) -> None:
+def test_a_program_that_gets_a_value_as_code_is_warned_of_by_name(script, program):
     found = problems(script)
     assert {one[0] for one in found} == {"warning"}
     assert any(message.startswith(f"Node 'b': {program} ") for *_, message in found), found
@@ -307,5 +305,5 @@ def test_a_program_that_gets_a_value_as_code_is_warned_of_by_name(
     'echo "$a.output" | xargs -I{} echo {}', 'PATH=$HOME/bin:$PATH; tool "$a.output"',
     'echo "$a.output" > Dockerfile; docker build -f Dockerfile .', "make; sort <<< $a.output",
 ])  # fmt: skip
-def test_a_value_that_is_handed_over_as_a_value_is_not_warned_of(script: str) -> None:
+def test_a_value_that_is_handed_over_as_a_value_is_not_warned_of(script):
     assert problems(script) == []

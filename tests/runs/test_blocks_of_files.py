@@ -6,16 +6,11 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 from runkit import play, write
 
 from pgflow.declare.durable.folders import Folders
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
@@ -36,8 +31,8 @@ INPUTS = "mutates_checkout: false\nreturns: l\ninputs: {item: {required: true}, 
 
 
 async def test_a_block_runs_once_for_each_item_inside_the_run_that_includes_it(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+    aflow, conn, tmp_path
+):
     write(tmp_path, LEAF, INPUTS, name="leaf")
     run = await play(aflow, write(tmp_path, EACH), "hello", key="main")
     assert run.output.splitlines() == ['["loud a, hello","loud b, hello"]', "a", "b"], run
@@ -59,8 +54,8 @@ OBJECT = "{type: object, properties: {n: {type: integer}}, required: [n]}"
     ],
 )
 async def test_what_a_program_prints_fits_its_schema_before_the_next_node_reads_it(
-    aflow: AsyncHarness, tmp_path: Path, work: str, error: str
-) -> None:
+    aflow, tmp_path, work, error
+):
     nodes = f"""
     - {{id: count, {work}, output_format: {OBJECT}}}
     - {{id: after, bash: 'echo $count.output.n', depends_on: [count]}}
@@ -80,8 +75,8 @@ async def test_what_a_program_prints_fits_its_schema_before_the_next_node_reads_
 )
 @pytest.mark.parametrize("file", ["new.txt", "left-out"])
 async def test_a_node_that_must_leave_the_checkout_as_it_is_fails_with_what_it_changed(
-    aflow: AsyncHarness, tmp_path: Path, work: str, provider: str | None, file: str
-) -> None:
+    aflow, tmp_path, work, provider, file
+):
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / ".gitignore").write_text("left-out\n")
     nodes = f"- {{id: look, {work.format(file=file)}, mutates_checkout: false}}"

@@ -10,7 +10,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from processes import WorkerProcess
 from runkit import WITNESS, recorded, seen, write
@@ -66,9 +65,7 @@ SAYS = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("after", [3, 8, 15])
-def test_what_is_recorded_is_never_done_again(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path, after: int
-) -> None:
+def test_what_is_recorded_is_never_done_again(dsn, conn, tmp_path, after):
     write(tmp_path, KID, "mutates_checkout: false", name="kid")
     marks = {name: json.dumps(WITNESS + said) for name, said in SAYS.items()}
     path = write(tmp_path, NODES.format(**marks))

@@ -8,10 +8,10 @@ import os
 import shutil
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from records import recover
 from runkit import MARK, ended, play, start, write
 from servers import wait_until
 
@@ -22,9 +22,6 @@ from pgflow.declare import parse_workflow
 from pgflow.declare.durable import freeze
 from pgflow.declare.durable.providers import make_provider
 from pgflow.declare.durable.questions import Question
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
@@ -41,7 +38,7 @@ def steps(conn: psycopg.Connection) -> list[str]:
     return [name for (name,) in asked]
 
 
-async def test_outputs_reach_the_nodes_after_them(aflow: AsyncHarness, tmp_path: Path) -> None:
+async def test_outputs_reach_the_nodes_after_them(aflow, tmp_path):
     path = write(
         tmp_path,
         """
@@ -59,9 +56,7 @@ async def test_outputs_reach_the_nodes_after_them(aflow: AsyncHarness, tmp_path:
 
 
 @pytest.mark.parametrize("script", ["printf %s $first.output", "cat <<'X'\n$first.output\nX"])
-async def test_a_value_arrives_in_a_shell_byte_for_byte_and_nothing_runs(
-    aflow: AsyncHarness, tmp_path: Path, script: str
-) -> None:
+async def test_a_value_arrives_in_a_shell_byte_for_byte_and_nothing_runs(aflow, tmp_path, script):
     path = write(
         tmp_path,
         f"""
@@ -78,9 +73,7 @@ async def test_a_value_arrives_in_a_shell_byte_for_byte_and_nothing_runs(
 
 
 @pytest.mark.parametrize("size", [100_000, 200_000])
-async def test_a_value_too_long_for_an_environment_arrives_whole(
-    aflow: AsyncHarness, tmp_path: Path, size: int
-) -> None:
+async def test_a_value_too_long_for_an_environment_arrives_whole(aflow, tmp_path, size):
     path = write(
         tmp_path,
         f"""
@@ -103,8 +96,8 @@ async def test_a_value_too_long_for_an_environment_arrives_whole(
     ],
 )
 async def test_a_value_too_long_for_an_argument_is_in_programs_too(
-    aflow: AsyncHarness, tmp_path: Path, runtime: str, script: str
-) -> None:
+    aflow, tmp_path, runtime, script
+):
     if runtime == "bun" and shutil.which("bun") is None and shutil.which("node") is None:
         pytest.skip("needs bun or node")
     path = write(
@@ -121,9 +114,7 @@ async def test_a_value_too_long_for_an_argument_is_in_programs_too(
     assert (await play(aflow, path)).output.split() == ["300000", "300000", "1"]
 
 
-async def test_a_message_too_long_for_a_variable_is_a_file_for_programs(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_message_too_long_for_a_variable_is_a_file_for_programs(aflow, tmp_path):
     script = (
         "import os; print('ARGUMENTS' in os.environ, "
         "len(open(os.environ['ARGUMENTS_FILE']).read()), os.environ['PGFLOW_NODE'])"
@@ -132,7 +123,7 @@ async def test_a_message_too_long_for_a_variable_is_a_file_for_programs(
     assert (await play(aflow, path, "x" * 150_000)).output.split() == ["False", "150000", "first"]
 
 
-async def test_bash_evaluates_nothing_but_numbers(aflow: AsyncHarness, tmp_path: Path) -> None:
+async def test_bash_evaluates_nothing_but_numbers(aflow, tmp_path):
     nodes = """
     - id: first
       prompt: "$ARGUMENTS"
@@ -147,7 +138,7 @@ async def test_bash_evaluates_nothing_but_numbers(aflow: AsyncHarness, tmp_path:
     assert not MARK.exists()
 
 
-async def test_values_are_literals_in_programs(aflow: AsyncHarness, tmp_path: Path) -> None:
+async def test_values_are_literals_in_programs(aflow, tmp_path):
     path = write(
         tmp_path,
         """
@@ -163,9 +154,7 @@ async def test_values_are_literals_in_programs(aflow: AsyncHarness, tmp_path: Pa
     assert json.loads(run.output) == [EVIL, f"x {EVIL}"], run
 
 
-async def test_a_node_that_fails_says_why_and_skips_what_rests_on_it(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_node_that_fails_says_why_and_skips_what_rests_on_it(aflow, tmp_path):
     path = write(
         tmp_path,
         """
@@ -187,14 +176,12 @@ async def test_a_node_that_fails_says_why_and_skips_what_rests_on_it(
 
 
 @pytest.mark.full
-async def test_a_timeout_ends_a_node(aflow: AsyncHarness, tmp_path: Path) -> None:
+async def test_a_timeout_ends_a_node(aflow, tmp_path):
     path = write(tmp_path, "- {id: slow, bash: sleep 600, timeout: 200}")
     assert "timed out after 200ms" in (await play(aflow, path)).error
 
 
-async def test_a_retry_is_a_step_of_its_own_after_a_durable_wait(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_a_retry_is_a_step_of_its_own_after_a_durable_wait(aflow, conn, tmp_path):
     path = write(
         tmp_path,
         """
@@ -212,9 +199,7 @@ async def test_a_retry_is_a_step_of_its_own_after_a_durable_wait(
     assert steps(conn) == ["flaky", "flaky~2"]
 
 
-async def test_a_loop_goes_on_until_its_signal(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_a_loop_goes_on_until_its_signal(aflow, conn, tmp_path):
     path = write(
         tmp_path,
         """
@@ -227,9 +212,7 @@ async def test_a_loop_goes_on_until_its_signal(
     assert steps(conn) == ["refine#1", "refine#2", "refine#3"]
 
 
-async def test_a_group_is_done_again_until_its_check_passes(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_a_group_is_done_again_until_its_check_passes(aflow, conn, tmp_path):
     path = write(
         tmp_path,
         """
@@ -254,9 +237,7 @@ async def test_a_group_is_done_again_until_its_check_passes(
     ]
 
 
-async def test_a_condition_in_a_group_reads_the_round_before(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_condition_in_a_group_reads_the_round_before(aflow, tmp_path):
     path = write(
         tmp_path,
         """
@@ -275,9 +256,7 @@ async def test_a_condition_in_a_group_reads_the_round_before(
     assert (tmp_path / "count").read_text() == "x\nx\nmended\n"
 
 
-async def test_a_person_is_asked_about_the_text_and_their_words_are_the_output(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_person_is_asked_about_the_text_and_their_words_are_the_output(aflow, tmp_path):
     path = write(
         tmp_path,
         """
@@ -301,9 +280,7 @@ async def test_a_person_is_asked_about_the_text_and_their_words_are_the_output(
 
 
 @pytest.mark.full
-async def test_a_rejection_ends_an_archon_run_and_fails_an_ion_node(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_rejection_ends_an_archon_run_and_fails_an_ion_node(aflow, tmp_path):
     path = write(
         tmp_path,
         """
@@ -327,9 +304,7 @@ async def test_a_rejection_ends_an_archon_run_and_fails_an_ion_node(
 
 
 @pytest.mark.full
-async def test_what_is_rejected_is_worked_on_and_asked_again(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_what_is_rejected_is_worked_on_and_asked_again(aflow, conn, tmp_path):
     path = write(
         tmp_path,
         """
@@ -349,9 +324,7 @@ async def test_what_is_rejected_is_worked_on_and_asked_again(
 
 
 @pytest.mark.full
-async def test_a_cancel_node_ends_the_run_with_its_reason(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_cancel_node_ends_the_run_with_its_reason(aflow, tmp_path):
     path = write(
         tmp_path,
         """
@@ -371,9 +344,7 @@ async def test_a_cancel_node_ends_the_run_with_its_reason(
     assert "after" not in run.states
 
 
-async def test_an_answer_that_does_not_fit_is_asked_for_again(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_an_answer_that_does_not_fit_is_asked_for_again(aflow, conn, tmp_path):
     pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
     path = write(
         tmp_path,
@@ -392,18 +363,14 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again(
     assert steps(conn) == ["judge", "judge:reask#1", "go"]
 
 
-async def test_a_command_takes_a_prompt_on_its_standard_input(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_command_takes_a_prompt_on_its_standard_input(aflow, tmp_path):
     path = write(tmp_path, '- {id: shout, prompt: "hello $ARGUMENTS"}')
     run = await play(aflow, path, "'you'", provider="cmd:tr a-z A-Z")
     assert run.output == "HELLO 'YOU'"
 
 
 @pytest.mark.full
-async def test_a_run_reads_its_files_as_they_were_at_its_start(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_run_reads_its_files_as_they_were_at_its_start(aflow, tmp_path):
     tree = tmp_path / "workflows"
     (tmp_path / "commands").mkdir()
     tree.mkdir()
@@ -426,8 +393,8 @@ async def test_a_run_reads_its_files_as_they_were_at_its_start(
 
 
 async def test_programs_see_no_more_of_the_environment_than_is_allowed(
-    aflow: AsyncHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    aflow, tmp_path, monkeypatch
+):
     monkeypatch.setenv("PGFLOW_DSN", "postgresql://secret")
     monkeypatch.setenv("HIDDEN", "1")
     monkeypatch.setenv("SHOWN", "2")
@@ -437,7 +404,7 @@ async def test_programs_see_no_more_of_the_environment_than_is_allowed(
 
 
 @pytest.mark.full
-async def test_the_originals_own_checks_pass(aflow: AsyncHarness, tmp_path: Path) -> None:
+async def test_the_originals_own_checks_pass(aflow, tmp_path):
     joins = await play(aflow, TESTS / "e2e-joins.yaml", cwd=str(tmp_path))
     assert joins.output == "ALL JOINS OK (loop ran 3 iterations)", joins
     all_done = await play(aflow, TESTS / "e2e-fanout-alldone.yaml", cwd=str(tmp_path))
@@ -447,9 +414,7 @@ async def test_the_originals_own_checks_pass(aflow: AsyncHarness, tmp_path: Path
     assert all_success.states == {"spread": "failed", "report": "skipped"}
 
 
-async def test_the_originals_own_scripts_are_found_beside_its_workflows(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_the_originals_own_scripts_are_found_beside_its_workflows(aflow, tmp_path):
     tree, scripts = tmp_path / "workflows", tmp_path / "scripts"
     tree.mkdir()
     scripts.mkdir()
@@ -465,19 +430,17 @@ async def test_the_originals_own_scripts_are_found_beside_its_workflows(
 
 
 @pytest.mark.parametrize("spec", ["nonesuch:x", "cmd:", "python:json", "python:json:nonesuch"])
-def test_a_provider_that_is_not_there_is_refused(spec: str) -> None:
+def test_a_provider_that_is_not_there_is_refused(spec):
     with pytest.raises(InvalidArgument):
         make_provider(spec)
 
 
-def test_a_script_without_references_is_frozen_as_it_is(tmp_path: Path) -> None:
+def test_a_script_without_references_is_frozen_as_it_is(tmp_path):
     frozen = freeze(parse_workflow(write(tmp_path, "- {id: a, bash: 'echo \"$HOME\"'}")))
     assert frozen.shells == {}
 
 
-async def test_an_external_node_is_an_effect_that_is_done_once(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_an_external_node_is_an_effect_that_is_done_once(aflow, conn, tmp_path):
     path = write(tmp_path, '- {id: publish, bash: "echo x >> acts; echo out", effect: external}')
     assert (await play(aflow, path)).output == "out"
     found = conn.execute("select name, status, risk from pgflow.effects").fetchall()
@@ -486,9 +449,7 @@ async def test_an_external_node_is_an_effect_that_is_done_once(
 
 
 @pytest.mark.full
-async def test_a_person_settles_an_external_node_of_which_nobody_knows(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_a_person_settles_an_external_node_of_which_nobody_knows(aflow, conn, tmp_path):
     path = write(
         tmp_path,
         """
@@ -507,15 +468,12 @@ async def test_a_person_settles_an_external_node_of_which_nobody_knows(
 
 
 @pytest.mark.full
-async def test_an_external_node_is_not_done_again_after_a_crash(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_an_external_node_is_not_done_again_after_a_crash(aflow, conn, tmp_path):
     script = "test -e acts; again=$?; echo x >> acts; test $again = 0 || sleep 60"
     path = write(tmp_path, f'- {{id: publish, bash: "{script}", effect: external}}')
     run = await start(aflow, path)
     await asyncio.to_thread(wait_until, (tmp_path / "acts").exists, "it acts")
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert await run.status() == "stuck"
     (key,) = conn.execute("select effect from pgflow.effects").fetchone() or ()
     await aflow.app.settle_effect(key, "failed", by="ada")
@@ -538,16 +496,11 @@ def counts(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.full
-async def test_a_retry_does_the_failed_node_again_and_no_other(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_retry_does_the_failed_node_again_and_no_other(aflow, tmp_path):
     run = await start(aflow, write(tmp_path, NODES), key="again")
     await aflow.until_idle()
-    assert (await ended(run)).states == {
-        "first": "completed",
-        "second": "failed",
-        "third": "skipped",
-    }
+    found = (await ended(run)).states
+    assert found == {"first": "completed", "second": "failed", "third": "skipped"}
     (tmp_path / "mended").touch()
     await aflow.app.retry("again")
     await aflow.until_idle()
@@ -556,9 +509,7 @@ async def test_a_retry_does_the_failed_node_again_and_no_other(
 
 
 @pytest.mark.full
-async def test_a_retry_takes_a_failed_turn_again_and_no_other(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_a_retry_takes_a_failed_turn_again_and_no_other(aflow, conn, tmp_path):
     path = write(
         tmp_path,
         """
@@ -576,18 +527,12 @@ async def test_a_retry_takes_a_failed_turn_again_and_no_other(
     await aflow.app.retry("again")
     await aflow.until_idle()
     assert (await ended(run)).output == "two"
-    assert (tmp_path / "witness").read_text().split("\n") == [
-        "first begins",
-        "second begins",
-        "second begins",
-        "",
-    ]
+    found = (tmp_path / "witness").read_text().split("\n")
+    assert found == ["first begins", "second begins", "second begins", ""]
 
 
 @pytest.mark.full
-async def test_a_run_without_the_evidence_that_it_owes_fails_until_there_is_some(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_run_without_the_evidence_that_it_owes_fails_until_there_is_some(aflow, tmp_path):
     path = write(tmp_path, "- {id: a, bash: echo done}", more="evidence_policy: {required: true}")
     run = await start(aflow, path, key="owes")
     await aflow.until_idle()
@@ -599,9 +544,7 @@ async def test_a_run_without_the_evidence_that_it_owes_fails_until_there_is_some
 
 
 @pytest.mark.parametrize(("ok", "outcome"), [(True, "succeeded"), (False, "failed")])
-async def test_a_run_that_completes_may_say_that_its_work_has_failed(
-    aflow: AsyncHarness, tmp_path: Path, ok: bool, outcome: str
-) -> None:
+async def test_a_run_that_completes_may_say_that_its_work_has_failed(aflow, tmp_path, ok, outcome):
     path = write(
         tmp_path,
         """
@@ -617,8 +560,8 @@ async def test_a_run_that_completes_may_say_that_its_work_has_failed(
 
 
 async def test_a_node_whose_output_is_given_waits_for_no_folder_and_no_commit(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+    aflow, conn, tmp_path
+):
     nodes = "- {id: a, bash: exit 1}\n- {id: b, bash: exit 1, depends_on: [a]}"
     run = await start(aflow, write(tmp_path, nodes), stubs={"a": 1, "b": 2})
     await aflow.until_idle()
@@ -629,9 +572,7 @@ async def test_a_node_whose_output_is_given_waits_for_no_folder_and_no_commit(
 
 
 @pytest.mark.full
-async def test_a_pool_that_is_used_up_admits_no_further_turn(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_a_pool_that_is_used_up_admits_no_further_turn(aflow, conn, tmp_path):
     nodes = "\n".join(
         f"- {{id: n{n}, prompt: go, depends_on: [{needs}]}}"
         for n, needs in enumerate(["", "n0", "n1", "n2"])
@@ -646,9 +587,7 @@ async def test_a_pool_that_is_used_up_admits_no_further_turn(
     assert float(charged[0]) == 1.2
 
 
-async def test_the_most_that_a_turn_may_cost_is_reserved_before_it(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_the_most_that_a_turn_may_cost_is_reserved_before_it(aflow, tmp_path):
     nodes = """
     - {id: first, prompt: go, maxBudgetUsd: 0.7}
     - {id: second, prompt: go, maxBudgetUsd: 0.7, depends_on: [first]}
@@ -661,9 +600,7 @@ async def test_the_most_that_a_turn_may_cost_is_reserved_before_it(
 
 
 @pytest.mark.full
-async def test_outputs_of_a_type_are_files_named_by_their_rounds(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_outputs_of_a_type_are_files_named_by_their_rounds(aflow, tmp_path):
     nodes = """
     - {id: plan, bash: echo one, output_type: plan}
     - id: twice
@@ -690,21 +627,15 @@ async def test_outputs_of_a_type_are_files_named_by_their_rounds(
 
 
 @pytest.mark.full
-async def test_an_agent_is_seen_at_work_and_nothing_of_it_is_kept(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_an_agent_is_seen_at_work_and_nothing_of_it_is_kept(aflow, tmp_path):
     path = write(tmp_path, "- {id: think, prompt: x}")
     command = "cmd:sh -c 'echo one; until test -e seen; do sleep 0.02; done; echo two'"
     run = await start(aflow, path, provider=command)
     working = asyncio.ensure_future(aflow.until_idle())
     words = run.stream("agents", live=True)
     assert (await anext(words))["type"] == "start"
-    assert await anext(words) == {
-        "id": "think",
-        "step": "think",
-        "type": "assistant",
-        "content": "one",
-    }
+    found = await anext(words)
+    assert found == {"id": "think", "step": "think", "type": "assistant", "content": "one"}
     (tmp_path / "seen").touch()
     await working
     async for word in words:

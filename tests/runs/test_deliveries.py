@@ -28,7 +28,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_delivery_that_is_tried_again_finds_its_folder(tmp_path: Path) -> None:
+def test_a_delivery_that_is_tried_again_finds_its_folder(tmp_path):
     tree, folders, parcel = packed(tmp_path, one="1", two="2")
     (tmp_path / "out").mkdir()
     (tmp_path / "out/two.md").write_text("2")  # as if a try had died after it
@@ -39,9 +39,7 @@ def test_a_delivery_that_is_tried_again_finds_its_folder(tmp_path: Path) -> None
     assert names(tmp_path) == [".pgflow", "out"]
 
 
-def test_another_run_renews_what_was_delivered_and_not_what_a_person_has_edited(
-    tmp_path: Path,
-) -> None:
+def test_another_run_renews_what_was_delivered_and_not_what_a_person_has_edited(tmp_path):
     deliver(*packed(tmp_path, one="1", two="2")[:2], "out", packed(tmp_path, one="1", two="2")[2])
     tree, folders, parcel = packed(tmp_path, "s", one="1b", two="2")
     deliver(tree, folders, "out", parcel)
@@ -52,7 +50,7 @@ def test_another_run_renews_what_was_delivered_and_not_what_a_person_has_edited(
     assert (tmp_path / "out/one.md").read_text() == "mine"
 
 
-def test_what_was_delivered_is_taken_back_but_for_edited_files(tmp_path: Path) -> None:
+def test_what_was_delivered_is_taken_back_but_for_edited_files(tmp_path):
     tree, folders, parcel = packed(tmp_path, one="1", two="2")
     done = deliver(tree, folders, "out", parcel)
     (tmp_path / "out/two.md").write_text("mine")
@@ -64,7 +62,7 @@ def test_what_was_delivered_is_taken_back_but_for_edited_files(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("location", ["/etc", "../x", "a/../../x", "~", "C:/x", "a\0b", "", "link"])
-def test_a_path_that_leads_out_is_refused(tmp_path: Path, location: str) -> None:
+def test_a_path_that_leads_out_is_refused(tmp_path, location):
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "link").symlink_to(tmp_path)
@@ -73,7 +71,7 @@ def test_a_path_that_leads_out_is_refused(tmp_path: Path, location: str) -> None
     assert Tree(str(inside)).hash(location) is None
 
 
-def test_a_file_takes_its_place_whole(tmp_path: Path) -> None:
+def test_a_file_takes_its_place_whole(tmp_path):
     path = tmp_path / "a/b.md"
     write_whole(path, b"1")
     write_whole(path, b"2")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import psycopg
 import pytest
 from runkit import write
 
@@ -29,7 +28,7 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
     return parse_workflow(write(tmp_path, NODES, INPUTS))
 
 
-def test_an_async_app_executes_a_workflow(dsn: str, graph: Graph) -> None:
+def test_an_async_app_executes_a_workflow(dsn, graph):
     async def execute() -> Result:
         async with AsyncApp(dsn) as app:
             return await execute_workflow(
@@ -42,7 +41,7 @@ def test_an_async_app_executes_a_workflow(dsn: str, graph: Graph) -> None:
 
 
 @pytest.mark.full
-def test_an_app_executes_a_workflow_once_for_a_key(dsn: str, graph: Graph, tmp_path: Path) -> None:
+def test_an_app_executes_a_workflow_once_for_a_key(dsn, graph, tmp_path):
     settings = Settings(cwd=str(tmp_path), provider="cmd:sh -c 'echo x >> turns; cat'")
     with App(dsn) as app:
         for _ in range(2):
@@ -57,7 +56,7 @@ def test_an_app_executes_a_workflow_once_for_a_key(dsn: str, graph: Graph, tmp_p
     assert (tmp_path / "turns").read_text() == "x\n"
 
 
-def test_the_config_of_the_folder_counts(dsn: str, graph: Graph, tmp_path: Path) -> None:
+def test_the_config_of_the_folder_counts(dsn, graph, tmp_path):
     (tmp_path / ".archon").mkdir()
     (tmp_path / ".archon/config.yaml").write_text("env: {INPUTS_MORE: config}\nassistant: nobody")
     with App(dsn) as app:
@@ -65,7 +64,7 @@ def test_the_config_of_the_folder_counts(dsn: str, graph: Graph, tmp_path: Path)
     assert result.output == ": a none", "the inputs of a run are stronger"
 
 
-def test_a_failure_names_its_node(dsn: str, graph: Graph, tmp_path: Path) -> None:
+def test_a_failure_names_its_node(dsn, graph, tmp_path):
     del graph
     failing = parse_workflow(write(tmp_path, "- {id: stop, bash: 'exit 3'}"))
     with App(dsn) as app, pytest.raises(RunFailed, match="stop") as failed:
@@ -82,17 +81,13 @@ def test_a_failure_names_its_node(dsn: str, graph: Graph, tmp_path: Path) -> Non
         ({"inputs": {"file": "a"}, "provider": "nobody:"}, "unknown provider 'nobody'"),
     ],
 )
-def test_a_run_that_could_not_be_as_it_is_meant_is_refused(
-    dsn: str, conn: psycopg.Connection, graph: Graph, options: dict[str, object], says: str
-) -> None:
+def test_a_run_that_could_not_be_as_it_is_meant_is_refused(dsn, conn, graph, options, says):
     with App(dsn) as app, pytest.raises(InvalidArgument, match=says):
         execute_workflow(graph, app=app, **options)  # type: ignore[arg-type]
     assert conn.execute("select count(*) from pgflow.runs").fetchone() == (0,)
 
 
-def test_limits_are_kept_or_refused_and_wishes_are_warned_about(
-    dsn: str, graph: Graph, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_limits_are_kept_or_refused_and_wishes_are_warned_about(dsn, graph, tmp_path, caplog):
     del graph
     limited = parse_workflow(
         write(tmp_path, "- {id: a, prompt: x, allowed_tools: [Read], systemPrompt: y}")

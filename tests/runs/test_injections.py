@@ -17,7 +17,7 @@ SAMPLE = 3
 
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_a_harmful_value_arrives_in_each_kind_of_place_and_runs_nothing() -> None:
+def test_a_harmful_value_arrives_in_each_kind_of_place_and_runs_nothing():
     found = [*injections.sources(injections.CORPUS)]
     short = sorted(found, key=lambda source: (source.places, len(source.text)))
     chosen = {kind: source for source in reversed(short) for kind in kinds(source)}
@@ -39,7 +39,7 @@ def kinds(source: injections.Source) -> set[str]:
     return set(injections.kinds_of(source.text))
 
 
-def test_a_value_that_runs_is_found() -> None:
+def test_a_value_that_runs_is_found():
     script = f"{injections.PRELUDE}eval printf $VALUE"
     said = injections.play(script, {"VALUE": f"x; touch {injections.MARK}"}, "0")
     assert injections.ran(said)

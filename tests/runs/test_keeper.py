@@ -54,7 +54,7 @@ def pids(path: Path, count: int) -> list[int]:
 
 
 @alone
-async def test_a_process_tells_its_status_and_what_it_printed() -> None:
+async def test_a_process_tells_its_status_and_what_it_printed():
     ended = await run(bash("cat; echo no >&2; exit 3", stdin=b"hello"))
     assert (ended.status, bytes(ended.stdout.text), bytes(ended.stderr.text)) == (
         3,
@@ -64,7 +64,7 @@ async def test_a_process_tells_its_status_and_what_it_printed() -> None:
 
 
 @alone
-async def test_its_environment_is_what_it_is_given_and_nothing_else() -> None:
+async def test_its_environment_is_what_it_is_given_and_nothing_else():
     ended = await run(bash("env | cut -d= -f1 | sort | tr '\\n' ' '"))
     assert set(ended.stdout.text.decode().split()) <= {"PATH", "PWD", "SHLVL", "_", "OLDPWD"}
 
@@ -90,7 +90,7 @@ keeper.main()
 
 @pytest.mark.usefixtures("way")
 @alone
-async def test_however_it_is_started_it_is_the_same_process(tmp_path: Path) -> None:
+async def test_however_it_is_started_it_is_the_same_process(tmp_path):
     script = "pwd; ps -o sid= $$ | grep -cw $$; echo $0; grep SigIgn: /proc/self/status"
     ended = await run(bash(script, tmp_path))
     *said, ignored = ended.stdout.text.decode().split()
@@ -106,7 +106,7 @@ async def test_however_it_is_started_it_is_the_same_process(tmp_path: Path) -> N
 
 
 @alone
-async def test_what_is_too_long_is_in_a_file_named_by_its_hash(tmp_path: Path) -> None:
+async def test_what_is_too_long_is_in_a_file_named_by_its_hash(tmp_path):
     ended = await run(bash("yes | head -c 300000", most_bytes=1000, spill_dir=tmp_path))
     assert len(ended.stdout.text) <= 1000 < ended.stdout.size == 300000
     assert ended.stdout.path is not None
@@ -118,7 +118,7 @@ async def test_what_is_too_long_is_in_a_file_named_by_its_hash(tmp_path: Path) -
 
 @pytest.mark.parametrize("option", ["timeout_seconds", "idle_seconds"])
 @alone
-async def test_the_end_of_its_time_ends_its_whole_group(tmp_path: Path, option: str) -> None:
+async def test_the_end_of_its_time_ends_its_whole_group(tmp_path, option):
     script = f"sleep 600 & echo $! $$ > {tmp_path}/pids; sleep 600"
     ended = await run(bash(script, **{option: 0.3}))
     assert ended.timed_out
@@ -127,7 +127,7 @@ async def test_the_end_of_its_time_ends_its_whole_group(tmp_path: Path, option: 
 
 
 @alone
-async def test_giving_up_a_step_ends_its_whole_group(tmp_path: Path) -> None:
+async def test_giving_up_a_step_ends_its_whole_group(tmp_path):
     task = asyncio.create_task(run(bash(f"sleep 600 & echo $! $$ > {tmp_path}/pids; sleep 600")))
     found = await asyncio.to_thread(pids, tmp_path / "pids", 2)
     task.cancel()
@@ -138,7 +138,7 @@ async def test_giving_up_a_step_ends_its_whole_group(tmp_path: Path) -> None:
 
 
 @alone
-async def test_giving_up_a_step_before_its_start_was_heard_of_ends_it_too(tmp_path: Path) -> None:
+async def test_giving_up_a_step_before_its_start_was_heard_of_ends_it_too(tmp_path):
     task = asyncio.create_task(run(bash(f"echo $$ > {tmp_path}/pids; exec sleep 600")))
     await asyncio.sleep(0)  # it is asked for
     (pid,) = pids(tmp_path / "pids", 1)  # in the thread of the loop, which hears nothing meanwhile
@@ -157,7 +157,7 @@ asyncio.run(run(Order(["bash", "-c", script], "/tmp", dict(os.environ))))
 
 
 @pytest.mark.full
-def test_a_killed_worker_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_a_killed_worker_leaves_no_process_behind(tmp_path):
     worker = subprocess.Popen([sys.executable, "-c", WORKER.format(pids=tmp_path / "pids")])
     started = pids(tmp_path / "pids", 2)
     assert all(map(lives, started))
@@ -168,9 +168,7 @@ def test_a_killed_worker_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 @alone
-async def test_what_runs_in_the_background_goes_on_and_ends_with_the_worker(
-    tmp_path: Path,
-) -> None:
+async def test_what_runs_in_the_background_goes_on_and_ends_with_the_worker(tmp_path):
     script = f"sleep 600 >/dev/null 2>&1 </dev/null & echo $! > {tmp_path}/pids"
     ended = await run(bash(script))
     (pid,) = pids(tmp_path / "pids", 1)
@@ -184,9 +182,7 @@ async def test_what_runs_in_the_background_goes_on_and_ends_with_the_worker(
 
 @pytest.mark.usefixtures("way")
 @alone
-async def test_a_lost_keeper_is_no_outcome_and_the_next_process_has_another(
-    tmp_path: Path,
-) -> None:
+async def test_a_lost_keeper_is_no_outcome_and_the_next_process_has_another(tmp_path):
     task = asyncio.create_task(run(bash(f"echo $$ > {tmp_path}/pids; sleep 600")))
     (pid,) = await asyncio.to_thread(pids, tmp_path / "pids", 1)
     keeper = processes._keepers._process
@@ -199,17 +195,14 @@ async def test_a_lost_keeper_is_no_outcome_and_the_next_process_has_another(
 
 
 @alone
-async def test_a_hundred_at_once_are_told_apart() -> None:
+async def test_a_hundred_at_once_are_told_apart():
     ended = await asyncio.gather(*(run(bash(f"echo {n}; exit {n}")) for n in range(100)))
-    assert [(one.status, bytes(one.stdout.text)) for one in ended] == [
-        (n, f"{n}\n".encode()) for n in range(100)
-    ]
+    found = [(one.status, bytes(one.stdout.text)) for one in ended]
+    assert found == [(n, f"{n}\n".encode()) for n in range(100)]
 
 
 @alone
-async def test_a_keeper_that_ends_while_processes_run_says_nothing(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_keeper_that_ends_while_processes_run_says_nothing(tmp_path, capfd):
     task = asyncio.create_task(run(bash("echo $$ > pid; sleep 60", tmp_path)))
     await asyncio.to_thread(wait_until, (tmp_path / "pid").exists, "it runs")
     await asyncio.to_thread(close_keeper)

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import pytest
 from runkit import play, write
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
@@ -28,10 +22,9 @@ LATE = """
     ],
 )
 async def test_a_node_that_is_late_is_what_its_file_says(
-    aflow: AsyncHarness, tmp_path: Path, more: str, status: str, state: str, reason: str
-) -> None:
+    aflow, tmp_path, more, status, state, reason
+):
     run = await play(aflow, write(tmp_path, LATE.format(more=more)))
     assert (run.status, run.states["after"]) == (status, "completed"), run
-    assert [(one["state"], one["reason"]) for one in run.ends if one["id"] == "late"] == [
-        (state, reason)
-    ]
+    found = [(one["state"], one["reason"]) for one in run.ends if one["id"] == "late"]
+    assert found == [(state, reason)]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
 from runkit import ended, start, write
 
 from pgflow.authority import Approve
 from pgflow.declare.durable import declared
 from pgflow.declare.durable.lease import lease_key
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 ASKS = """
 - {id: before, bash: "echo $WORKFLOW_ID >> who"}
@@ -38,9 +35,7 @@ async def say_yes(aflow: AsyncHarness, run: Any) -> None:
 
 
 @pytest.mark.full
-async def test_a_second_run_waits_for_the_folder_unless_it_changes_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_a_second_run_waits_for_the_folder_unless_it_changes_nothing(aflow, conn, tmp_path):
     path = write(tmp_path, ASKS, "interactive: true")
     first = await start(aflow, path, key="first")
     await aflow.until_idle()
@@ -61,9 +56,7 @@ async def test_a_second_run_waits_for_the_folder_unless_it_changes_nothing(
     assert conn.execute("select count(*) from pgflow.locks").fetchone() == (0,)
 
 
-async def test_a_run_that_is_retried_waits_for_the_run_that_has_its_folder_now(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_run_that_is_retried_waits_for_the_run_that_has_its_folder_now(aflow, tmp_path):
     await start(aflow, write(tmp_path, FAILS), key="failing")
     await aflow.until_idle()
     other = await start(aflow, write(tmp_path, ASKS, "interactive: true", name="asks"), key="other")
@@ -80,9 +73,7 @@ async def test_a_run_that_is_retried_waits_for_the_run_that_has_its_folder_now(
 
 
 @pytest.mark.full
-async def test_children_work_in_the_folder_of_their_parent_one_at_a_time(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_children_work_in_the_folder_of_their_parent_one_at_a_time(aflow, tmp_path):
     kid = "- {id: a, bash: echo kid}"
     write(tmp_path, kid, name="kid")
     write(tmp_path, kid, "mutates_checkout: false", name="reader")
@@ -101,9 +92,7 @@ async def test_children_work_in_the_folder_of_their_parent_one_at_a_time(
     assert "mutates_checkout: false" in refused.error
 
 
-async def test_a_run_whose_folder_is_taken_away_fails(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_a_run_whose_folder_is_taken_away_fails(aflow, conn, tmp_path):
     run = await start(aflow, write(tmp_path, ASKS, "interactive: true"))
     await aflow.until_idle()
     conn.execute("select pgflow.break_lock(%s, 'it hangs')", (lease_key(str(tmp_path)),))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from runkit import play, write
@@ -13,9 +12,6 @@ from pgflow.declare.durable import Settings, freeze
 from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.limits import overlooked, refused
 from pgflow.declare.durable.schemas import misfits
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
@@ -53,21 +49,19 @@ def graph_of(folder: Path, nodes: str, more: str = "") -> Graph:
          "the workflow asks for a container, and runs have none"),
     ],
 )  # fmt: skip
-def test_a_limit_that_is_not_kept_is_refused_by_name(
-    tmp_path: Path, nodes: str, more: str, field: str, sentence: str
-) -> None:
+def test_a_limit_that_is_not_kept_is_refused_by_name(tmp_path, nodes, more, field, sentence):
     graph = graph_of(tmp_path, nodes, more)
     assert refused(graph, agents_of(graph, "cmd:cat")) == [sentence]
     assert refused(graph, agents_of(graph, "cmd:cat"), [field]) == []
 
 
-def test_a_provider_says_which_limits_it_keeps(tmp_path: Path) -> None:
+def test_a_provider_says_which_limits_it_keeps(tmp_path):
     graph = graph_of(tmp_path, f"{READ}, allowed_tools: [Read]}}")
     assert refused(graph, agents_of(graph, "python:declared_agents:careful")) == []
     assert refused(graph, agents_of(graph, "stub:")) == []
 
 
-def test_each_provider_is_asked_for_the_limits_of_its_own_nodes(tmp_path: Path) -> None:
+def test_each_provider_is_asked_for_the_limits_of_its_own_nodes(tmp_path):
     nodes = f"{READ}, provider: claude, allowed_tools: [Read]}}\n- {{id: tell, prompt: Tell.}}"
     graph = graph_of(tmp_path, nodes)
     assert refused(graph, agents_of(graph, "cmd:cat", claude="claude:")) == []
@@ -97,14 +91,12 @@ def test_each_provider_is_asked_for_the_limits_of_its_own_nodes(tmp_path: Path) 
         (f"{READ}}}\n- {{id: more, prompt: Go on., depends_on: [read]}}", "", "do not remember"),
     ],
 )  # fmt: skip
-def test_a_wish_that_is_not_granted_is_warned_about(
-    tmp_path: Path, nodes: str, more: str, sentence: str
-) -> None:
+def test_a_wish_that_is_not_granted_is_warned_about(tmp_path, nodes, more, sentence):
     said = warnings_of(graph_of(tmp_path, nodes, more), "cmd:cat")
     assert [one for one in said if "--conversation" not in one][0].find(sentence) >= 0
 
 
-def test_a_field_that_means_nothing_where_it_stands_is_warned_about(tmp_path: Path) -> None:
+def test_a_field_that_means_nothing_where_it_stands_is_warned_about(tmp_path):
     nodes = """
     - {id: a, bash: echo, model: large}
     - id: b
@@ -125,9 +117,7 @@ def test_a_field_that_means_nothing_where_it_stands_is_warned_about(tmp_path: Pa
 
 @pytest.mark.full
 @pytest.mark.parametrize("ignored", [(), ("allowed_tools",)])
-async def test_a_child_is_held_to_the_limits_of_its_own_file(
-    aflow: AsyncHarness, tmp_path: Path, ignored: tuple[str, ...]
-) -> None:
+async def test_a_child_is_held_to_the_limits_of_its_own_file(aflow, tmp_path, ignored):
     write(tmp_path, f"{READ}, allowed_tools: [Read]}}", name="kid")
     path = write(tmp_path, "- {id: call, workflow: kid}")
     run = await play(aflow, path, provider="cmd:cat", ignored=ignored)
@@ -139,7 +129,7 @@ async def test_a_child_is_held_to_the_limits_of_its_own_file(
         )
 
 
-def test_a_schema_fetches_nothing() -> None:
+def test_a_schema_fetches_nothing():
     assert misfits("x", {"$ref": "http://127.0.0.1:9/schema"}) == ""
     assert misfits("x", {"$ref": "#/nowhere"}) == ""
     assert misfits("x", {"$ref": "#/$defs/n", "$defs": {"n": {"type": "number"}}}) != ""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from runkit import ended, play, start, write
 
 from pgflow.authority import Approve
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
@@ -32,9 +29,7 @@ def events(folder: Path, key: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.full
-async def test_a_log_tells_of_each_node_once_though_the_run_waits_and_goes_on(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_log_tells_of_each_node_once_though_the_run_waits_and_goes_on(aflow, tmp_path):
     run = await start(aflow, write(tmp_path, NODES), "hello", key="r-1", provider="cmd:cat")
     await aflow.until_idle()
     await aflow.answer("ask", Approve())
@@ -73,9 +68,7 @@ async def test_a_log_tells_of_each_node_once_though_the_run_waits_and_goes_on(
     assert "stop" in by["workflow_error", None]["error"]
 
 
-async def test_a_log_does_not_say_a_secret(
-    aflow: AsyncHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_log_does_not_say_a_secret(aflow, tmp_path, monkeypatch):
     monkeypatch.setenv("THE_TOKEN", "sesame-open-now")
     nodes = """
     - {id: leak, bash: 'echo "$THE_TOKEN"; echo "$THE_TOKEN" >&2'}
@@ -91,9 +84,7 @@ async def test_a_log_does_not_say_a_secret(
     assert ("sesame" in text, text.count("***")) == (False, 6)
 
 
-async def test_a_log_that_cannot_be_written_stops_no_run(
-    aflow: AsyncHarness, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_log_that_cannot_be_written_stops_no_run(aflow, tmp_path, caplog):
     folder = tmp_path / ".pgflow/runs/f-1"
     folder.mkdir(parents=True)
     (folder / "logs").write_text("no folder")
@@ -104,9 +95,7 @@ async def test_a_log_that_cannot_be_written_stops_no_run(
     assert (folder / "logs").read_text() == "no folder"
 
 
-async def test_a_log_makes_no_working_folder_and_stays_out_of_its_history(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_log_makes_no_working_folder_and_stays_out_of_its_history(aflow, tmp_path):
     path = write(tmp_path, "- {id: a, prompt: x}")
     run = await play(aflow, path, provider="stub:", stubs={"a": "x"}, cwd=str(tmp_path / "gone"))
     assert (run.status, (tmp_path / "gone").exists()) == ("completed", False)
@@ -114,11 +103,9 @@ async def test_a_log_makes_no_working_folder_and_stays_out_of_its_history(
     assert (tmp_path / ".pgflow/.gitignore").read_text() == "*\n"
 
 
-async def test_a_rehearsal_logs_no_node_that_is_given(aflow: AsyncHarness, tmp_path: Path) -> None:
+async def test_a_rehearsal_logs_no_node_that_is_given(aflow, tmp_path):
     path = write(tmp_path, "- {id: a, bash: 'exit 1'}\n- {id: b, prompt: x, depends_on: [a]}")
     run = await play(aflow, path, key="st-1", provider="stub:", stubs={"a": "one", "b": "two"})
     assert run.output == "two"
-    assert [one["type"] for one in events(tmp_path, "st-1")] == [
-        "workflow_start",
-        "workflow_complete",
-    ]
+    found = [one["type"] for one in events(tmp_path, "st-1")]
+    assert found == ["workflow_start", "workflow_complete"]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 from runkit import ended, play, start, write
 
@@ -16,9 +14,6 @@ from pgflow.authority import Approve
 from pgflow.declare.durable import Result, Settings, bodies
 from pgflow.declare.durable.long import IN_JOURNAL, KIND, READABLE, is_there
 from pgflow.effects import Ref
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
@@ -43,9 +38,7 @@ SIZE = 200_000 + len('{"n": "é", "more": ""}'.encode())
 
 
 @pytest.mark.full
-async def test_a_long_output_is_a_file_that_references_read(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_a_long_output_is_a_file_that_references_read(aflow, conn, tmp_path):
     write(tmp_path, "- {id: a, bash: 'head -c 800000 /dev/zero | tr \"\\\\0\" k'}", name="kid")
     path = write(tmp_path, LONG, more="interactive: true")
     begun = await start(aflow, path, provider="python:declared_agents:answer", key="long-1")
@@ -61,9 +54,8 @@ async def test_a_long_output_is_a_file_that_references_read(
     printed.write_text("something else")
     await aflow.answer("ask", Approve())
     run = await ended(begun)
-    assert (tmp_path / "shells").read_text() == "x\n" * 2, (
-        "the shell whose file was lost runs again"
-    )
+    found = (tmp_path / "shells").read_text()
+    assert found == "x\n" * 2, "the shell whose file was lost runs again"
     assert run.status == "failed", run
     said = {end["id"]: end["reason"] for end in run.ends}
     assert str(spills[5_000_000]) in said.pop("reader")
@@ -73,9 +65,7 @@ async def test_a_long_output_is_a_file_that_references_read(
 
 
 @pytest.mark.full
-async def test_a_program_that_prints_without_end_is_ended(
-    aflow: AsyncHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_that_prints_without_end_is_ended(aflow, tmp_path, monkeypatch):
     monkeypatch.setattr(bodies, "MOST", 3 << 20)
     run = await play(aflow, write(tmp_path, "- {id: a, bash: 'yes & echo $! > pid; wait'}"))
     assert run.error == "node 'a' failed: bash node 'a' printed more than 3 MiB"
@@ -84,7 +74,7 @@ async def test_a_program_that_prints_without_end_is_ended(
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_file_is_there_if_it_is_what_it_was(tmp_path: Path) -> None:
+def test_a_file_is_there_if_it_is_what_it_was(tmp_path):
     name = hashlib.sha256(b"it").hexdigest()
     (tmp_path / name).write_bytes(b"it")
     assert is_there(Ref(KIND, str(tmp_path / name)))
@@ -96,13 +86,13 @@ def test_a_file_is_there_if_it_is_what_it_was(tmp_path: Path) -> None:
     assert is_there(Ref(KIND, str(tmp_path / name)))
 
 
-def test_what_older_workers_do_not_know_is_left_out_where_it_says_nothing() -> None:
+def test_what_older_workers_do_not_know_is_left_out_where_it_says_nothing():
     assert set(bodies.Done().model_dump()) == {"text", "value", "has_value", "error", "unknown"}
     assert "long" not in Result().model_dump()
     assert "models" not in Settings(cwd=".").model_dump()
 
 
-def test_an_outcome_comes_back_as_it_is_without_a_word_on_what_was_left_out() -> None:
+def test_an_outcome_comes_back_as_it_is_without_a_word_on_what_was_left_out():
     codec = codec_for(bodies.Done)
     for done in (bodies.Done(text="it"), bodies.Done(error="no", skipped="timeout")):
         text = codec.encode(done, "an outcome")

@@ -7,9 +7,10 @@ from __future__ import annotations
 import shutil
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from records import settle
 from ruamel.yaml import YAML
 from runkit import ended, seen
 
@@ -17,10 +18,8 @@ import pgflow
 from pgflow.declare import parse_workflow
 from pgflow.declare.durable import declared, freeze
 from pgflow.declare.durable.frozen import Settings
+from pgflow.testing import AsyncHarness
 from tests.kits.icmkit import CORPUS
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
@@ -39,9 +38,7 @@ async def begin(aflow: AsyncHarness, root: Path, agent: str = "scribe") -> Any:
     aflow.include(declared)
     settings = Settings(cwd=str(root), provider=f"python:declared_agents:{agent}")
     frozen = freeze(parse_workflow(root), root)
-    run = await aflow.start(declared.options(key="weekly"), frozen, settings, "", {})
-    await aflow.until_idle()
-    return run
+    return await settle(aflow, declared.options(key="weekly"), frozen, settings, "", {})
 
 
 async def deliver(aflow: AsyncHarness, run: Any) -> None:
@@ -55,13 +52,13 @@ def begun(root: Path) -> dict[str, int]:
     return {stage: seen(root)[f"{stage} begins"] for stage in STAGES}
 
 
-def test_the_example_is_the_articles_own_workflow() -> None:
+def test_the_example_is_the_articles_own_workflow():
     ours, theirs = EXAMPLE / "workflow.yaml", CORPUS / "meeting-summarizer.workflow.yaml"
     assert YAML(typ="safe").load(ours) == YAML(typ="safe").load(theirs)
 
 
 @pytest.mark.full
-async def test_deterministic_replay_does_no_stage_again(aflow: AsyncHarness, root: Path) -> None:
+async def test_deterministic_replay_does_no_stage_again(aflow, root):
     run = await begin(aflow, root)
     await aflow.crash()
     await deliver(aflow, run)
@@ -69,9 +66,7 @@ async def test_deterministic_replay_does_no_stage_again(aflow: AsyncHarness, roo
 
 
 @pytest.mark.full
-async def test_each_stage_is_a_checkpoint_from_which_a_retry_goes_on(
-    aflow: AsyncHarness, root: Path
-) -> None:
+async def test_each_stage_is_a_checkpoint_from_which_a_retry_goes_on(aflow, root):
     run = await begin(aflow, root, "moody_scribe")
     assert (await ended(run)).status == "failed"
     (root / "mended").touch()
@@ -83,9 +78,7 @@ async def test_each_stage_is_a_checkpoint_from_which_a_retry_goes_on(
 
 
 @pytest.mark.full
-async def test_the_idempotency_key_makes_a_second_delivery_the_same_folder(
-    aflow: AsyncHarness, root: Path
-) -> None:
+async def test_the_idempotency_key_makes_a_second_delivery_the_same_folder(aflow, root):
     await deliver(aflow, await begin(aflow, root))
     first = {path.name: path.read_bytes() for path in (root / "out/weekly").iterdir()}
     await aflow.app.restart("weekly", effects="repeat")
@@ -95,9 +88,7 @@ async def test_the_idempotency_key_makes_a_second_delivery_the_same_folder(
 
 
 @pytest.mark.full
-async def test_the_delivery_is_compensated_if_a_stage_after_it_fails(
-    aflow: AsyncHarness, root: Path
-) -> None:
+async def test_the_delivery_is_compensated_if_a_stage_after_it_fails(aflow, root):
     workflow = root / "workflow.yaml"
     text = workflow.read_text().replace(f"{LAST}, next: END", f"{LAST}, next: 06-tell")
     text = text.replace("state:\n", "state:\n  list: { type: file, location: nowhere.md }\n", 1)
@@ -113,9 +104,7 @@ async def test_the_delivery_is_compensated_if_a_stage_after_it_fails(
 
 
 @pytest.mark.full
-async def test_it_waits_for_its_signal_for_days_and_answers_queries_meanwhile(
-    aflow: AsyncHarness, root: Path
-) -> None:
+async def test_it_waits_for_its_signal_for_days_and_answers_queries_meanwhile(aflow, root):
     run = await begin(aflow, root)
     await aflow.skip(timedelta(days=7))
     await aflow.crash()

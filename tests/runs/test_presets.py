@@ -10,7 +10,7 @@ import json
 import os
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from runkit import play, write
@@ -20,9 +20,6 @@ from pgflow.declare.durable import Settings
 from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.limits import refused
 from pgflow.declare.durable.providers import Reply, Turn, TurnFailed, make_provider
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
@@ -105,16 +102,14 @@ class Agent:
          Reply("Two files.", model="gemini-2.5-pro", tokens=250, session="g-1")),
     ],
 )  # fmt: skip
-def test_the_answer_and_the_books_are_read_from_the_events(
-    agent: Agent, name: str, stream: list[Any], expected: Reply
-) -> None:
+def test_the_answer_and_the_books_are_read_from_the_events(agent, name, stream, expected):
     agent.says(name, stream)
     assert agent.take(f"{name}:") == expected
     assert (agent.folder / "prompt").read_text() == "Count $(touch x)"
     assert not any("Count" in word for word in agent.argv)
 
 
-def test_wishes_of_a_file_become_arguments_that_are_no_options(agent: Agent) -> None:
+def test_wishes_of_a_file_become_arguments_that_are_no_options(agent):
     agent.says("claude", CLAUDE)
     agent.take(
         "claude:--permission-mode acceptEdits",
@@ -136,13 +131,13 @@ def test_wishes_of_a_file_become_arguments_that_are_no_options(agent: Agent) -> 
     ]  # fmt: skip
 
 
-def test_no_tools_are_no_tools(agent: Agent) -> None:
+def test_no_tools_are_no_tools(agent):
     agent.says("claude", CLAUDE)
     agent.take("claude:", agent={"allowed_tools": []})
     assert {"--tools=", "--allowedTools="} <= set(agent.argv)
 
 
-def test_an_effort_that_claude_does_not_know_is_the_nearest_that_it_knows(agent: Agent) -> None:
+def test_an_effort_that_claude_does_not_know_is_the_nearest_that_it_knows(agent):
     agent.says("claude", CLAUDE)
     given = []
     for effort in ("minimal", "high", "persistent"):
@@ -151,7 +146,7 @@ def test_an_effort_that_claude_does_not_know_is_the_nearest_that_it_knows(agent:
     assert given == ["--effort=low", "--effort=high", "--effort=max"]
 
 
-def test_an_answer_by_schema_is_a_value(agent: Agent) -> None:
+def test_an_answer_by_schema_is_a_value(agent):
     schema = {"type": "object", "properties": {"files": {"type": "integer"}}}
     agent.says("claude", [*CLAUDE[:-1], {**RESULT, "structured_output": {"files": 2}}])
     reply = agent.take("claude:", schema=schema)
@@ -176,16 +171,14 @@ def test_an_answer_by_schema_is_a_value(agent: Agent) -> None:
          "gemini failed: quota"),
     ],
 )  # fmt: skip
-def test_a_turn_that_failed_says_why(
-    agent: Agent, name: str, stream: list[Any], status: int, error: str
-) -> None:
+def test_a_turn_that_failed_says_why(agent, name, stream, status, error):
     agent.says(name, stream, status=status)
     with pytest.raises(TurnFailed) as failed:
         agent.take(f"{name}:")
     assert str(failed.value) == error
 
 
-def test_the_limits_that_claude_keeps_are_not_refused(tmp_path: Path) -> None:
+def test_the_limits_that_claude_keeps_are_not_refused(tmp_path):
     limits = "- {id: read, prompt: x, allowed_tools: [Read], maxBudgetUsd: 2}"
     graph = parse_workflow(write(tmp_path, limits))
     claude, codex = (Settings(cwd=".", provider=spec) for spec in ("claude:", "codex:"))
@@ -195,9 +188,7 @@ def test_the_limits_that_claude_keeps_are_not_refused(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_turn_is_in_the_books_of_its_run(
-    aflow: AsyncHarness, agent: Agent, conn: Any, fails: bool
-) -> None:
+async def test_a_turn_is_in_the_books_of_its_run(aflow, agent, conn, fails):
     agent.says("claude", [*CLAUDE[:-1], {**RESULT, "is_error": fails}])
     path = write(agent.folder, "- {id: count, prompt: Count.}")
     run = await play(aflow, path, provider="claude:", key="books", budget={"usd": 1})
@@ -219,7 +210,7 @@ STARTED = {"type": "item.started", "item": {"type": "command_execution", "comman
 
 
 @pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
-def test_those_who_watch_see_words_and_tools(agent: Agent, name: str) -> None:
+def test_those_who_watch_see_words_and_tools(agent, name):
     streams = {"claude": CLAUDE, "codex": [STARTED, *CODEX], "gemini": GEMINI}
     agent.says(name, streams[name])
     seen: list[tuple[str, str]] = []
@@ -229,7 +220,7 @@ def test_those_who_watch_see_words_and_tools(agent: Agent, name: str) -> None:
     assert ("stderr", "trouble") in seen
 
 
-def test_a_watcher_that_fails_costs_no_turn(agent: Agent) -> None:
+def test_a_watcher_that_fails_costs_no_turn(agent):
     def fail(kind: str, text: str) -> None:
         raise ValueError(f"{kind}: {text}")
 

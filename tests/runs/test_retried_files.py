@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import pytest
 from runkit import ended, start, write
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
@@ -35,8 +29,8 @@ EMPTY = "- {id: never, bash: 'true', when: \"$ARGUMENTS == 'never'\"}"
 
 
 async def test_a_retry_does_all_that_failed_again_also_in_the_runs_that_were_called(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+    aflow, tmp_path
+):
     write(tmp_path, INNER, name="inner")
     write(tmp_path, EMPTY, name="empty")
     run = await start(aflow, write(tmp_path, OUTER), provider=AGENT, key="k", lease="share")
@@ -70,8 +64,8 @@ FRESH = """
 
 
 async def test_a_node_that_always_runs_is_done_again_and_what_reads_something_new_of_it(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+    aflow, tmp_path
+):
     (tmp_path / "news").write_text("old")
     agent = "cmd:sh -c 'echo agent >> ran; echo hi'"
     run = await start(aflow, write(tmp_path, FRESH), provider=agent, key="k", lease="share")

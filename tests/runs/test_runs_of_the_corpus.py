@@ -11,7 +11,7 @@ import gzip
 import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from runkit import ended, start
@@ -20,9 +20,7 @@ from pgflow.authority import Approve
 from pgflow.declare.dag import read_file
 from pgflow.declare.graph import Call, every_node
 from pgflow.declare.play.dryrun import dry_run
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
@@ -48,15 +46,13 @@ def plays() -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def test_most_files_of_the_corpus_are_played() -> None:
+def test_most_files_of_the_corpus_are_played():
     assert len({file for file, _ in plays()}) >= 20
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", range(PARTS))
-async def test_a_run_ends_as_its_dry_run_does(
-    aflow: AsyncHarness, tmp_path: Path, part: int
-) -> None:
+async def test_a_run_ends_as_its_dry_run_does(aflow, tmp_path, part):
     started = [
         (file, stubs, await begin(aflow, file, stubs, tmp_path))
         for file, stubs in plays()[part::PARTS]
@@ -70,9 +66,8 @@ async def test_a_run_ends_as_its_dry_run_does(
         graph = read_file(CORPUS / file).graph
         assert graph is not None
         expected, got = dry_run(graph, stubs=stubs), await ended(run)
-        assert sorted(map(as_run, expected.as_json()["trace"])) == sorted(map(as_run, got.ends)), (
-            file
-        )
+        found = sorted(map(as_run, expected.as_json()["trace"]))
+        assert found == sorted(map(as_run, got.ends)), file
         assert got.status == expected.outcome or ran_nothing(got), (file, got.error)
 
 

@@ -56,7 +56,7 @@ class Delivery(Play):
 
 
 @pytest.mark.full
-def test_the_way_of_a_change_survives_kills_between_its_nodes(dsn: str, tmp_path: Path) -> None:
+def test_the_way_of_a_change_survives_kills_between_its_nodes(dsn, tmp_path):
     atlas = Itinerary()
     play = Delivery(dsn, tmp_path, random.Random(1), len(AIMS), None, atlas)
     play.play()

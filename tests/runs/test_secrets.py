@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -12,12 +10,8 @@ from runkit import play, write
 
 from pgflow.declare.durable import providers
 from pgflow.declare.durable.processes import Mask
-from pgflow.declare.durable.providers import Reply
+from pgflow.declare.durable.providers import Reply, Turn
 from pgflow.declare.durable.turns import masked
-
-if TYPE_CHECKING:
-    from pgflow.declare.durable.providers import Turn
-    from pgflow.testing import AsyncHarness
 
 SECRET = "s3cr3t+\u00e9/%$x"
 LIKE = f"%{SECRET[:6]}%"
@@ -49,9 +43,7 @@ def is_recorded(conn: psycopg.Connection) -> bool:
         ("prompt: a value", '{"said":["A_TOKEN=***"]}'),
     ],
 )
-async def test_an_output_does_not_say_a_secret(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path, node: str, said: str
-) -> None:
+async def test_an_output_does_not_say_a_secret(aflow, conn, tmp_path, node, said):
     path = write(tmp_path, f"- id: a\n  {node}")
     run = await play(aflow, path, provider=AGENT, secrets=("A_TOKEN",))
     assert run.output == said, run
@@ -60,9 +52,7 @@ async def test_an_output_does_not_say_a_secret(
 
 @pytest.mark.full
 @pytest.mark.parametrize("node", ["bash: echo $A_TOKEN >&2; exit 1", "prompt: fail"])
-async def test_an_error_does_not_say_a_secret(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path, node: str
-) -> None:
+async def test_an_error_does_not_say_a_secret(aflow, conn, tmp_path, node):
     path = write(tmp_path, f"- id: a\n  {node}\n  retry: {{max_attempts: 1, delay_ms: 1000}}")
     run = await play(aflow, path, provider=AGENT, secrets=("A_TOKEN",))
     assert run.status == "failed"
@@ -83,12 +73,7 @@ LEFT_BEHIND = """
 
 
 @pytest.mark.full
-async def test_nothing_that_a_run_leaves_behind_says_a_secret(
-    aflow: AsyncHarness,
-    conn: psycopg.Connection,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_nothing_that_a_run_leaves_behind_says_a_secret(aflow, conn, tmp_path, caplog):
     caplog.set_level("DEBUG")
     write(tmp_path, "- {id: a, prompt: fail}", name="kid")
     run = await play(aflow, write(tmp_path, LEFT_BEHIND), provider=AGENT, secrets=("A_TOKEN",))
@@ -115,12 +100,8 @@ class Rude:
 
 @pytest.mark.parametrize("kind", ["os", "key"])
 async def test_an_error_that_a_provider_lets_out_does_not_say_a_secret(
-    aflow: AsyncHarness,
-    conn: psycopg.Connection,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-) -> None:
+    aflow, conn, tmp_path, monkeypatch, kind
+):
     monkeypatch.setitem(providers._OWN, "rude", Rude)
     path = write(tmp_path, "- {id: a, prompt: x, retry: {max_attempts: 1, delay_ms: 1000}}")
     run = await play(aflow, path, provider=f"rude:{kind}", secrets=("A_TOKEN",))
@@ -129,8 +110,8 @@ async def test_an_error_that_a_provider_lets_out_does_not_say_a_secret(
 
 
 async def test_a_secret_that_is_too_long_for_a_variable_is_not_written_to_a_file(
-    aflow: AsyncHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    aflow, tmp_path, monkeypatch
+):
     monkeypatch.setenv("A_TOKEN", "0123456789" * 11_000)
     run = await play(aflow, write(tmp_path, "- {id: a, bash: echo}"), secrets=("A_TOKEN",))
     assert "cannot be given the secret A_TOKEN: it is too long" in run.error
@@ -138,9 +119,7 @@ async def test_a_secret_that_is_too_long_for_a_variable_is_not_written_to_a_file
 
 
 @pytest.mark.full
-async def test_a_file_of_long_output_does_not_say_a_secret(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_file_of_long_output_does_not_say_a_secret(aflow, tmp_path):
     script = 'yes "$A_TOKEN" | head -n 100000'
     await play(aflow, write(tmp_path, f"- {{id: a, bash: '{script}'}}"), secrets=("A_TOKEN",))
     said = {spill.read_text() for spill in tmp_path.glob(".pgflow/runs/*/spills/*")}
@@ -148,9 +127,7 @@ async def test_a_file_of_long_output_does_not_say_a_secret(
 
 
 @pytest.mark.parametrize("node", ["bash: echo hi", "prompt: hi", "{script: print(1), runtime: uv}"])
-async def test_a_worker_that_lacks_a_secret_fails_the_node_by_its_name(
-    aflow: AsyncHarness, tmp_path: Path, node: str
-) -> None:
+async def test_a_worker_that_lacks_a_secret_fails_the_node_by_its_name(aflow, tmp_path, node):
     fields = node if node.startswith("{") else f"{{{node}}}"
     path = write(tmp_path, f"- {{id: a, {fields.strip('{}')}}}")
     run = await play(aflow, path, provider=AGENT, secrets=("NO_SUCH_TOKEN",))
@@ -158,11 +135,11 @@ async def test_a_worker_that_lacks_a_secret_fails_the_node_by_its_name(
 
 
 @pytest.mark.full
-async def test_a_program_sees_no_secret_of_another_run(aflow: AsyncHarness, tmp_path: Path) -> None:
+async def test_a_program_sees_no_secret_of_another_run(aflow, tmp_path):
     assert (await play(aflow, write(tmp_path, '- {id: a, bash: "echo [$A_TOKEN]"}'))).output == "[]"
 
 
-def test_a_secret_in_pieces_is_the_same_as_in_one() -> None:
+def test_a_secret_in_pieces_is_the_same_as_in_one():
     chance = random.Random(1)
     for _ in range(3000):
         letters = "ab" if chance.random() < 0.5 else "abc"
@@ -176,15 +153,15 @@ def test_a_secret_in_pieces_is_the_same_as_in_one() -> None:
         assert said + mask.rest() == Mask(secrets).text(text).encode(), (secrets, text)
 
 
-def test_each_line_of_a_secret_is_one_unless_it_is_a_word() -> None:
+def test_each_line_of_a_secret_is_one_unless_it_is_a_word():
     mask = Mask(["-----BEGIN KEY\nMIIEpAIBAAKCAQEA\nend\n"])
     assert mask.text("a MIIEpAIBAAKCAQEA b end") == "a *** b end"
 
 
-def test_a_number_that_is_a_secret_is_one_in_a_value_too() -> None:
+def test_a_number_that_is_a_secret_is_one_in_a_value_too():
     said = masked(Reply("4711 4711", {"pin": 4711, "n": 47}), ("4711",))
     assert (said.text, said.value) == ("*** ***", {"pin": "***", "n": 47})
 
 
-def test_a_secret_is_found_in_json() -> None:
+def test_a_secret_is_found_in_json():
     assert Mask(['a"b\\c\u00e9']).text(r'["a\"b\\c\u00e9", "a\"b\\cé"]') == '["***", "***"]'

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clikit import pgflow
 from runkit import play, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
@@ -51,16 +46,14 @@ def sessions(folder: Path) -> dict[str, str | None]:
     return {key: None if said == "None" else said for key, said in told.items()}
 
 
-async def test_a_node_goes_on_in_the_session_of_the_last_one_that_was_alone(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_node_goes_on_in_the_session_of_the_last_one_that_was_alone(aflow, tmp_path):
     run = await play(aflow, write(tmp_path, NODES), provider=AGENT)
     assert run.status == "completed"
     assert sessions(tmp_path) == SESSIONS
 
 
 @pytest.mark.full
-async def test_a_crash_loses_no_session(aflow: AsyncHarness, tmp_path: Path) -> None:
+async def test_a_crash_loses_no_session(aflow, tmp_path):
     nodes = """
     - {id: plan, prompt: a}
     - {id: ask, approval: {message: 'Go on?'}, depends_on: [plan]}
@@ -78,9 +71,7 @@ async def test_a_crash_loses_no_session(aflow: AsyncHarness, tmp_path: Path) -> 
 
 @pytest.mark.full
 @pytest.mark.parametrize("is_fresh", [False, True])
-async def test_the_turns_of_a_loop_go_on_in_their_own_session(
-    aflow: AsyncHarness, tmp_path: Path, is_fresh: bool
-) -> None:
+async def test_the_turns_of_a_loop_go_on_in_their_own_session(aflow, tmp_path, is_fresh):
     nodes = f"""
     - {{id: plan, prompt: a}}
     - id: refine
@@ -100,9 +91,7 @@ async def test_the_turns_of_a_loop_go_on_in_their_own_session(
 
 
 @pytest.mark.full
-async def test_each_round_of_a_group_and_an_included_workflow_begin_anew(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_each_round_of_a_group_and_an_included_workflow_begin_anew(aflow, tmp_path):
     write(tmp_path, "- {id: a, prompt: x}\n- {id: b, prompt: y, depends_on: [a]}", name="block")
     nodes = """
     - {id: plan, prompt: a}
@@ -135,9 +124,7 @@ KEPT = """
 
 
 @pytest.mark.full
-async def test_a_conversation_goes_on_in_the_next_run_until_it_is_forgotten(
-    aflow: AsyncHarness, tmp_path: Path, dsn: str
-) -> None:
+async def test_a_conversation_goes_on_in_the_next_run_until_it_is_forgotten(aflow, tmp_path, dsn):
     path = write(tmp_path, KEPT, "persist_sessions: true")
     witness = tmp_path / "witness"
 
@@ -161,26 +148,19 @@ async def test_a_conversation_goes_on_in_the_next_run_until_it_is_forgotten(
     assert await again() == anew
 
 
-async def test_a_turn_whose_session_is_gone_begins_anew_and_says_so(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_turn_whose_session_is_gone_begins_anew_and_says_so(aflow, tmp_path):
     (tmp_path / "forgotten").touch()
     nodes = "- {id: plan, prompt: a}\n- {id: build, prompt: b, depends_on: [plan]}"
     run = await play(aflow, write(tmp_path, nodes), provider=AGENT)
     assert run.status == "completed", run
     turns = (tmp_path / "witness").read_text().splitlines()
     assert turns == ["plan in None", "build in s:plan", "build in None"]
-    assert [(end["id"], end["state"]) for end in run.ends] == [
-        ("plan", "completed"),
-        ("build", "lost"),
-        ("build", "completed"),
-    ]
+    found = [(end["id"], end["state"]) for end in run.ends]
+    assert found == [("plan", "completed"), ("build", "lost"), ("build", "completed")]
 
 
 @pytest.mark.full
-async def test_a_session_that_is_gone_leaves_the_outputs_of_the_run_before(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_session_that_is_gone_leaves_the_outputs_of_the_run_before(aflow, tmp_path):
     nodes = """
     - {id: plan, prompt: a, persist_session: true, output_type: plan}
     - {id: draft, prompt: b, output_type: draft, depends_on: [plan]}
@@ -191,10 +171,8 @@ async def test_a_session_that_is_gone_leaves_the_outputs_of_the_run_before(
         assert run.status == "completed", run
     shared = tmp_path / ".pgflow/scopes/w/pr%2f7/nodes"
     assert sorted(file.name for file in shared.iterdir()) == ["plan.md", "plan.meta.json"]
-    assert sorted(one.name for one in (tmp_path / ".pgflow/scopes/w").iterdir()) == [
-        "%..",
-        "pr%2f7",
-    ]
+    found = sorted(one.name for one in (tmp_path / ".pgflow/scopes/w").iterdir())
+    assert found == ["%..", "pr%2f7"]
     (tmp_path / "forgotten").touch()
     run = await play(aflow, path, provider=AGENT, conversation="pr/7", key="second")
     (lost,) = [end for end in run.ends if end["state"] == "lost" and end["id"] == "plan"]

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
+from records import settle
 from runkit import ended
 
 import pgflow
 from pgflow.declare import parse_workflow
 from pgflow.declare.durable import declared, freeze
 from pgflow.declare.durable.frozen import Settings
+from pgflow.testing import AsyncHarness
 from tests.kits.icmkit import workspace
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
@@ -44,19 +42,17 @@ async def begin(aflow: AsyncHarness, root: Path, **fields: str) -> Any:
     if declared.name not in aflow.app.definitions.workflows:
         aflow.include(declared)
     settings = Settings(cwd=str(root), provider="cmd:echo noted")
-    run = await aflow.start(
-        declared.options(key="timed"), freeze(parse_workflow(root), root), settings, "", {}
+    return await settle(
+        aflow, declared.options(key="timed"), freeze(parse_workflow(root), root), settings, "", {}
     )
-    await aflow.until_idle()
-    return run
 
 
 @pytest.mark.parametrize(
     ("late", "status"), [("skip", "completed"), ("fail", "failed")], ids=["skip", "fail"]
 )
 async def test_a_stage_waits_for_its_time_and_then_for_its_message_until_the_deadline(
-    aflow: AsyncHarness, tmp_path: Path, late: str, status: str
-) -> None:
+    aflow, tmp_path, late, status
+):
     run = await begin(aflow, tmp_path / "timed", late=late)
     assert await run.query("stage") == ["01-notes"]
     assert await run.query("state") == {"notes": None, "target": None}
@@ -84,9 +80,7 @@ async def test_a_stage_waits_for_its_time_and_then_for_its_message_until_the_dea
         ("target.folder", "a"),
     ],
 )
-async def test_a_key_is_a_path_a_literal_or_a_template(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path, key: str, folder: str
-) -> None:
+async def test_a_key_is_a_path_a_literal_or_a_template(aflow, conn, tmp_path, key, folder):
     run = await begin(aflow, tmp_path / "timed", wait="1s", key=key)
     await aflow.skip(timedelta(seconds=2))
     if "target" in key:

@@ -6,15 +6,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from runkit import ended, seen, start, write
 
 import pgflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
@@ -30,7 +27,7 @@ def waits(folder: Path, wait: str) -> Path:
     return write(folder, AROUND.format(wait=wait))
 
 
-async def test_a_wait_for_a_time_outlives_its_worker(aflow: AsyncHarness, tmp_path: Path) -> None:
+async def test_a_wait_for_a_time_outlives_its_worker(aflow, tmp_path):
     run = await start(aflow, waits(tmp_path, "{duration_ms: 3600000}"))
     await aflow.until_idle()
     await aflow.crash()
@@ -44,9 +41,7 @@ async def test_a_wait_for_a_time_outlives_its_worker(aflow: AsyncHarness, tmp_pa
     assert seen(tmp_path) == {"before": 1}
 
 
-async def test_a_wait_until_a_moment_reads_it_from_an_output(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_wait_until_a_moment_reads_it_from_an_output(aflow, tmp_path):
     path = write(
         tmp_path,
         """
@@ -63,7 +58,7 @@ async def test_a_wait_until_a_moment_reads_it_from_an_output(
     assert (await ended(run)).states == dict.fromkeys(("when", "w", "past"), "completed")
 
 
-async def test_a_moment_that_is_none_fails_its_node(aflow: AsyncHarness, tmp_path: Path) -> None:
+async def test_a_moment_that_is_none_fails_its_node(aflow, tmp_path):
     path = write(
         tmp_path,
         """
@@ -78,9 +73,7 @@ async def test_a_moment_that_is_none_fails_its_node(aflow: AsyncHarness, tmp_pat
 
 
 @pytest.mark.parametrize("comes", [True, False])
-async def test_a_wait_for_an_event_says_whether_it_came(
-    aflow: AsyncHarness, tmp_path: Path, *, comes: bool
-) -> None:
+async def test_a_wait_for_an_event_says_whether_it_came(aflow, tmp_path, *, comes):
     run = await start(aflow, waits(tmp_path, "{event: ci-done, deadline_ms: 60000}"))
     await aflow.until_idle()
     await aflow.crash()
@@ -93,9 +86,7 @@ async def test_a_wait_for_an_event_says_whether_it_came(
     assert seen(tmp_path) == {"before": 1}
 
 
-async def test_a_person_who_is_asked_for_lets_the_run_go_on(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_person_who_is_asked_for_lets_the_run_go_on(aflow, tmp_path):
     run = await start(aflow, waits(tmp_path, "{attention: Sign the form.}"))
     await aflow.until_idle()
     (gate,) = await aflow.gates(run)

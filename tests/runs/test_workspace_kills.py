@@ -5,7 +5,6 @@ plays many more.
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -17,9 +16,7 @@ pytestmark = pytest.mark.full
 
 
 @pytest.mark.full
-def test_a_workspace_whose_workers_are_killed_delivers_to_one_folder(
-    dsn: str, tmp_path: Path
-) -> None:
+def test_a_workspace_whose_workers_are_killed_delivers_to_one_folder(dsn, tmp_path):
     play = Play(dsn, tmp_path, random.Random(2), kills=2)
     play.play()
     assert play.wrong == []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
+from records import settle
 from runkit import Run, ended, seen
 
 import pgflow
@@ -16,10 +16,8 @@ from pgflow.declare import icm, parse_workflow
 from pgflow.declare.durable import declared, freeze
 from pgflow.declare.durable.frozen import Settings
 from pgflow.inspect import ask_async, list_gates
+from pgflow.testing import AsyncHarness
 from tests.kits.icmkit import CONTRACT, CORPUS, workspace
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
@@ -40,9 +38,7 @@ async def begin(aflow: AsyncHarness, root: Path, key: str | None = None, **optio
     inputs, message = options.pop("inputs", {}), options.pop("message", "")
     settings = Settings(cwd=str(root), **{"provider": SCRIBE, **options})
     frozen = freeze(parse_workflow(root), root)
-    run = await aflow.start(declared.options(key=key), frozen, settings, message, inputs)
-    await aflow.until_idle()
-    return run
+    return await settle(aflow, declared.options(key=key), frozen, settings, message, inputs)
 
 
 async def answer(aflow: AsyncHarness, run: Any, name: str, said: Any) -> None:
@@ -65,8 +61,8 @@ def meeting(tmp_path: Path) -> Path:
 
 @pytest.mark.full
 async def test_the_papers_workspace_waits_for_its_folder_and_delivers_to_it_once(
-    aflow: AsyncHarness, conn: psycopg.Connection, meeting: Path
-) -> None:
+    aflow, conn, meeting
+):
     run = await begin(aflow, meeting)
     assert await run.status() == "waiting"
     await run.send(TARGET, {"folder_path": "out/weekly"})
@@ -93,9 +89,7 @@ async def test_the_papers_workspace_waits_for_its_folder_and_delivers_to_it_once
 
 
 @pytest.mark.full
-async def test_a_stage_runs_again_only_if_what_it_reads_has_changed(
-    aflow: AsyncHarness, meeting: Path
-) -> None:
+async def test_a_stage_runs_again_only_if_what_it_reads_has_changed(aflow, meeting):
     options: Any = {"inputs": {"delivery_target": {"folder_path": "out"}}}
     first = await begin(aflow, meeting, **options)
     await answer(aflow, first, "05-assemble-and-deliver:before", Approve())
@@ -121,9 +115,7 @@ async def refuse_delivery(aflow: AsyncHarness, run: pgflow.AsyncRun[Any]) -> Non
 
 @pytest.mark.full
 @pytest.mark.parametrize("at_start", [True, False])
-async def test_a_stage_behind_a_request_runs_if_somebody_asks_in_time(
-    aflow: AsyncHarness, tmp_path: Path, at_start: bool
-) -> None:
+async def test_a_stage_behind_a_request_runs_if_somebody_asks_in_time(aflow, tmp_path, at_start):
     root = workspace(tmp_path, {"01-a": CONTRACT, "02-b": CONTRACT}, ON_REQUEST)
     run = await begin(aflow, root, requested=("02-b",) if at_start else ())
     if not at_start:
@@ -148,8 +140,8 @@ ON_REQUEST = """
 
 @pytest.mark.full
 async def test_a_message_that_does_not_fit_is_refused_and_another_is_waited_for(
-    aflow: AsyncHarness, meeting: Path, tmp_path: Path
-) -> None:
+    aflow, meeting, tmp_path
+):
     (meeting / "link").symlink_to(tmp_path)
     run = await begin(aflow, meeting)
     for wrong in ({"folder": "x"}, {"folder_path": 3}, *({"folder_path": one} for one in OUTSIDE)):
@@ -178,9 +170,7 @@ REVIEWED = (
 
 
 @pytest.mark.full
-async def test_a_review_sends_back_with_notes_and_takes_what_a_person_has_edited(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_review_sends_back_with_notes_and_takes_what_a_person_has_edited(aflow, tmp_path):
     root = workspace(tmp_path, {"01-a": REVIEWED, "02-b": READS_A})
     run = await begin(aflow, root)
     out = root / "stages/01-a/output/result.md"
@@ -212,8 +202,8 @@ AUDITED = (
     ("message", "asks"), [("good", False), ("bad", False), ("bad worse", True)]
 )
 async def test_what_fails_its_checks_is_mended_once_and_then_decided_by_a_person(
-    aflow: AsyncHarness, tmp_path: Path, message: str, asks: bool
-) -> None:
+    aflow, tmp_path, message, asks
+):
     root = workspace(tmp_path, {"01-a": AUDITED})
     run = await begin(aflow, root, message=message)
     if asks:
@@ -226,9 +216,7 @@ async def test_what_fails_its_checks_is_mended_once_and_then_decided_by_a_person
     assert done == ["01-a", "01-a:check", *turns]
 
 
-async def test_a_person_decides_at_a_checkpoint_how_the_stage_goes_on(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_person_decides_at_a_checkpoint_how_the_stage_goes_on(aflow, tmp_path):
     contract = (
         CONTRACT
         + """
@@ -262,17 +250,13 @@ ACTING = """
 
 
 async def test_acts_of_stages_are_taken_back_in_reverse_when_a_later_stage_fails(
-    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+    aflow, conn, tmp_path
+):
     root = workspace(tmp_path, {"01-a": CONTRACT, "02-b": CONTRACT, "03-c": CONTRACT}, ACTING)
     end = await ended(await begin(aflow, root))
     assert (end.status, "reads nowhere.md, which is not there" in end.error) == ("failed", True)
-    assert [line.removesuffix(" begins") for line in seen(root)] == [
-        "01-a",
-        "02-b",
-        "02-b:compensate",
-        "01-a:compensate",
-    ]
+    found = [line.removesuffix(" begins") for line in seen(root)]
+    assert found == ["01-a", "02-b", "02-b:compensate", "01-a:compensate"]
     names = conn.execute("select name from pgflow.effects order by intended_at").fetchall()
     assert names[:2] == [("01-a",), ("02-b",)]
 
@@ -291,9 +275,7 @@ TWO = """
     ("said", "error"),
     [({"one": "1", "two": "2"}, ""), ("words", "has not written one.md"), ({"x": "1"}, "one.md")],
 )
-async def test_a_stage_owes_all_that_it_writes(
-    aflow: AsyncHarness, tmp_path: Path, said: Any, error: str
-) -> None:
+async def test_a_stage_owes_all_that_it_writes(aflow, tmp_path, said, error):
     root = workspace(tmp_path, None, TWO)
     end = await ended(await begin(aflow, root, provider="stub:", stubs={"01-a": said}))
     assert error in end.error
@@ -303,9 +285,7 @@ async def test_a_stage_owes_all_that_it_writes(
 
 
 @pytest.mark.full
-async def test_a_run_that_is_taken_back_does_the_stage_again(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_run_that_is_taken_back_does_the_stage_again(aflow, tmp_path):
     root = workspace(tmp_path, {"01-a": CONTRACT})
     run = await begin(aflow, root, "again")
     assert (await ended(run)).status == "completed"
@@ -315,9 +295,7 @@ async def test_a_run_that_is_taken_back_does_the_stage_again(
 
 
 @pytest.mark.full
-async def test_a_file_that_the_agent_has_written_itself_stays(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_file_that_the_agent_has_written_itself_stays(aflow, tmp_path):
     root = workspace(tmp_path, {"01-a": CONTRACT})
     for message in ("one", "two"):  # the second writes the same bytes again
         run = await begin(aflow, root, provider="python:declared_agents:writer", message=message)
@@ -329,8 +307,8 @@ async def test_a_file_that_the_agent_has_written_itself_stays(
 @pytest.mark.full
 @pytest.mark.parametrize("name", [path.name for path in icm.find_workspaces(CORPUS)])
 async def test_a_workspace_of_others_runs_to_its_end_and_then_has_nothing_to_do(
-    aflow: AsyncHarness, tmp_path: Path, name: str
-) -> None:
+    aflow, tmp_path, name
+):
     (origin,) = (path for path in icm.find_workspaces(CORPUS) if path.name == name)
     root = Path(shutil.copytree(origin, tmp_path / name))
     for _ in range(2):

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from runkit import play, write
 
 from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.worktrees import make_worktree, remove_worktree
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 COMMIT = "git -c user.name=a -c user.email=a@b commit -qm"
 
@@ -33,9 +29,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_run_works_in_a_worktree_and_leaves_its_commits_on_a_branch(
-    aflow: AsyncHarness, repository: Path
-) -> None:
+async def test_a_run_works_in_a_worktree_and_leaves_its_commits_on_a_branch(aflow, repository):
     nodes = f"""
     - id: change
       bash: "echo new > file; {COMMIT} changed -a; echo art > $ARTIFACTS_DIR/a; git branch --show-current"
@@ -51,8 +45,8 @@ async def test_a_run_works_in_a_worktree_and_leaves_its_commits_on_a_branch(
 
 @pytest.mark.full
 async def test_a_worktree_is_kept_if_the_run_fails_or_leaves_something_uncommitted(
-    aflow: AsyncHarness, repository: Path
-) -> None:
+    aflow, repository
+):
     fails = write(repository, "- {id: a, bash: exit 1}")
     assert (await play(aflow, fails, key="fails", worktree=True)).status == "failed"
     dirty = write(repository, "- {id: a, bash: echo new > made}")
@@ -64,9 +58,7 @@ async def test_a_worktree_is_kept_if_the_run_fails_or_leaves_something_uncommitt
 
 
 @pytest.mark.full
-async def test_children_with_isolation_work_apart_from_each_other(
-    aflow: AsyncHarness, repository: Path
-) -> None:
+async def test_children_with_isolation_work_apart_from_each_other(aflow, repository):
     write(repository, "- {id: a, bash: echo $ARGUMENTS > made; cat made}", name="kid")
     path = write(
         repository,
@@ -83,7 +75,7 @@ async def test_children_with_isolation_work_apart_from_each_other(
     assert not (repository / "made").exists()
 
 
-def test_a_worktree_whose_making_was_cut_off_is_made_anew(repository: Path) -> None:
+def test_a_worktree_whose_making_was_cut_off_is_made_anew(repository):
     folders = Folders(str(repository), "a..b/c.lock")
     place = Path(make_worktree(str(repository), folders))
     (place / "part" / "file").unlink()

@@ -6,21 +6,20 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from clikit import pgflow as command
+from records import settle
 from sealkit import findings, seal, switch_on, tamper
 from sqlkit import one, rows
 
 import pgflow
 from pgflow import inspect, workflow
+from pgflow.testing import Harness
 
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 
 @workflow
@@ -48,9 +47,7 @@ TABLES = {
 
 def fill(conn: Conn, flow: Harness) -> None:
     """Write some of every kind."""
-    flow.include(ask)
-    run = flow.start(ask)
-    flow.until_idle()
+    run = settle(flow, ask)
     gate = one(conn, "select gate from pgflow.gates")
     conn.execute("select pgflow.delegate_gate(%s, 'desk', 'bob', 'away')", (gate,))
     for by in ("ann", "bob"):
@@ -144,17 +141,13 @@ def named(conn: Conn) -> list[str]:
     ]
 
 
-def test_every_edit_of_every_column_every_removal_and_every_insert_is_found_by_name(
-    flow: Harness, conn: Conn
-) -> None:
+def test_every_edit_of_every_column_every_removal_and_every_insert_is_found_by_name(flow, conn):
     fill(conn, flow)
     assert findings(conn) == []
-    assert {kind for (kind,) in conn.execute("select kind from pgflow.evidence_kinds_()")} == set(
-        TABLES
-    )
-    assert set(
-        rows(conn, "select distinct kind from pgflow.evidence where round is not null")
-    ) == set(TABLES)
+    found = {kind for (kind,) in conn.execute("select kind from pgflow.evidence_kinds_()")}
+    assert found == set(TABLES)
+    found = set(rows(conn, "select distinct kind from pgflow.evidence where round is not null"))
+    assert found == set(TABLES)
     tried = 0
     with conn.transaction(force_rollback=True):
         loosen(conn)
@@ -212,16 +205,14 @@ def test_every_edit_of_every_column_every_removal_and_every_insert_is_found_by_n
     (("insert into pgflow.gate_answer (gate, n, run_id, answered_at, closes, verdict, answered_by, sent_by)"
         " values ('made-up', 1, -5, now(), true, 'approve', 'ann', 'ann')"), "evidence_added"),
 ])  # fmt: skip
-def test_who_edits_what_was_noted_is_found_too(
-    flow: Harness, conn: Conn, change: str, code: str
-) -> None:
+def test_who_edits_what_was_noted_is_found_too(flow, conn, change, code):
     fill(conn, flow)
     with conn.transaction(force_rollback=True):
         conn.execute(change)  # type: ignore[arg-type]
         assert code in findings(conn)
 
 
-def test_an_edit_between_two_rounds_is_found_before_it_is_sealed(flow: Harness, conn: Conn) -> None:
+def test_an_edit_between_two_rounds_is_found_before_it_is_sealed(flow, conn):
     fill(conn, flow)
     conn.execute("select pgflow.pause_queue('other', 'night')")
     with conn.transaction(force_rollback=True):
@@ -230,7 +221,7 @@ def test_an_edit_between_two_rounds_is_found_before_it_is_sealed(flow: Harness, 
     assert findings(conn) == []
 
 
-def test_acts_of_operators_are_sealed_though_no_run_was_started(dsn: str, conn: Conn) -> None:
+def test_acts_of_operators_are_sealed_though_no_run_was_started(dsn, conn):
     switch_on(conn)
     conn.execute("select pgflow.pause_queue('q', 'night')")
     assert seal(conn) == 0
@@ -252,10 +243,8 @@ def test_acts_of_operators_are_sealed_though_no_run_was_started(dsn: str, conn: 
     tamper(conn, "update pgflow.queue_change set changed_by = session_user")
 
 
-def test_evidence_goes_with_the_history_of_its_run(flow: Harness, conn: Conn) -> None:
-    flow.include(ask)
-    run = flow.start(ask)
-    flow.until_idle()
+def test_evidence_goes_with_the_history_of_its_run(flow, conn):
+    run = settle(flow, ask)
     gate = one(conn, "select gate from pgflow.gates")
     switch_on(conn)
     seal(conn)
@@ -268,8 +257,6 @@ def test_evidence_goes_with_the_history_of_its_run(flow: Harness, conn: Conn) ->
     conn.execute("select pgflow.drop_history(pgflow.now_(), 1000, 0)")
     seal(conn)
     assert findings(conn) == []
-    assert rows(conn, "select kind from pgflow.evidence order by 1") == [
-        "dropped_history",
-        "queue_change",
-    ]
+    found = rows(conn, "select kind from pgflow.evidence order by 1")
+    assert found == ["dropped_history", "queue_change"]
     assert json.loads(one(conn, "select pgflow.verify_evidence()::text"))["rows"] == 2

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from clikit import pgflow
-from records import wait_until
+from records import settle, wait_until
 from sealkit import adding, findings, paying, seal, switch_on
 from servers import HANG_SECONDS
 from sqlkit import one, rows
 
-from pgflow import Signal, sync, workflow
+from pgflow import Run, Signal, sync, workflow
 from pgflow.authority import Approved, owe
 from pgflow.effects import effect
 from pgflow.entities import entity, update
 from pgflow.errors import InvalidArgument, Redacted, RunNotFound, RunStuck, WrongState
 from pgflow.replay.check import replay
 from pgflow.replay.histories import read_database
+from pgflow.testing import Harness
 
-if TYPE_CHECKING:
-    from pgflow import Run
-    from pgflow.testing import Harness
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 go = Signal("go", str)
 SECRET = "receipt 1"
@@ -101,9 +98,7 @@ def paid(conn: Conn, flow: Harness) -> Run[list[str]]:
 
 
 @pytest.mark.full
-def test_a_redacted_value_is_gone_and_the_seals_stay_valid(
-    conn: Conn, flow: Harness, paid: Run[list[str]]
-) -> None:
+def test_a_redacted_value_is_gone_and_the_seals_stay_valid(conn, flow, paid):
     anchor = one(conn, "select pgflow.anchor()::text")
     seq = seqs(conn, "C")[0]
     text = one(conn, "select payload::text from pgflow.unit where seq = %s", seq)
@@ -124,7 +119,7 @@ def test_a_redacted_value_is_gone_and_the_seals_stay_valid(
     assert conn.execute("select * from pgflow.check()").fetchall() == []
 
 
-def test_the_input_is_redacted_too(conn: Conn, flow: Harness, paid: Run[list[str]]) -> None:
+def test_the_input_is_redacted_too(conn, flow, paid):
     flow.app.redact(paid.key, why="asked for", what="input")
     assert one(conn, "select input->>'redacted' is not null from pgflow.run") is True
     seal(conn)
@@ -132,9 +127,7 @@ def test_the_input_is_redacted_too(conn: Conn, flow: Harness, paid: Run[list[str
 
 
 @pytest.mark.parametrize("kind", ["c", "C", "d"])
-def test_a_replay_is_refused_with_an_error_of_its_own(
-    conn: Conn, flow: Harness, paid: Run[list[str]], kind: str
-) -> None:
+def test_a_replay_is_refused_with_an_error_of_its_own(conn, flow, paid, kind):
     flow.app.redact(paid.key, seqs(conn, kind)[0], why="asked for")
     (recorded,) = read_database(conn, [1])
     with pytest.raises(Redacted, match="was redacted: only its hash is left"):
@@ -142,9 +135,7 @@ def test_a_replay_is_refused_with_an_error_of_its_own(
 
 
 @pytest.mark.full
-def test_a_replay_does_not_need_the_request_of_an_effect(
-    conn: Conn, flow: Harness, paid: Run[list[str]]
-) -> None:
+def test_a_replay_does_not_need_the_request_of_an_effect(conn, flow, paid):
     flow.app.redact(paid.key, seqs(conn, "i")[0], why="asked for")
     (recorded,) = read_database(conn, [1])
     assert replay(recorded, paying) is None
@@ -154,24 +145,19 @@ def test_a_replay_does_not_need_the_request_of_an_effect(
     assert findings(conn) == []
 
 
-def test_a_result_that_was_redacted_is_no_value(
-    conn: Conn, flow: Harness, paid: Run[list[str]]
-) -> None:
+def test_a_result_that_was_redacted_is_no_value(conn, flow, paid):
     flow.app.redact(paid.key, why="asked for", what="result")
     with pytest.raises(Redacted):
         paid.result(HANG_SECONDS)
 
 
 @pytest.mark.full
-def test_readers_say_that_it_was_redacted(
-    conn: Conn, dsn: str, flow: Harness, paid: Run[list[str]]
-) -> None:
+def test_readers_say_that_it_was_redacted(conn, dsn, flow, paid):
     seq = seqs(conn, "C")[0]
     answer = pgflow(dsn, "redact", paid.key, str(seq), "--why", "asked for")
     assert answer.code == 0
-    assert answer.data["sha256"] == one(
-        conn, "select payload->>'redacted' from pgflow.unit where seq = %s", seq
-    )
+    found = answer.data["sha256"]
+    assert found == one(conn, "select payload->>'redacted' from pgflow.unit where seq = %s", seq)
     assert "<redacted, sha256" in pgflow(dsn, "audit", paid.key, tty=True, width=200).out
     assert "redacted" in pgflow(dsn, "logs", paid.key, tty=True, width=200).out
     assert pgflow(dsn, "redact", paid.key, "result", "--why", "asked for").code == 0
@@ -179,11 +165,10 @@ def test_readers_say_that_it_was_redacted(
 
 
 @pytest.mark.full
-def test_copies_in_later_generations_go_with_it(conn: Conn, flow: Harness) -> None:
+def test_copies_in_later_generations_go_with_it(conn, flow):
     flow.include(adding)
     switch_on(conn)
-    run = flow.start(adding, 41)
-    flow.until_idle()
+    run = settle(flow, adding, 41)
     conn.execute("select pgflow.rewind_run(%s, 3, effects => 'repeat')", (run.key,))
     flow.until_idle()
     seal(conn)
@@ -196,13 +181,10 @@ def test_copies_in_later_generations_go_with_it(conn: Conn, flow: Harness) -> No
 
 
 @pytest.mark.full
-def test_a_generation_that_begins_with_a_redacted_value_is_stuck_and_says_why(
-    conn: Conn, flow: Harness
-) -> None:
+def test_a_generation_that_begins_with_a_redacted_value_is_stuck_and_says_why(conn, flow):
     flow.include(adding)
     switch_on(conn)
-    run = flow.start(adding, 41)
-    flow.until_idle()
+    run = settle(flow, adding, 41)
     flow.app.redact(run.key, 2, why="asked for")
     seal(conn)
     conn.execute("select pgflow.rewind_run(%s, 3, effects => 'repeat')", (run.key,))
@@ -213,10 +195,8 @@ def test_a_generation_that_begins_with_a_redacted_value_is_stuck_and_says_why(
     assert findings(conn) == []
 
 
-def test_what_is_carried_for_reuse_goes_with_it(conn: Conn, flow: Harness) -> None:
-    flow.include(adding)
-    run = flow.start(adding, 41)
-    flow.until_idle()
+def test_what_is_carried_for_reuse_goes_with_it(conn, flow):
+    run = settle(flow, adding, 41)
     seq = one(conn, "select seq from pgflow.unit where payload::text = '44' and kind = 'c'")
     conn.execute("select pgflow.rewind_run(%s, %s, effects => 'reuse')", (run.key, seq - 1))
     with pytest.raises(WrongState, match="is open"):
@@ -229,11 +209,9 @@ def test_what_is_carried_for_reuse_goes_with_it(conn: Conn, flow: Harness) -> No
 
 
 @pytest.mark.full
-def test_what_a_person_had_changed_is_redacted_too(conn: Conn, dsn: str, flow: Harness) -> None:
+def test_what_a_person_had_changed_is_redacted_too(conn, dsn, flow):
     """The unit of a rewind says what the run had come to, and what it was given instead."""
-    flow.include(adding)
-    run = flow.start(adding, 41)
-    flow.until_idle()
+    run = settle(flow, adding, 41)
     flow.app.restart(run.key, input={"x": 70_001}, effects="repeat", why="a typing error")
     flow.until_idle()
     ((seq, payload),) = rows(
@@ -250,12 +228,8 @@ def test_what_a_person_had_changed_is_redacted_too(conn: Conn, dsn: str, flow: H
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["i", "U", "E"])
-def test_what_became_of_an_effect_is_redacted_and_still_told(
-    conn: Conn, dsn: str, flow: Harness, kind: str
-) -> None:
-    flow.include(losing)
-    run = flow.start(losing)
-    flow.until_idle()
+def test_what_became_of_an_effect_is_redacted_and_still_told(conn, dsn, flow, kind):
+    run = settle(flow, losing)
     conn.execute(
         "select pgflow.settle_effect(effect, 'confirmed', '\"done\"', 'seen', 'ada') from pgflow.obligations"
     )
@@ -273,11 +247,10 @@ def test_what_became_of_an_effect_is_redacted_and_still_told(
 
 
 @pytest.mark.full
-def test_a_redacted_verdict_leaves_the_history_of_its_entity_too(conn: Conn, flow: Harness) -> None:
+def test_a_redacted_verdict_leaves_the_history_of_its_entity_too(conn, flow):
     flow.include(tallying)
     switch_on(conn)
-    run = flow.start(tallying)
-    flow.until_idle()
+    run = settle(flow, tallying)
     seal(conn)
     flow.app.redact(run.key, seqs(conn, "H")[0], why="asked for")
     verdicts = rows(conn, "select verdict::text from pgflow.entity_history")
@@ -301,13 +274,10 @@ def test_a_redacted_verdict_leaves_the_history_of_its_entity_too(conn: Conn, flo
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["g", "G"])
-def test_what_was_asked_at_a_gate_and_said_is_redacted_and_still_told(
-    conn: Conn, dsn: str, flow: Harness, kind: str
-) -> None:
+def test_what_was_asked_at_a_gate_and_said_is_redacted_and_still_told(conn, dsn, flow, kind):
     flow.include(asking)
     switch_on(conn)
-    run = flow.start(asking, "4000-1234")
-    flow.until_idle()
+    run = settle(flow, asking, "4000-1234")
     gate = one(conn, "select gate from pgflow.gates")
     conn.execute("select pgflow.answer_gate(%s, 'approve', null, '\"4000-1235\"')", (gate,))
     flow.until_idle()
@@ -329,13 +299,10 @@ def test_what_was_asked_at_a_gate_and_said_is_redacted_and_still_told(
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["O", "D"])
-def test_what_a_run_owed_is_redacted_once_it_is_closed_and_still_told(
-    conn: Conn, dsn: str, flow: Harness, kind: str
-) -> None:
+def test_what_a_run_owed_is_redacted_once_it_is_closed_and_still_told(conn, dsn, flow, kind):
     flow.include(owing)
     switch_on(conn)
-    run = flow.start(owing)
-    flow.until_idle()
+    run = settle(flow, owing)
     assert run.result(HANG_SECONDS) == "done"
     seal(conn)
     with pytest.raises(WrongState, match="is open"):
@@ -353,18 +320,14 @@ def test_what_a_run_owed_is_redacted_once_it_is_closed_and_still_told(
 
 
 @pytest.mark.full
-def test_an_open_run_is_not_redacted(conn: Conn, flow: Harness) -> None:
-    flow.include(waiting)
-    run = flow.start(waiting)
-    flow.until_idle()
+def test_an_open_run_is_not_redacted(conn, flow):
+    run = settle(flow, waiting)
     with pytest.raises(WrongState, match="is open"):
         flow.app.redact(run.key, why="asked for", what="input")
     assert seqs(conn, "Z") == []
 
 
-def test_what_cannot_be_redacted_is_refused(
-    conn: Conn, flow: Harness, paid: Run[list[str]]
-) -> None:
+def test_what_cannot_be_redacted_is_refused(conn, flow, paid):
     with pytest.raises(RunNotFound):
         flow.app.redact("nobody", 1, why="x")
     with pytest.raises(RunNotFound, match="no generation 7"):
@@ -385,21 +348,21 @@ def test_what_cannot_be_redacted_is_refused(
         assert (answer.code, answer.err.count("\n")) == (2, 1), part
 
 
-def test_redaction_needs_a_fresh_look_with_each_statement(conn: Conn, paid: Run[list[str]]) -> None:
+def test_redaction_needs_a_fresh_look_with_each_statement(conn, paid):
     with pytest.raises(psycopg.Error, match="read committed"), conn.transaction():
         conn.execute("set transaction isolation level repeatable read")
         conn.execute("select pgflow.redact(%s, 2, 'x')", (paid.key,))
 
 
 @pytest.mark.full
-def test_only_an_operator_redacts(conn: Conn, paid: Run[list[str]]) -> None:
+def test_only_an_operator_redacts(conn, paid):
     for role in ("pgflow_client", "pgflow_worker", "pgflow_auditor"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege), conn.transaction():
             conn.execute(f"set local role {role}")  # type: ignore[arg-type]
             conn.execute("select pgflow.redact(%s, 2, 'x')", (paid.key,))
 
 
-def test_a_redaction_that_nobody_recorded_is_found(conn: Conn, paid: Run[list[str]]) -> None:
+def test_a_redaction_that_nobody_recorded_is_found(conn, paid):
     """A value replaced by its hash keeps the chain as it is, and is found all the same."""
     seq = seqs(conn, "C")[0]
     with conn.transaction(force_rollback=True):
@@ -421,7 +384,7 @@ def test_a_redaction_that_nobody_recorded_is_found(conn: Conn, paid: Run[list[st
     assert findings(conn) == []
 
 
-def test_a_value_of_a_user_is_never_taken_for_a_redacted_one(conn: Conn, flow: Harness) -> None:
+def test_a_value_of_a_user_is_never_taken_for_a_redacted_one(conn, flow):
     flow.include(adding)
     with pytest.raises(InvalidArgument, match="begins with the key"):
         flow.app.send("k", Signal("go", dict), {"$codec": "", "data": "", "redacted": "00"})

@@ -6,14 +6,13 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from records import wait_until
+from records import launch, settle, wait_until
 from sealkit import adding, findings, paying, seal, switch_on, tamper
 from servers import HANG_SECONDS
 from sqlkit import T0, connect, one, rows, set_clock
 
 from pgflow import App, Signal, workflow
 from pgflow.errors import InvalidArgument, WrongState
-from pgflow.testing import Harness
 
 go = Signal("go", str)
 
@@ -23,12 +22,8 @@ def waiting() -> str:
     return go.sync.wait()
 
 
-def test_nothing_is_sealed_until_somebody_asks_for_it(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
-    flow.include(adding)
-    flow.start(adding, 1)
-    flow.until_idle()
+def test_nothing_is_sealed_until_somebody_asks_for_it(conn, flow):
+    settle(flow, adding, 1)
     assert one(conn, "select * from pgflow.seal_units(at_once => true)") == (0, False, None)
     assert rows(conn, "select * from pgflow.seal") == []
     assert rows(conn, "select * from pgflow.seal_pending") == []
@@ -36,14 +31,11 @@ def test_nothing_is_sealed_until_somebody_asks_for_it(
 
 
 @pytest.mark.full
-def test_what_has_ended_is_sealed_as_a_whole_and_once(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_what_has_ended_is_sealed_as_a_whole_and_once(conn, flow):
     flow.include(adding, paying)
     for n in range(3):
         flow.start(adding, n)
-    flow.start(paying, 2)
-    flow.until_idle()
+    settle(flow, paying, 2)
     switch_on(conn)
     assert seal(conn) == 4
     units = "select max(seq) from pgflow.unit group by run_id order by run_id"
@@ -57,12 +49,8 @@ def test_what_has_ended_is_sealed_as_a_whole_and_once(
 
 
 @pytest.mark.full
-def test_an_open_run_is_sealed_as_far_as_it_is_and_again_when_it_has_grown(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
-    flow.include(waiting)
-    run_ = flow.start(waiting)
-    flow.until_idle()
+def test_an_open_run_is_sealed_as_far_as_it_is_and_again_when_it_has_grown(conn, flow):
+    run_ = settle(flow, waiting)
     switch_on(conn)
     seal(conn)
     assert rows(conn, "select count(*) from pgflow.seal_pending") == [1]
@@ -77,10 +65,8 @@ def test_an_open_run_is_sealed_as_far_as_it_is_and_again_when_it_has_grown(
 
 
 @pytest.mark.full
-def test_a_long_journal_is_sealed_in_parts(conn: psycopg.Connection, flow: Harness) -> None:
-    flow.include(adding)
-    flow.start(adding, 1)
-    flow.until_idle()
+def test_a_long_journal_is_sealed_in_parts(conn, flow):
+    settle(flow, adding, 1)
     # As a run of 2,500 emitted values would have it.
     with conn.transaction():
         conn.execute("alter table pgflow.unit disable trigger user")
@@ -92,18 +78,13 @@ def test_a_long_journal_is_sealed_in_parts(conn: psycopg.Connection, flow: Harne
         conn.execute("alter table pgflow.unit enable trigger user")
     switch_on(conn)
     assert seal(conn) == 3
-    assert rows(conn, "select upto_seq, has_ended from pgflow.seals order by round") == [
-        (1000, False),
-        (2000, False),
-        (2504, True),
-    ]
+    found = rows(conn, "select upto_seq, has_ended from pgflow.seals order by round")
+    assert found == [(1000, False), (2000, False), (2504, True)]
     assert findings(conn) == []
 
 
 @pytest.mark.full
-def test_a_run_whose_start_is_not_committed_yet_is_not_passed(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_a_run_whose_start_is_not_committed_yet_is_not_passed(dsn, conn, flow):
     flow.include(adding)
     flow.start(adding, 0)  # so that nobody waits for the first to name the workflow
     flow.until_idle()
@@ -111,24 +92,20 @@ def test_a_run_whose_start_is_not_committed_yet_is_not_passed(
     seal(conn)
     with connect(dsn) as slow, slow.transaction():
         slow.execute("select pgflow.start_run('adding', input => '{\"x\": 1}', key => 'slow')")
-        flow.start(adding, 2)
-        flow.until_idle()
+        settle(flow, adding, 2)
         seal(conn)
         assert one(conn, "select passed_run_id from pgflow.seal_state") == 1
     flow.until_idle()
     for _ in range(2):
         seal(conn)
-    assert rows(conn, "select run_id, has_ended from pgflow.seals order by run_id") == [
-        (1, True),
-        (2, True),
-        (3, True),
-    ]
+    found = rows(conn, "select run_id, has_ended from pgflow.seals order by run_id")
+    assert found == [(1, True), (2, True), (3, True)]
     assert findings(conn) == []
 
 
 def test_a_run_that_took_its_number_long_before_its_transaction_wrote_is_not_passed(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
+    dsn, conn, flow
+):
     """A number is drawn before the transaction has one of its own."""
     switch_on(conn)
     with connect(dsn) as slow:
@@ -141,7 +118,7 @@ def test_a_run_that_took_its_number_long_before_its_transaction_wrote_is_not_pas
         assert one(conn, "select passed_run_id from pgflow.seal_state") == 1
 
 
-def test_whoever_looks_at_the_sequence_holds_nobody_up(dsn: str, conn: psycopg.Connection) -> None:
+def test_whoever_looks_at_the_sequence_holds_nobody_up(dsn, conn):
     switch_on(conn)
     conn.execute("select nextval('pgflow.run_id_seq')")
     with connect(dsn) as reader, reader.transaction():
@@ -150,12 +127,8 @@ def test_whoever_looks_at_the_sequence_holds_nobody_up(dsn: str, conn: psycopg.C
     assert one(conn, "select passed_run_id from pgflow.seal_state") == 1
 
 
-def test_what_is_said_of_an_ended_run_that_owes_is_sealed_too(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
-    flow.include(paying)
-    flow.start(paying, 1)
-    flow.until_idle()
+def test_what_is_said_of_an_ended_run_that_owes_is_sealed_too(conn, flow):
+    settle(flow, paying, 1)
     me = one(conn, "select run_id from pgflow.run")
     # As a run ended by force that still owes what its journal has opened.
     conn.execute(
@@ -178,25 +151,16 @@ def test_what_is_said_of_an_ended_run_that_owes_is_sealed_too(
     assert findings(conn) == []
 
 
-def test_a_rewind_after_the_end_is_no_change_of_history(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
-    flow.include(adding)
-    run_ = flow.start(adding, 1)
-    flow.until_idle()
+def test_a_rewind_after_the_end_is_no_change_of_history(conn, flow):
+    run_ = settle(flow, adding, 1)
     switch_on(conn)
     seal(conn)
     flow.app.restart(run_.key, effects="repeat", why="again")
     flow.until_idle()
     assert findings(conn) == []
     assert seal(conn) == 2
-    assert rows(
-        conn, "select generation, has_ended from pgflow.seals order by generation, round"
-    ) == [
-        (1, True),
-        (1, True),
-        (2, True),
-    ]
+    found = rows(conn, "select generation, has_ended from pgflow.seals order by generation, round")
+    assert found == [(1, True), (1, True), (2, True)]
     assert findings(conn) == []
     # But nobody else may say of a run that it was continued.
     with conn.transaction(force_rollback=True):
@@ -209,36 +173,31 @@ def test_a_rewind_after_the_end_is_no_change_of_history(
         assert findings(conn) == ["outcome_changed"]
 
 
-def test_a_day_gets_its_root_once_it_is_over(conn: psycopg.Connection, flow: Harness) -> None:
+def test_a_day_gets_its_root_once_it_is_over(conn, flow):
     flow.include(adding)
     set_clock(conn, T0)
     switch_on(conn)
     for day in range(3):
         set_clock(conn, T0 + timedelta(days=2 * day, hours=3))
-        flow.start(adding, day)
-        flow.until_idle()
+        settle(flow, adding, day)
         seal(conn)
     days = "select day::text, first_round, last_round from pgflow.seal_day order by day"
     assert rows(conn, days) == [("2030-01-01", 1, 1), ("2030-01-03", 2, 2)]
     assert findings(conn) == []
     # The clock goes back: what is sealed then belongs to the last day, not to one that is closed.
     set_clock(conn, T0 + timedelta(hours=4))
-    flow.start(adding, 9)
-    flow.until_idle()
+    settle(flow, adding, 9)
     seal(conn)
     assert one(conn, "select day::text from pgflow.seal_round order by round desc") == "2030-01-05"
     assert findings(conn) == []
 
 
 @pytest.mark.full
-def test_removed_history_leaves_the_roots_and_no_findings(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_removed_history_leaves_the_roots_and_no_findings(conn, flow):
     flow.include(adding)
     switch_on(conn)
     for n in range(4):
-        flow.start(adding, n)
-        flow.until_idle()
+        settle(flow, adding, n)
         if n != 2:
             seal(conn)
     anchor = one(conn, "select pgflow.anchor()::text")
@@ -246,29 +205,18 @@ def test_removed_history_leaves_the_roots_and_no_findings(
     conn.execute("select pgflow.drop_history(clock_timestamp(), max => 1)")
     conn.execute("select pgflow.drop_history(clock_timestamp(), max => 1, after => 1)")
     conn.execute("select pgflow.drop_history(clock_timestamp(), max => 1, after => 2)")
-    assert rows(
-        conn, "select key is null, dropped_at is null from pgflow.seals order by run_id"
-    ) == [
-        (True, False),
-        (False, True),
-    ]
+    found = rows(conn, "select key is null, dropped_at is null from pgflow.seals order by run_id")
+    assert found == [(True, False), (False, True)]
     assert rows(conn, "select cardinality(runs) from pgflow.seal_round order by round") == [0, 0, 2]
     assert findings(conn, anchor) == []
     with conn.transaction(force_rollback=True):
         conn.execute("delete from pgflow.dropped_history")
-        assert findings(conn, anchor) == [
-            "evidence_missing",
-            "round_changed",
-            "run_missing",
-        ]
+        found = findings(conn, anchor)
+        assert found == ["evidence_missing", "round_changed", "run_missing"]
 
 
-def test_one_seals_at_a_time_and_the_others_do_not_wait(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
-    flow.include(adding)
-    flow.start(adding, 1)
-    flow.until_idle()
+def test_one_seals_at_a_time_and_the_others_do_not_wait(dsn, conn, flow):
+    settle(flow, adding, 1)
     switch_on(conn)
     with connect(dsn) as other, other.transaction():
         other.execute("select pgflow.seal_units()")
@@ -277,9 +225,8 @@ def test_one_seals_at_a_time_and_the_others_do_not_wait(
     assert rows(conn, "select run_id from pgflow.seal") == [1]
 
 
-def test_a_round_reads_no_table_from_end_to_end(conn: psycopg.Connection, flow: Harness) -> None:
-    flow.include(adding, waiting)
-    flow.start(waiting)
+def test_a_round_reads_no_table_from_end_to_end(conn, flow):
+    launch(flow, waiting, beside=[adding])
     for n in range(5):
         flow.start(adding, n)
     flow.until_idle()
@@ -295,7 +242,7 @@ def test_a_round_reads_no_table_from_end_to_end(conn: psycopg.Connection, flow: 
     assert [name for name in whole if name != "seal_state"] == []
 
 
-def test_sealing_needs_a_fresh_look_with_each_statement(conn: psycopg.Connection) -> None:
+def test_sealing_needs_a_fresh_look_with_each_statement(conn):
     switch_on(conn)
     with pytest.raises(psycopg.Error, match="read committed"), conn.transaction():
         conn.execute("set transaction isolation level repeatable read")
@@ -303,7 +250,7 @@ def test_sealing_needs_a_fresh_look_with_each_statement(conn: psycopg.Connection
 
 
 @pytest.mark.full
-def test_a_worker_seals_what_it_has_done(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_worker_seals_what_it_has_done(dsn, conn):
     switch_on(conn)
     app = App(dsn, include=[adding])
     with app, app.worker(grace_seconds=1):
@@ -312,7 +259,7 @@ def test_a_worker_seals_what_it_has_done(dsn: str, conn: psycopg.Connection) -> 
     assert findings(conn) == []
 
 
-def test_the_journal_is_append_only_for_its_owner(dsn: str, conn: psycopg.Connection) -> None:
+def test_the_journal_is_append_only_for_its_owner(dsn, conn):
     partition = one(
         conn,
         "select inhrelid::regclass::text from pg_inherits where inhparent = 'pgflow.unit'::regclass",
@@ -336,17 +283,14 @@ def test_the_journal_is_append_only_for_its_owner(dsn: str, conn: psycopg.Connec
 
 
 @pytest.mark.unsound
-def test_the_audit_misses_a_guard_that_somebody_took_away(conn: psycopg.Connection) -> None:
+def test_the_audit_misses_a_guard_that_somebody_took_away(conn):
     conn.execute("alter table pgflow.unit disable trigger append_only")
-    assert rows(conn, "select invariant from pgflow.check()") == [
-        "the journal is append only by trigger"
-    ]
+    found = rows(conn, "select invariant from pgflow.check()")
+    assert found == ["the journal is append only by trigger"]
 
 
-def test_a_trial_balance_adds_up(conn: psycopg.Connection, flow: Harness) -> None:
-    flow.include(paying)
-    flow.start(paying, 3)
-    flow.until_idle()
+def test_a_trial_balance_adds_up(conn, flow):
+    settle(flow, paying, 3)
     assert rows(conn, "select * from pgflow.trial_balance()") == [("effects", 3, 3, 0, 0, 0, 0)]
 
 
@@ -360,12 +304,8 @@ def test_a_trial_balance_adds_up(conn: psycopg.Connection, flow: Harness) -> Non
         "insert into pgflow.owed (run_id, call, opened_at, kind, name, detail) values (99, 77, now(), 'effect', 'x', '{\"state\": \"unknown\"}')",
     ],
 )
-def test_the_trial_balance_misses_what_was_taken_out(
-    conn: psycopg.Connection, flow: Harness, change: str
-) -> None:
-    flow.include(paying)
-    flow.start(paying, 3)
-    flow.until_idle()
+def test_the_trial_balance_misses_what_was_taken_out(conn, flow, change):
+    settle(flow, paying, 3)
     tamper(conn, change)
     found = rows(conn, "select invariant from pgflow.check_balance_()")
     assert "effects balance in total" in found
@@ -375,12 +315,8 @@ def test_the_trial_balance_misses_what_was_taken_out(
     conn.execute("delete from pgflow.outcome; delete from pgflow.run_key")
 
 
-def test_whoever_asks_while_the_sealer_looks_is_not_forgotten(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
-    flow.include(adding)
-    flow.start(adding, 1)
-    flow.until_idle()
+def test_whoever_asks_while_the_sealer_looks_is_not_forgotten(dsn, conn, flow):
+    settle(flow, adding, 1)
     switch_on(conn)
     seal(conn)
     pending = "select run_id from pgflow.seal_pending"
@@ -397,14 +333,11 @@ def test_whoever_asks_while_the_sealer_looks_is_not_forgotten(
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
-def test_whoever_asks_waits_for_nobody_at_any_level(
-    dsn: str, conn: psycopg.Connection, flow: Harness, level: str
-) -> None:
+def test_whoever_asks_waits_for_nobody_at_any_level(dsn, conn, flow, level):
     flow.include(adding, waiting)
     for n in range(2):
         flow.start(adding, n)
-    flow.start(waiting)
-    flow.until_idle()
+    settle(flow, waiting)
     switch_on(conn)
     seal(conn)
     with connect(dsn) as one_, connect(dsn) as other, one_.transaction(), other.transaction():
@@ -422,13 +355,9 @@ def test_whoever_asks_waits_for_nobody_at_any_level(
     assert findings(conn) == []
 
 
-def test_the_first_round_waits_for_whoever_saw_that_nothing_is_sealed(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_the_first_round_waits_for_whoever_saw_that_nothing_is_sealed(dsn, conn, flow):
     """Else what it adds to a run that has ended would look as if somebody had put it in later."""
-    flow.include(adding)
-    flow.start(adding, 1)
-    flow.until_idle()
+    settle(flow, adding, 1)
     with connect(dsn) as early, early.transaction():
         early.execute("select pgflow.look_again_(array[1])")
         switch_on(conn)
@@ -443,12 +372,8 @@ def test_the_first_round_waits_for_whoever_saw_that_nothing_is_sealed(
     assert findings(conn) == []
 
 
-def test_whoever_saw_it_long_ago_is_looked_at_again(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
-    flow.include(adding)
-    flow.start(adding, 1)
-    flow.until_idle()
+def test_whoever_saw_it_long_ago_is_looked_at_again(dsn, conn, flow):
+    settle(flow, adding, 1)
     with connect(dsn) as early, early.transaction():
         early.execute("set transaction isolation level repeatable read")
         early.execute("select count(*) from pgflow.run")
@@ -460,12 +385,8 @@ def test_whoever_saw_it_long_ago_is_looked_at_again(
     assert rows(conn, "select run_id from pgflow.seal_pending") == []
 
 
-def test_nothing_is_sealed_while_history_is_removed(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
-    flow.include(adding)
-    flow.start(adding, 1)
-    flow.until_idle()
+def test_nothing_is_sealed_while_history_is_removed(dsn, conn, flow):
+    settle(flow, adding, 1)
     switch_on(conn)
     with connect(dsn) as pruner, pruner.transaction():
         pruner.execute("select pgflow.drop_history(clock_timestamp())")
@@ -475,7 +396,7 @@ def test_nothing_is_sealed_while_history_is_removed(
 
 
 @pytest.mark.full
-def test_a_round_ends_when_its_time_is_over(conn: psycopg.Connection, flow: Harness) -> None:
+def test_a_round_ends_when_its_time_is_over(conn, flow):
     flow.include(adding)
     for n in range(45):
         flow.start(adding, n)
@@ -489,9 +410,7 @@ def test_a_round_ends_when_its_time_is_over(conn: psycopg.Connection, flow: Harn
 
 
 @pytest.mark.parametrize("most", ["null", "0", "-5", "1"])
-def test_a_round_of_no_size_seals_at_least_one(
-    conn: psycopg.Connection, flow: Harness, most: str
-) -> None:
+def test_a_round_of_no_size_seals_at_least_one(conn, flow, most):
     flow.include(adding)
     for n in range(2):
         flow.start(adding, n)
@@ -503,12 +422,8 @@ def test_a_round_of_no_size_seals_at_least_one(
     assert findings(conn) == []
 
 
-def test_a_value_that_pretends_to_be_redacted_holds_nobody_up(
-    conn: psycopg.Connection, flow: Harness
-) -> None:
-    flow.include(adding)
-    flow.start(adding, 1)
-    flow.until_idle()
+def test_a_value_that_pretends_to_be_redacted_holds_nobody_up(conn, flow):
+    settle(flow, adding, 1)
     with conn.transaction(force_rollback=True):
         tamper(
             conn,

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 import servers
 from clikit import pgflow
+from records import settle
 from sealkit import adding, findings, paying, seal, switch_on, tamper
 from servers import HANG_SECONDS
 from sqlkit import T0, one, rows, set_clock
@@ -22,10 +24,7 @@ from pgflow.errors import InvalidArgument, RunNotFound, WrongState
 from pgflow.inspect import check_anchor, check_proof
 from pgflow.testing import Harness
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    Conn = psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]
 
 UNITS = 1000
 COLUMNS = {
@@ -211,7 +210,7 @@ def ledger(conn: Conn, flow: Harness) -> Conn:
 
 
 @pytest.mark.full
-def test_every_change_of_a_single_row_of_a_thousand_is_found(ledger: Conn) -> None:
+def test_every_change_of_a_single_row_of_a_thousand_is_found(ledger):
     anchor = one(ledger, "select pgflow.anchor()::text")
     ledger.execute("set pgflow.rewrites = 'on'")
     ledger.execute(TRIES)
@@ -247,7 +246,7 @@ def columns(conn: Conn, table: str) -> list[str]:
 
 
 @pytest.mark.full
-def test_every_change_of_a_start_or_an_outcome_is_found(ledger: Conn) -> None:
+def test_every_change_of_a_start_or_an_outcome_is_found(ledger):
     assert set(RUN) | CHANGES_LATER == set(columns(ledger, "run"))
     assert set(OUTCOME) == set(columns(ledger, "outcome"))
     for table, changes in (("run", RUN), ("outcome", OUTCOME)):
@@ -262,7 +261,7 @@ def test_every_change_of_a_start_or_an_outcome_is_found(ledger: Conn) -> None:
 
 
 @pytest.mark.full
-def test_a_page_of_nothing_is_no_verification(ledger: Conn) -> None:
+def test_a_page_of_nothing_is_no_verification(ledger):
     for call in (
         "verify_runs(null)",
         "verify_runs(0, 0)",
@@ -279,9 +278,8 @@ def test_a_page_of_nothing_is_no_verification(ledger: Conn) -> None:
 
 
 @pytest.mark.full
-def test_a_gap_behind_the_last_seal_is_found(ledger: Conn, flow: Harness) -> None:
-    run = flow.start(adding, 1)
-    flow.until_idle()
+def test_a_gap_behind_the_last_seal_is_found(ledger, flow):
+    run = settle(flow, adding, 1)
     me = one(ledger, "select run_id from pgflow.run where key = %s", run.key)
     seal(ledger)
     with ledger.transaction(force_rollback=True):
@@ -296,7 +294,7 @@ def test_a_gap_behind_the_last_seal_is_found(ledger: Conn, flow: Harness) -> Non
 
 
 @pytest.mark.full
-def test_every_change_of_a_run_or_of_the_seals_is_found(ledger: Conn) -> None:
+def test_every_change_of_a_run_or_of_the_seals_is_found(ledger):
     anchor = one(ledger, "select pgflow.anchor()::text")
     for change, code in CHANGES:
         with ledger.transaction(force_rollback=True):
@@ -307,7 +305,7 @@ def test_every_change_of_a_run_or_of_the_seals_is_found(ledger: Conn) -> None:
 
 
 @pytest.mark.full
-def test_whoever_forges_the_seals_too_is_found_by_the_anchor_alone(ledger: Conn) -> None:
+def test_whoever_forges_the_seals_too_is_found_by_the_anchor_alone(ledger):
     anchor = one(ledger, "select pgflow.anchor()::text")
     with ledger.transaction(force_rollback=True):
         ledger.execute("set local pgflow.rewrites = 'on'")
@@ -336,7 +334,7 @@ def test_whoever_forges_the_seals_too_is_found_by_the_anchor_alone(ledger: Conn)
 
 
 @pytest.mark.full
-def test_an_anchor_stays_true_while_more_is_sealed(ledger: Conn, flow: Harness) -> None:
+def test_an_anchor_stays_true_while_more_is_sealed(ledger, flow):
     anchors = [one(ledger, "select pgflow.anchor()::text")]
     for day in range(2):
         set_clock(ledger, T0 + timedelta(days=9 + day))
@@ -348,7 +346,7 @@ def test_an_anchor_stays_true_while_more_is_sealed(ledger: Conn, flow: Harness) 
         assert check_anchor(json.loads(anchor)) == []
 
 
-def test_a_proof_convinces_without_a_database(ledger: Conn) -> None:
+def test_a_proof_convinces_without_a_database(ledger):
     key = one(ledger, "select key from pgflow.run where run_id = 2")
     proof = inspect.ask(ledger, inspect.read_proof(key))
     anchor = inspect.ask(ledger, inspect.read_anchor())
@@ -370,7 +368,7 @@ def test_a_proof_convinces_without_a_database(ledger: Conn) -> None:
 
 
 @pytest.mark.full
-def test_a_proof_fits_the_anchor_that_it_was_made_for(ledger: Conn, flow: Harness) -> None:
+def test_a_proof_fits_the_anchor_that_it_was_made_for(ledger, flow):
     anchors = [inspect.ask(ledger, inspect.read_anchor())]
     key = one(ledger, "select key from pgflow.run where run_id = 24")
     for day in range(2):
@@ -412,10 +410,8 @@ def change(document: Any, path: tuple[Any, ...]) -> None:
         document[last] = ("1" if old[0] != "1" else "2") + old[1:]
 
 
-def test_what_is_not_sealed_has_no_proof(conn: Conn, flow: Harness) -> None:
-    flow.include(adding)
-    run = flow.start(adding, 1)
-    flow.until_idle()
+def test_what_is_not_sealed_has_no_proof(conn, flow):
+    run = settle(flow, adding, 1)
     with pytest.raises(WrongState, match="no seal covers run"):
         flow.app.ask(inspect.read_proof(run.key).first)
     with pytest.raises(RunNotFound):
@@ -425,7 +421,7 @@ def test_what_is_not_sealed_has_no_proof(conn: Conn, flow: Harness) -> None:
 
 
 @pytest.mark.full
-def test_the_command_line_finds_it_and_says_where(ledger: Conn, dsn: str, tmp_path: Any) -> None:
+def test_the_command_line_finds_it_and_says_where(ledger, dsn, tmp_path):
     anchor, proof = tmp_path / "anchor.json", tmp_path / "proof.json"
     anchor.write_text(pgflow(dsn, "audit", "anchor").out)
     key = one(ledger, "select key from pgflow.run where run_id = 2")
@@ -458,12 +454,8 @@ def test_the_command_line_finds_it_and_says_where(ledger: Conn, dsn: str, tmp_pa
 
 
 @pytest.mark.full
-def test_the_command_line_switches_seals_and_answers_mistakes(
-    conn: Conn, dsn: str, flow: Harness, tmp_path: Any
-) -> None:
-    flow.include(adding)
-    run = flow.start(adding, 1)
-    flow.until_idle()
+def test_the_command_line_switches_seals_and_answers_mistakes(conn, dsn, flow, tmp_path):
+    run = settle(flow, adding, 1)
     refused = pgflow(dsn, "audit", "verify")
     assert refused.code == 2
     assert "pgflow audit on" in refused.err

@@ -4,18 +4,14 @@ it, with the checks of a single one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from webkit import Browser, address, form_of, is_harmless
 
 import pgflow
 from pgflow import workflow
 from pgflow._model.kinds import Status
 from pgflow.inspect import ask_async, list_gates, read_statuses
+from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 ANN = Principal("ann", ["approve"], acts_as=["ops"])
 EVE = Principal("eve", ["view"])
@@ -42,7 +38,7 @@ async def results(aflow: AsyncHarness, *keys: str) -> list[Status]:
     return list((await ask_async(aflow.app, read_statuses(keys))).values())
 
 
-async def test_many_gates_take_one_answer_and_later_ones_none(aflow: AsyncHarness) -> None:
+async def test_many_gates_take_one_answer_and_later_ones_none(aflow):
     await begin(aflow, "r-1", "r-2", "r-3")
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/gates", **NAMED)
@@ -68,7 +64,7 @@ async def test_many_gates_take_one_answer_and_later_ones_none(aflow: AsyncHarnes
     assert "give a reason" in answer.text
 
 
-async def test_each_of_many_answers_has_the_checks_of_a_single_one(aflow: AsyncHarness) -> None:
+async def test_each_of_many_answers_has_the_checks_of_a_single_one(aflow):
     await begin(aflow, "r-1")
     await begin(aflow, "boss-1", who="boss")
     gates = await ask_async(aflow.app, list_gates())

@@ -6,13 +6,12 @@ import json
 import secrets
 import zlib
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
-import psycopg
 import pytest
 from clikit import as_role
-from records import count, run_row
+from records import count, run_row, settle
 from schedulekit import setting
 from sqlkit import one
 from test_console_pages import ANN, FLOWS, PAGES, Order, ask_first, await_payment
@@ -23,10 +22,8 @@ from pgflow import Retries, step, workflow
 from pgflow.decisions import Choice, decision
 from pgflow.effects import effect
 from pgflow.errors import InvalidArgument
+from pgflow.testing import AsyncHarness
 from pgflow.web import Local, Principal, Tokens, asgi
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 EVIL = (
     "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "'><svg/onload=alert(1)>",
@@ -103,9 +100,7 @@ async def every_page(browser: Browser, keys: list[str]) -> list[tuple[str, Reade
 
 
 @pytest.mark.full
-async def test_nothing_that_is_stored_is_ever_html(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_nothing_that_is_stored_is_ever_html(aflow, conn):
     aflow.include(carry, carry_rich, burst)
     keys = []
     for n, text in enumerate(EVIL):
@@ -141,7 +136,7 @@ async def test_nothing_that_is_stored_is_ever_html(
 
 
 @pytest.mark.full
-async def test_what_comes_in_an_address_is_no_html_either(aflow: AsyncHarness) -> None:
+async def test_what_comes_in_an_address_is_no_html_either(aflow):
     browser = Browser(aflow.app, ANN)
     for text in EVIL:
         for path in (
@@ -173,7 +168,7 @@ async def test_what_comes_in_an_address_is_no_html_either(aflow: AsyncHarness) -
 
 
 @pytest.mark.full
-async def test_an_address_may_say_more_than_a_page_asks(aflow: AsyncHarness) -> None:
+async def test_an_address_may_say_more_than_a_page_asks(aflow):
     browser = Browser(aflow.app, ANN)
     for name in ("path", "request", "self", "said", "link", "mark", "principal", "root_path"):
         page = await browser.get(f"/runs?{name}=x&{name}=y")
@@ -181,10 +176,9 @@ async def test_an_address_may_say_more_than_a_page_asks(aflow: AsyncHarness) -> 
 
 
 @pytest.mark.full
-async def test_a_key_cannot_look_like_another(aflow: AsyncHarness) -> None:
+async def test_a_key_cannot_look_like_another(aflow):
     aflow.include(*FLOWS)
-    await aflow.start(await_payment.options(key=HIDDEN), "o")
-    await aflow.until_idle()
+    await settle(aflow, await_payment.options(key=HIDDEN), "o")
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/runs")
     assert "invoice\ufffd1000\ufffd" in page.text
@@ -194,7 +188,7 @@ async def test_a_key_cannot_look_like_another(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_every_answer_forbids_scripts_frames_and_keeping(aflow: AsyncHarness) -> None:
+async def test_every_answer_forbids_scripts_frames_and_keeping(aflow):
     browser = Browser(aflow.app, ANN)
     for path in (*PAGES, "/nowhere", "/run?key=none", "/run", "/static/../console.py"):
         await browser.status(path)
@@ -215,17 +209,14 @@ async def test_every_answer_forbids_scripts_frames_and_keeping(aflow: AsyncHarne
 
 async def paused(aflow: AsyncHarness) -> None:
     aflow.include(*FLOWS)
-    await aflow.start(await_payment.options(key="i"), "o")
-    await aflow.until_idle()
+    await settle(aflow, await_payment.options(key="i"), "o")
 
 
 CANCEL = address("/run/order", key="i", verb="cancel")
 
 
 @pytest.mark.full
-async def test_a_form_of_another_site_does_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_form_of_another_site_does_nothing(aflow, conn):
     await paused(aflow)
     browser = Browser(aflow.app, ANN)
     form = form_of(await browser.get(CANCEL), {})
@@ -254,7 +245,7 @@ async def test_a_form_of_another_site_does_nothing(
 
 
 @pytest.mark.full
-async def test_a_mark_is_of_one_person_in_one_browser(aflow: AsyncHarness) -> None:
+async def test_a_mark_is_of_one_person_in_one_browser(aflow):
     await paused(aflow)
     secret = b"s" * 32
     ann = Browser(aflow.app, ANN, secret=secret)
@@ -272,13 +263,10 @@ async def test_a_mark_is_of_one_person_in_one_browser(aflow: AsyncHarness) -> No
 
 
 @pytest.mark.full
-async def test_a_viewer_changes_nothing_whatever_they_send(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_viewer_changes_nothing_whatever_they_send(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="i"), "o")
-    await aflow.start(ask_first.options(key="a"), Order("boots", 1, True))
-    await aflow.until_idle()
+    await settle(aflow, ask_first.options(key="a"), Order("boots", 1, True))
     ann = Browser(aflow.app, ANN)
     page = await ann.get("/run", key="a")
     gate = next(link for link in page.links if link.startswith("/gate?"))
@@ -310,9 +298,7 @@ async def _mark(browser: Browser, path: str) -> str:
     return str(guard._mark(nonce, Principal("ann", ["view"])))
 
 
-async def test_a_sender_who_leaves_in_the_middle_of_a_form_is_no_error(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_sender_who_leaves_in_the_middle_of_a_form_is_no_error(aflow):
     browser = Browser(aflow.app, ANN)
     news: deque[Any] = deque([{"type": "http.request", "body": b"sql=", "more_body": True}])
     answers: list[Any] = []
@@ -330,7 +316,7 @@ async def test_a_sender_who_leaves_in_the_middle_of_a_form_is_no_error(
     assert answers[0]["status"] == 400
 
 
-async def test_nobody_is_let_in_whom_the_host_does_not_know(aflow: AsyncHarness) -> None:
+async def test_nobody_is_let_in_whom_the_host_does_not_know(aflow):
     await paused(aflow)
 
     async def nobody(_request: Any) -> None:
@@ -354,9 +340,7 @@ async def test_nobody_is_let_in_whom_the_host_does_not_know(aflow: AsyncHarness)
         ("127.0.0.1", {"host": "127.0.0.1.evil.example"}),
     ],
 )
-async def test_only_this_machine_by_its_own_name_is_trusted(
-    aflow: AsyncHarness, client: str, headers: dict[str, str]
-) -> None:
+async def test_only_this_machine_by_its_own_name_is_trusted(aflow, client, headers):
     auth = Local("ann")
     served = asgi(aflow.app, auth=auth)
 
@@ -385,9 +369,7 @@ async def test_only_this_machine_by_its_own_name_is_trusted(
         {"x-forwarded-for": "127.0.0.1", "x-real-ip": "127.0.0.1"},
     ],
 )
-async def test_a_proxy_on_this_machine_lets_in_nobody(
-    aflow: AsyncHarness, headers: dict[str, str]
-) -> None:
+async def test_a_proxy_on_this_machine_lets_in_nobody(aflow, headers):
     auth = Local("ann")
     browser = Browser(aflow.app, auth=auth)
     stranger = {"host": "127.0.0.1", **headers}
@@ -399,7 +381,7 @@ async def test_a_proxy_on_this_machine_lets_in_nobody(
         asgi(aflow.app, auth=auth, behind_proxy=["127.0.0.1"])
 
 
-async def test_a_host_that_is_not_named_is_not_answered(aflow: AsyncHarness) -> None:
+async def test_a_host_that_is_not_named_is_not_answered(aflow):
     browser = Browser(aflow.app, ANN, hosts=["ops.example.org"])
     assert await browser.status("/") == 400
     for name in ("ops.example.org:443", "ops.example.org", "OPS.example.org:"):
@@ -410,9 +392,7 @@ async def test_a_host_that_is_not_named_is_not_answered(aflow: AsyncHarness) -> 
         assert answer.status_code == 400, name
 
 
-async def test_tokens_let_in_whom_they_name_and_wrong_ones_are_counted(
-    aflow: AsyncHarness,
-) -> None:
+async def test_tokens_let_in_whom_they_name_and_wrong_ones_are_counted(aflow):
     tokens = Tokens({"a" * 20: Principal("ann", ["operate"]), "e" * 20: Principal("eve")})
     browser = Browser(aflow.app, auth=tokens)
     assert await browser.status("/runs", key="x") == 303
@@ -434,10 +414,7 @@ async def test_tokens_let_in_whom_they_name_and_wrong_ones_are_counted(
     another = Browser(aflow.app, auth=Tokens({"a" * 20: Principal("ann")}))
     another.client.cookies.set("pgflow_session", browser.client.cookies["pgflow_session"])
     assert await another.status("/runs") == 303  # of another server
-    await browser.submit(
-        "/runs",
-        {},
-    )  # leaves
+    await browser.submit("/runs", {})  # leaves
     assert await browser.status("/runs") == 303
     await refuse_guesses(browser)
     assert (await browser.submit("/login", {}, token="a" * 20)).status_code == 429
@@ -454,7 +431,7 @@ async def refuse_guesses(browser: Browser) -> None:
     assert answer.status_code == 429
 
 
-async def test_who_guesses_locks_out_nobody_else(aflow: AsyncHarness) -> None:
+async def test_who_guesses_locks_out_nobody_else(aflow):
     tokens = Tokens({"a" * 20: Principal("ann"), "e" * 20: Principal("eve")})
     behind = Browser(aflow.app, auth=tokens, behind_proxy=["127.0.0.1", "10.0.0.0/8"])
     behind.client.headers["x-forwarded-proto"] = "http"
@@ -500,7 +477,7 @@ async def test_who_guesses_locks_out_nobody_else(aflow: AsyncHarness) -> None:
     assert await enters("a" * 20) == 303
 
 
-async def test_the_word_of_a_proxy_counts_where_it_was_declared(aflow: AsyncHarness) -> None:
+async def test_the_word_of_a_proxy_counts_where_it_was_declared(aflow):
     tokens = Tokens({"a" * 20: Principal("ann")})
     for options, said, is_secure in (
         ({}, {"x-forwarded-proto": "https"}, False),
@@ -529,7 +506,7 @@ async def test_the_word_of_a_proxy_counts_where_it_was_declared(aflow: AsyncHarn
         "/ü",
     ],
 )
-async def test_a_login_leads_nowhere_else(aflow: AsyncHarness, target: str) -> None:
+async def test_a_login_leads_nowhere_else(aflow, target):
     browser = Browser(aflow.app, auth=Tokens({"a" * 20: Principal("ann")}))
     answer = await browser.submit(address("/login", next=target), {}, token="a" * 20)
     assert answer.headers["location"] == "/"
@@ -537,7 +514,7 @@ async def test_a_login_leads_nowhere_else(aflow: AsyncHarness, target: str) -> N
 
 
 @pytest.mark.full
-async def test_nothing_of_an_address_becomes_a_header(aflow: AsyncHarness) -> None:
+async def test_nothing_of_an_address_becomes_a_header(aflow):
     await paused(aflow)
     browser = Browser(aflow.app, ANN)
     evil = "x\r\nset-cookie: a=b"
@@ -550,7 +527,7 @@ async def test_nothing_of_an_address_becomes_a_header(aflow: AsyncHarness) -> No
     assert (await browser.send(form)).status_code == 404
 
 
-async def test_paths_lead_to_no_file(aflow: AsyncHarness) -> None:
+async def test_paths_lead_to_no_file(aflow):
     browser = Browser(aflow.app, ANN)
     for path in (
         "/static/console.py",
@@ -565,7 +542,7 @@ async def test_paths_lead_to_no_file(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_a_form_that_is_too_long_is_refused(aflow: AsyncHarness) -> None:
+async def test_a_form_that_is_too_long_is_refused(aflow):
     await paused(aflow)
     browser = Browser(aflow.app, ANN)
     form = form_of(await browser.get(CANCEL), {})
@@ -586,9 +563,7 @@ class Zipped:
 
 
 @pytest.mark.full
-async def test_what_is_encrypted_is_shown_only_by_an_app_with_the_key(
-    aflow: AsyncHarness, dsn: str
-) -> None:
+async def test_what_is_encrypted_is_shown_only_by_an_app_with_the_key(aflow, dsn):
     aflow(codec=Zipped())
     aflow.include(hide, burst)
     for flow, key in ((hide, "secret-1"), (burst, "secret-2")):
@@ -611,9 +586,7 @@ async def test_what_is_encrypted_is_shown_only_by_an_app_with_the_key(
 
 
 @pytest.mark.full
-async def test_the_role_of_the_connection_is_the_last_word(
-    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
-) -> None:
+async def test_the_role_of_the_connection_is_the_last_word(aflow, conn, dsn):
     await paused(aflow)
     role = f"console_auditor_{secrets.token_hex(3)}"
     conn.execute(f"create role {role} login password 'secret'; grant pgflow_auditor to {role}")
@@ -629,7 +602,7 @@ async def test_the_role_of_the_connection_is_the_last_word(
     assert run_row(conn, "i", "status") == ("waiting",)
 
 
-async def test_a_database_that_is_gone_is_told_without_its_address(aflow: AsyncHarness) -> None:
+async def test_a_database_that_is_gone_is_told_without_its_address(aflow):
     app = pgflow.AsyncApp("postgresql://ann:hunter2@127.0.0.1:1/none")
     browser = Browser(app, ANN)
     assert await browser.status("/runs") == 503

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import psycopg
 import pytest
+from records import settle
 from test_console_pages import ANN, seen_in
 from webkit import Browser, address, is_harmless
 
@@ -14,9 +12,6 @@ from pgflow import Signal, inspect, step, workflow
 from pgflow.console.traces import checked_logs
 from pgflow.effects import effect, saga
 from pgflow.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 go = Signal("go", str)
 
@@ -51,10 +46,8 @@ async def travel(seat: str) -> str:
 
 
 @pytest.mark.full
-async def test_a_fork_is_shown_beside_its_origin(aflow: AsyncHarness) -> None:
-    aflow.include(quote)
-    await aflow.start(quote.options(key="q"), "<b>lamp</b>", "here")
-    await aflow.until_idle()
+async def test_a_fork_is_shown_beside_its_origin(aflow):
+    await settle(aflow, quote.options(key="q"), "<b>lamp</b>", "here")
     fork = await aflow.app.fork(
         "q", "f", at=0, input={"item": "desk", "shop": "here"}, effects="repeat"
     )
@@ -77,10 +70,8 @@ async def test_a_fork_is_shown_beside_its_origin(aflow: AsyncHarness) -> None:
     seen_in(await browser.get("/run/compare", key="q"), "A generation and the one before")
 
 
-async def test_a_run_tells_what_its_saga_would_take_back_and_has(aflow: AsyncHarness) -> None:
-    aflow.include(travel)
-    await aflow.start(travel.options(key="t"), "7a")
-    await aflow.until_idle()
+async def test_a_run_tells_what_its_saga_would_take_back_and_has(aflow):
+    await settle(aflow, travel.options(key="t"), "7a")
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/run", key="t")
     seen_in(page, "Taking back It would be taken back, in this order, if a saga around it failed")
@@ -92,15 +83,12 @@ async def test_a_run_tells_what_its_saga_would_take_back_and_has(aflow: AsyncHar
 
 
 @pytest.mark.full
-async def test_a_run_leads_to_its_logs_by_its_trace(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_leads_to_its_logs_by_its_trace(aflow, conn):
     aflow.include(quote)
     trace = "0af7651916cd43dd8448eb211c80319c"
     parent = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
     await aflow.start(quote.options(key="a&b", metadata=parent), "x", "y")
-    await aflow.start(quote.options(key="plain"), "x", "y")
-    await aflow.until_idle()
+    await settle(aflow, quote.options(key="plain"), "x", "y")
     browser = Browser(aflow.app, ANN, logs="https://logs.example.org/?q={trace_id}&k={key}")
     page = await browser.get("/run", key="a&b")
     assert f"https://logs.example.org/?q={trace}&k=a%26b" in page.links
@@ -121,6 +109,6 @@ async def test_a_run_leads_to_its_logs_by_its_trace(
             checked_logs(wrong)
 
 
-def test_the_trace_of_a_run_without_one_is_that_of_its_spans() -> None:
+def test_the_trace_of_a_run_without_one_is_that_of_its_spans():
     assert inspect.derive_ids("x") == inspect.derive_ids("x")
     assert pgflow.inspect.derive_ids("x")[0] < 1 << 128

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -17,9 +16,6 @@ from webkit import Browser, address, form_of, is_harmless, mark_of, refuse
 
 from pgflow import Slot, schedule, workflow
 from pgflow.web import Principal
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 BOB = Principal("bob", ["operate"])
 WATCHER = Principal("eve", ["view"])
@@ -36,9 +32,7 @@ def order_to(name: str, verb: str, **said: str) -> str:
 
 
 @pytest.mark.full
-async def test_schedules_show_what_comes_next(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_schedules_show_what_comes_next(aflow, conn):
     aflow.include(hourly)
     await aflow.until_idle()
     await aflow.skip(timedelta(hours=1))
@@ -61,9 +55,7 @@ async def test_schedules_show_what_comes_next(
 
 
 @pytest.mark.full
-async def test_a_schedule_is_paused_resumed_and_triggered_by_a_name(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_schedule_is_paused_resumed_and_triggered_by_a_name(aflow, conn):
     aflow.include(hourly)
     setting(conn, "it's late")
     browser = Browser(aflow.app, BOB)
@@ -102,9 +94,7 @@ async def test_a_schedule_is_paused_resumed_and_triggered_by_a_name(
 
 
 @pytest.mark.full
-async def test_slots_of_the_past_are_shown_before_they_are_backfilled(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_slots_of_the_past_are_shown_before_they_are_backfilled(aflow, conn):
     set_clock(conn, at("03-29 12:30"))
     setting(conn, "acme", {"cron": ["0 9 * * *"], "tz": "Europe/London"})
     browser = Browser(aflow.app, BOB)
@@ -129,9 +119,8 @@ async def test_slots_of_the_past_are_shown_before_they_are_backfilled(
     assert "3 slots: 0 started, 0 wait for the run before, 3 had a run." in answer.text
     keys = rows(conn, "select key from pgflow.run order by run_id")
     assert keys == [f"acme/2027-03-{day}Z" for day in ("27T09:00:00", "28T08:00:00", "29T08:00:00")]
-    assert set(rows(conn, "select said_by from pgflow.schedule_changes where what <> 'set'")) == {
-        "bob (postgres)"
-    }
+    found = set(rows(conn, "select said_by from pgflow.schedule_changes where what <> 'set'"))
+    assert found == {"bob (postgres)"}
     for wrong in (
         {"last": ""},
         {"first": "x"},
@@ -145,7 +134,7 @@ async def test_slots_of_the_past_are_shown_before_they_are_backfilled(
     seen_in(await browser.get(address(form.action, **empty)), "No slot is in there.")
 
 
-async def test_a_viewer_orders_no_schedule(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_viewer_orders_no_schedule(aflow, conn):
     setting(conn, "s")
     viewer, bob = Browser(aflow.app, WATCHER), Browser(aflow.app, BOB)
     page = await viewer.get("/schedule", name="s")
@@ -160,9 +149,7 @@ async def test_a_viewer_orders_no_schedule(aflow: AsyncHarness, conn: psycopg.Co
     assert rows(conn, "select what from pgflow.schedule_changes") == ["set"]
 
 
-async def test_home_names_schedules_that_start_nothing_and_relays_in_trouble(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_home_names_schedules_that_start_nothing_and_relays_in_trouble(aflow, conn):
     set_clock(conn, at("03-01 10:30"))
     setting(conn, "odd", {"cron": ["x x x x x"]})
     setting(conn, "late")
@@ -182,16 +169,11 @@ async def test_home_names_schedules_that_start_nothing_and_relays_in_trouble(
     seen_in(await Browser(aflow.app, ANN).get("/"), "hooks Its target fails: refused")
 
 
-# ---------------------------------------------------------------- the outbox
-
-
 def declare(conn: psycopg.Connection, name: str) -> None:
     one(conn, "select pgflow.declare_relay(%s, array['orders'])", name)
 
 
-async def test_the_outbox_shows_lag_and_what_is_dead(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_outbox_shows_lag_and_what_is_dead(aflow, conn):
     browser = Browser(aflow.app, ANN)
     seen_in(await browser.get("/outbox"), "There are no relays yet.")
     declare(conn, "mailer")
@@ -214,7 +196,7 @@ async def test_the_outbox_shows_lag_and_what_is_dead(
     assert await browser.status("/relay", name="mailer", after="x") == 400
 
 
-async def test_dead_events_come_in_pages(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_dead_events_come_in_pages(aflow, conn):
     declare(conn, "mailer")
     conn.execute("select pgflow.publish('orders', '1', 'k' || n) from generate_series(0, 119) n")
     refuse(conn, "mailer", "no", dead_of=2)
@@ -234,9 +216,7 @@ def relay_order(verb: str, **said: str) -> str:
 
 
 @pytest.mark.full
-async def test_a_relay_takes_orders_that_are_kept_with_who_gave_them(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_relay_takes_orders_that_are_kept_with_who_gave_them(aflow, conn):
     declare(conn, "mailer")
     conn.execute("select pgflow.publish('orders', '1', 'k' || n) from generate_series(1, 3) n")
     first, *_ = refuse(conn, "mailer", "no")
@@ -272,9 +252,7 @@ async def test_a_relay_takes_orders_that_are_kept_with_who_gave_them(
     assert await bob.status(relay_order("drop")) == 400
 
 
-async def test_a_viewer_gives_no_order_to_a_relay(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_viewer_gives_no_order_to_a_relay(aflow, conn):
     declare(conn, "mailer")
     viewer = Browser(aflow.app, WATCHER)
     page = await viewer.get("/relay", name="mailer")
@@ -287,7 +265,7 @@ async def test_a_viewer_gives_no_order_to_a_relay(
     assert conn.execute("select what from pgflow.relay_changes").fetchall() == [("declared",)]
 
 
-def test_nobody_writes_the_record_of_orders_to_relays(conn: psycopg.Connection) -> None:
+def test_nobody_writes_the_record_of_orders_to_relays(conn):
     with pytest.raises(psycopg.errors.Error, match="written by orders to relays only"):
         conn.execute(
             "select pgflow.put_documents(%s)",

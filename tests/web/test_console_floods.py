@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,11 +20,6 @@ from pgflow.inspect.sheet import shown_statement
 from pgflow.web import Principal
 from pgflow.web import serving as web
 from pgflow.web.pages import queues
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from pgflow.testing import AsyncHarness
 
 ANN = Principal("ann", ["admin"])
 NAMES = 300
@@ -56,9 +52,7 @@ def read_of_ready(plan: dict[str, Any]) -> float:
     return float(seen)
 
 
-def test_all_names_are_counted_by_reading_what_is_ready_once(
-    flooded: psycopg.Connection[Any],
-) -> None:
+def test_all_names_are_counted_by_reading_what_is_ready_once(flooded):
     for question in (list_lanes(), list_queued_lanes(limit=5), list_unserved_lanes(0, limit=5)):
         said = f"explain (analyze, format json) {shown_statement(question.first)}"
         plan = one(flooded, said)[0]["Plan"]
@@ -70,9 +64,7 @@ def test_all_names_are_counted_by_reading_what_is_ready_once(
     assert read_of_ready(plan) <= 3 * NAMES * OF_EACH
 
 
-async def test_pages_show_some_of_many_names(
-    aflow: AsyncHarness, flooded: psycopg.Connection[Any]
-) -> None:
+async def test_pages_show_some_of_many_names(aflow, flooded):
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/queues")
     assert page.words.count("<w") == queues.MOST_LANES
@@ -92,7 +84,7 @@ async def test_pages_show_some_of_many_names(
     flooded.execute("delete from pgflow.worker")
 
 
-def test_names_that_no_worker_knows_are_bounded(conn: psycopg.Connection[Any]) -> None:
+def test_names_that_no_worker_knows_are_bounded(conn):
     conn.execute(
         "insert into pgflow.lane (queue, workflow) select 'default', 'w' || n from generate_series(1, 9999) n"
     )
@@ -110,9 +102,7 @@ def test_names_that_no_worker_knows_are_bounded(conn: psycopg.Connection[Any]) -
     one(conn, "select run_id from pgflow.start_run('more', '{}')")
 
 
-async def test_a_page_that_asks_too_much_is_given_up_by_the_server(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_that_asks_too_much_is_given_up_by_the_server(aflow, conn, monkeypatch):
     monkeypatch.setattr("pgflow.console.backend.PAGE_SECONDS", 0.2)
     browser = Browser(aflow.app, ANN)
     with conn.transaction():
@@ -129,9 +119,6 @@ async def test_a_page_that_asks_too_much_is_given_up_by_the_server(
         )
         == 0
     )
-
-
-# ---------------------------------------------------------------- requests that do not end
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
@@ -173,7 +160,7 @@ async def is_answered(port: int) -> bool:
 
 
 @pytest.mark.anyio
-async def test_too_many_half_requests_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_half_requests_make_room(monkeypatch):
     monkeypatch.setattr(web, "MOST_HALF_OPEN", 6)
     async with serving() as port:
         opened = []
@@ -189,9 +176,7 @@ async def test_too_many_half_requests_make_room(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("half", HALVES)
-async def test_a_request_that_never_comes_as_a_whole_is_given_up(
-    half: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_request_that_never_comes_as_a_whole_is_given_up(half, monkeypatch):
     monkeypatch.setattr(web, "REQUEST_SECONDS", 0.1)
     async with serving() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -201,9 +186,7 @@ async def test_a_request_that_never_comes_as_a_whole_is_given_up(
         assert await is_answered(port)
 
 
-async def test_a_form_that_does_not_come_is_given_up_whatever_serves(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_form_that_does_not_come_is_given_up_whatever_serves(aflow, monkeypatch):
     monkeypatch.setattr("pgflow.web.guard.BODY_SECONDS", 0.05)
     browser = Browser(aflow.app, ANN)
 

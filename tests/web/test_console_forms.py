@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-import psycopg
 import pydantic
 import pytest
 from pydantic import Field
-from records import SOON
+from records import SOON, launch, settle
 from webkit import Browser, Reader
 
 import pgflow
@@ -22,9 +21,6 @@ from pgflow import workflow
 from pgflow._model.codecs import codec_for
 from pgflow.web import Principal
 from pgflow.web.forms import ABSENT, form_of, written
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 OPS = Principal("dora", ["approve"], acts_as=["ops"])
 
@@ -109,7 +105,7 @@ PLAIN = {
 }  # fmt: skip
 
 
-def test_each_type_has_a_field_of_its_kind() -> None:
+def test_each_type_has_a_field_of_its_kind():
     form = of(Refund, PLAIN)
     kinds = {one.pointer: one.kind for one in [*form.leaves, *form.parts]}
     assert kinds == {
@@ -132,16 +128,15 @@ def test_each_type_has_a_field_of_its_kind() -> None:
         "/either": "json",
     }
     fields = {one.pointer: one for one in form.leaves}
-    assert (
-        fields["/lines/0/sku"].hint == "Of the shelf, at least 2 characters, at most 8 characters"
-    )
+    found = fields["/lines/0/sku"].hint
+    assert found == "Of the shelf, at least 2 characters, at most 8 characters"
     assert fields["/lines/0/qty"].hint == "a whole number, at least 1, at most 99"
     assert fields["/level"].choices == [("", "nothing"), ("1", "1"), ("2", "2")]
     assert fields["/way"].choices[0] == ("null", "nothing")
     assert form.result == PLAIN
 
 
-def test_what_nobody_has_touched_stays_as_it_is_to_the_letter() -> None:
+def test_what_nobody_has_touched_stays_as_it_is_to_the_letter():
     odd = {
         "a": 1e-7,
         "b": 12345678901234567890,
@@ -175,9 +170,7 @@ def test_what_nobody_has_touched_stays_as_it_is_to_the_letter() -> None:
         ("/either", '"five"', "five"), ("/either", "five", None), ("/either", "[" * 100_000, None),
     ],
 )  # fmt: skip
-def test_a_field_takes_what_its_type_takes_and_says_so_otherwise(
-    pointer: str, text: str, result: Any
-) -> None:
+def test_a_field_takes_what_its_type_takes_and_says_so_otherwise(pointer, text, result):
     form = of(Refund, PLAIN, {**shown(of(Refund, PLAIN)), f"value:{pointer}": text})
     (one,) = [field for field in form.leaves if field.pointer == pointer]
     assert (one.text, bool(one.error)) == (text, result is None)
@@ -191,7 +184,7 @@ def test_a_field_takes_what_its_type_takes_and_says_so_otherwise(
         assert found == result
 
 
-def test_what_is_cleared_is_null_empty_or_left_out() -> None:
+def test_what_is_cleared_is_null_empty_or_left_out():
     value = {**PLAIN, "due": "2026-01-01", "note": "x", "way": "card"}
     cleared = {"value:/due": "", "value:/note": "", "value:/way": "", "value:/level": ""}
     form = of(Refund, value, {**shown(of(Refund, value)), **cleared})
@@ -200,7 +193,7 @@ def test_what_is_cleared_is_null_empty_or_left_out() -> None:
     assert "level" not in form.result
 
 
-def test_parts_that_may_be_missing_are_ticked_and_rows_are_added_and_left_out() -> None:
+def test_parts_that_may_be_missing_are_ticked_and_rows_are_added_and_left_out():
     typed = {**shown(of(Refund, PLAIN)), "value:/send_to/street": "Main St"}
     assert of(Refund, PLAIN, typed).result["send_to"] is None
     there = of(Refund, PLAIN, {**typed, "has:/send_to": "1"})
@@ -217,20 +210,16 @@ def test_parts_that_may_be_missing_are_ticked_and_rows_are_added_and_left_out() 
     assert len(list(of(list[int], [], {"rows:": "9" * 9}).leaves)) == 0
 
 
-def test_a_value_with_too_many_parts_is_written_as_json() -> None:
+def test_a_value_with_too_many_parts_is_written_as_json():
     assert of(Any, {str(n): n for n in range(101)}) is None
     assert of(Any, [1, 2]) is None
     assert of(list[dict[str, int]]) is not None
 
 
 @pytest.mark.full
-async def test_a_gate_is_answered_in_fields_and_shows_again_what_was_written(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(pay_back, choose)
-    run = await aflow.start(pay_back.options(key="r"))
-    chosen = await aflow.start(choose.options(key="c"))
-    await aflow.until_idle()
+async def test_a_gate_is_answered_in_fields_and_shows_again_what_was_written(aflow, conn):
+    run = await launch(aflow, pay_back.options(key="r"), beside=[choose])
+    chosen = await settle(aflow, choose.options(key="c"))
     (gate, path), (other, asked) = [
         (one.gate, f"/gate?gate={one.gate}")
         for one in sorted(await aflow.gates(), key=lambda g: -len(g.name) - (g.name > "d"))

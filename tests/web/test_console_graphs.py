@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+
+from collections.abc import Sequence
 
 from chromium import chromium, find_axe
 from graphkit import begin_graphs
@@ -25,13 +26,6 @@ from pgflow.declare.durable import declared
 from pgflow.declare.graph import Approval, Bash, Cancel, Group, Loop, Node, Prompt, Until
 from pgflow.inspect import Progress
 from pgflow.web import Principal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import psycopg
-
-    from pgflow.testing import AsyncHarness
 
 NODES = """
 - id: look
@@ -61,9 +55,7 @@ def words(graph: Graph, begun: list[str], *told: Any, asks: Sequence[str] = ()) 
 
 
 @pytest.mark.full
-async def test_a_run_of_a_file_shows_where_each_node_stands(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_run_of_a_file_shows_where_each_node_stands(aflow, tmp_path):
     await start(aflow, write(tmp_path, NODES), key="r")
     await aflow.until_idle()
     browser = Browser(aflow.app, Principal("ann", ["operate"]), graphs=GRAPHS)
@@ -79,9 +71,7 @@ async def test_a_run_of_a_file_shows_where_each_node_stands(
 
 
 @pytest.mark.full
-async def test_a_console_that_was_given_no_drawer_shows_the_run_without(
-    aflow: AsyncHarness, tmp_path: Path
-) -> None:
+async def test_a_console_that_was_given_no_drawer_shows_the_run_without(aflow, tmp_path):
     await start(aflow, write(tmp_path, "- {id: a, bash: echo}"), key="r")
     page = await Browser(aflow.app, Principal("ann")).get("/run", key="r")
     assert "1 node" not in page.words
@@ -97,9 +87,7 @@ async def test_a_console_that_was_given_no_drawer_shows_the_run_without(
     seen_in(page, "Journal")
 
 
-async def test_nothing_of_a_graph_is_ever_html(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def test_nothing_of_a_graph_is_ever_html(aflow, conn):
     evil = "x</title></svg><script>alert(1)</script><a href='javascript:alert(1)' onload=\"x\">]]>"
     graph = graph_of(
         Node(id=evil, title=evil, body=Approval(message=evil)),
@@ -121,9 +109,7 @@ async def test_nothing_of_a_graph_is_ever_html(
 
 
 @pytest.mark.full
-async def test_graphs_have_no_barrier_and_fit_the_screen(
-    aflow: AsyncHarness, dsn: str, tmp_path: Path
-) -> None:
+async def test_graphs_have_no_barrier_and_fit_the_screen(aflow, dsn, tmp_path):
     axe = find_axe()
     aflow.include(declared)
     keys = await begin_graphs(aflow.app, tmp_path)
@@ -143,7 +129,7 @@ async def test_graphs_have_no_barrier_and_fit_the_screen(
     assert found == {}, json.dumps(found, indent=1)
 
 
-def test_nodes_of_a_group_stand_where_they_do_in_its_newest_round() -> None:
+def test_nodes_of_a_group_stand_where_they_do_in_its_newest_round():
     until = Until(max_iterations=3)
     inner = (Node(id="tick", body=Bash(script="x")), Node(id="tock", body=Bash(script="y")))
     graph = graph_of(
@@ -166,21 +152,18 @@ def test_nodes_of_a_group_stand_where_they_do_in_its_newest_round() -> None:
         "tock waiting",
     ]
     ends = [{"id": "group", "state": "completed"}, {"id": "a", "state": "odd"}, "no", {"id": 7}]
-    assert words(graph, begun[::-1], *ends)[2:] == [
-        "group completed",
-        "tick running",
-        "tock waiting",
-    ]
+    found = words(graph, begun[::-1], *ends)[2:]
+    assert found == ["group completed", "tick running", "tock waiting"]
     assert words(graph, ["pgflow.folder", "", "b"], asks=["a:ask#2"])[0] == "a asks"
 
 
-def test_a_node_at_work_when_its_run_ends_is_cut_off() -> None:
+def test_a_node_at_work_when_its_run_ends_is_cut_off():
     graph = graph_of(Node(id="a", body=Prompt(text="x")), Node(id="b", body=Prompt(text="x")))
     seen = stand(graph, {"a"}, (), (), has_ended=True)
     assert [one.standing for one in seen] == ["cut off", "waiting"]
 
 
-def test_an_input_without_a_graph_has_no_nodes() -> None:
+def test_an_input_without_a_graph_has_no_nodes():
     draw, nothing = GRAPHS["pgflow.declared"], Progress(frozenset(), frozenset(), ())
     for bad in (None, [], {}, {"frozen": 1}, {"frozen": {}}, {"frozen": {"graph": {"x": 1}}}):
         assert draw(bad, nothing, has_ended=False) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -17,14 +16,9 @@ from pgflow.console import health
 from pgflow.inspect import LargePartition, SealLag, ServerState, SnapshotRow, TableRow
 from pgflow.web import Principal
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
-
 
 @pytest.mark.full
-async def test_the_health_of_the_database_names_who_keeps_dead_rows(
-    aflow: AsyncHarness, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_health_of_the_database_names_who_keeps_dead_rows(aflow, dsn, monkeypatch):
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/health")
     assert is_harmless(page) == []
@@ -44,9 +38,7 @@ async def test_the_health_of_the_database_names_who_keeps_dead_rows(
 
 
 @pytest.mark.full
-async def test_a_role_that_sees_only_its_own_sessions_is_told_so(
-    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
-) -> None:
+async def test_a_role_that_sees_only_its_own_sessions_is_told_so(aflow, conn, dsn):
     role = f"console_auditor_{secrets.token_hex(3)}"
     conn.execute(f"create role {role} login password 'secret'; grant pgflow_auditor to {role}")
     try:
@@ -57,7 +49,7 @@ async def test_a_role_that_sees_only_its_own_sessions_is_told_so(
     assert "pg_read_all_stats" not in (await Browser(aflow.app, ANN).get("/health")).words
 
 
-def test_each_thing_that_is_wrong_has_its_remedy() -> None:
+def test_each_thing_that_is_wrong_has_its_remedy():
     server = ServerState("17.0", True, ["autovacuum", "fsync"], 10, 95, 97, True)
     table = TableRow("ready", 10, 5, 50_000, None, True)
     lag = SealLag(True, 1, None, 0, 7, None, None, 0, None, None, None, True)  # type: ignore[arg-type]
@@ -79,7 +71,7 @@ def test_each_thing_that_is_wrong_has_its_remedy() -> None:
 
 
 @pytest.mark.full
-async def test_a_worker_shows_what_it_does(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_worker_shows_what_it_does(aflow, conn):
     held = begin(conn, key="held-1")
     starts = '[[2, "s", "ship", "1", null]]'
     commit(conn, flush(held, unit(name="pick", starts=starts)))
@@ -95,7 +87,7 @@ async def test_a_worker_shows_what_it_does(aflow: AsyncHarness, conn: psycopg.Co
 
 
 @pytest.mark.full
-async def test_a_search_is_saved_by_a_name_and_is_its_persons_own(aflow: AsyncHarness) -> None:
+async def test_a_search_is_saved_by_a_name_and_is_its_persons_own(aflow):
     bob, eve = (Browser(aflow.app, Principal(name, ["operate"])) for name in ("bob", "eve"))
     search = address("/filters", status="failed", label="customer=acme")
     assert search in (await bob.get("/runs", status="failed", label="customer=acme")).links
@@ -120,9 +112,7 @@ async def test_a_search_is_saved_by_a_name_and_is_its_persons_own(aflow: AsyncHa
     assert await bob.status("/filters", status="lost") == 400
 
 
-async def test_only_so_many_searches_are_saved(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_so_many_searches_are_saved(aflow, monkeypatch):
     monkeypatch.setattr("pgflow.web.pages.filters.MOST_FILTERS", 1)
     bob = Browser(aflow.app, Principal("bob", ["operate"]))
     search = address("/filters", status="failed")

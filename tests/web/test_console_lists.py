@@ -4,34 +4,28 @@ side by side, and searches for everyone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import psycopg
+from records import settle
 from sqlkit import one
 from test_console_pages import ANN, FLOWS, await_payment, long, pay, seen_in
 from webkit import Browser, address, form_of, is_harmless
 
+from pgflow.testing import AsyncHarness
 from pgflow.web import Principal
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 BOB = Principal("bob", ["operate"])
 
 
 async def begin(aflow: AsyncHarness) -> Browser:
     aflow.include(*FLOWS)
-    await aflow.start(await_payment.options(key="slow"), "o")
-    await aflow.until_idle()
+    await settle(aflow, await_payment.options(key="slow"), "o")
     await aflow.skip(60)
     for key in ("a", "b"):
         await aflow.start(long.options(key=key), 3 if key == "a" else 4)
-    await aflow.start(pay.options(key="bad"), 7)
-    await aflow.until_idle()
+    await settle(aflow, pay.options(key="bad"), 7)
     return Browser(aflow.app, ANN)
 
 
-async def test_runs_have_a_duration_an_order_and_counts_that_filter(aflow: AsyncHarness) -> None:
+async def test_runs_have_a_duration_an_order_and_counts_that_filter(aflow):
     browser = await begin(aflow)
     page = await browser.get("/runs")
     assert is_harmless(page) == []
@@ -48,7 +42,7 @@ async def test_runs_have_a_duration_an_order_and_counts_that_filter(aflow: Async
     assert "waiting 1" not in (await browser.get("/runs", workflow="pay")).words
 
 
-async def test_ticked_runs_get_an_order_or_stand_side_by_side(aflow: AsyncHarness) -> None:
+async def test_ticked_runs_get_an_order_or_stand_side_by_side(aflow):
     browser = await begin(aflow)
     page = await browser.get("/runs/order?verb=cancel&chosen=slow&chosen=a")
     seen_in(page, "Cancel 1 run for good", "pgflow cancel slow a")  # the other has ended
@@ -63,9 +57,7 @@ async def test_ticked_runs_get_an_order_or_stand_side_by_side(aflow: AsyncHarnes
     assert await browser.status("/runs/order?verb=cancel") == 400
 
 
-async def test_runs_of_a_schedule_are_folded_unless_they_need_a_look(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_runs_of_a_schedule_are_folded_unless_they_need_a_look(aflow, conn):
     aflow.include(*FLOWS)
     for n in range(5):
         labels = {"schedule": "nightly"}
@@ -90,7 +82,7 @@ async def test_runs_of_a_schedule_are_folded_unless_they_need_a_look(
     seen_in(page, "bad/3", "5 runs of schedule nightly")
 
 
-async def test_a_search_may_be_saved_for_everyone(aflow: AsyncHarness) -> None:
+async def test_a_search_may_be_saved_for_everyone(aflow):
     browser = await begin(aflow)
     form = form_of(await browser.get(address("/filters", status="failed")), {"verb": "save"})
     form.fields.pop("everyone", None)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from chromium import chromium
 from clikit import finish
+from records import settle
 from starlette.requests import Request
 from test_console_pages import FLOWS, await_payment, long
 from test_web_command import console
 from webkit import Browser, Watched, is_harmless
 
 from pgflow.inspect import Question
+from pgflow.inspect.question import Steps
 from pgflow.web import Principal, live, news
-
-if TYPE_CHECKING:
-    from pgflow.inspect.question import Steps
-    from pgflow.testing import AsyncHarness, Harness
 
 ANN = Principal("ann", ["admin"], acts_as=["ops"])
 
@@ -32,13 +30,12 @@ def swift(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.full
-async def test_what_is_new_comes_by_itself(aflow: AsyncHarness) -> None:
+async def test_what_is_new_comes_by_itself(aflow):
     aflow.include(*FLOWS)
     browser = Browser(aflow.app, ANN)
     async with Watched(browser, "/runs") as runs, Watched(browser, "/run?key=i") as run:
         await run.until("Not found")  # it is told once it is there
-        await aflow.start(await_payment.options(key="i"), "o")
-        await aflow.until_idle()
+        await settle(aflow, await_payment.options(key="i"), "o")
         page = await runs.until("i waiting")
         assert is_harmless(page) == []
         assert "Search" in page.words
@@ -47,12 +44,9 @@ async def test_what_is_new_comes_by_itself(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_a_page_of_which_nothing_is_new_is_not_made_again(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_of_which_nothing_is_new_is_not_made_again(aflow, monkeypatch):
     aflow.include(*FLOWS)
-    await aflow.start(long.options(key="l"), 1)
-    await aflow.until_idle()
+    await settle(aflow, long.options(key="l"), 1)
     polls = 0
 
     def counted() -> Question[int]:
@@ -85,7 +79,7 @@ def nothing_new() -> Steps[int]:
     return 7
 
 
-async def test_a_stream_is_of_whoever_may_see_the_page(aflow: AsyncHarness) -> None:
+async def test_a_stream_is_of_whoever_may_see_the_page(aflow):
     stranger = Browser(aflow.app, auth=lambda _: None)
     async with Watched(stranger, "/runs") as watched:
         assert await watched.ended() == 401
@@ -95,9 +89,7 @@ async def test_a_stream_is_of_whoever_may_see_the_page(aflow: AsyncHarness) -> N
             assert await watched.ended() == 406
 
 
-async def test_streams_end_soon_with_the_server_and_by_themselves(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_streams_end_soon_with_the_server_and_by_themselves(aflow, monkeypatch):
     browser = Browser(aflow.app, ANN)
     async with Watched(browser, "/") as watched:
         await watched.until("Nothing needs you.")
@@ -113,7 +105,7 @@ async def test_streams_end_soon_with_the_server_and_by_themselves(
     browser.served.close()
 
 
-def test_all_live_pages_together_take_a_part_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_live_pages_together_take_a_part_of_a_core(monkeypatch):
     """The rest after each page is in proportion to what it took, whoever looks."""
     made = 0
 
@@ -144,7 +136,7 @@ def test_all_live_pages_together_take_a_part_of_a_core(monkeypatch: pytest.Monke
     asyncio.run(look())
 
 
-def test_a_page_that_has_to_rest_ends_with_the_console() -> None:
+def test_a_page_that_has_to_rest_ends_with_the_console():
     async def make(_: Any) -> tuple[str, float]:
         return "<p>page</p>", 3600
 
@@ -168,7 +160,7 @@ def test_a_page_that_has_to_rest_ends_with_the_console() -> None:
 
 
 @pytest.mark.full
-def test_a_browser_shows_what_is_new_and_keeps_what_is_unfolded(flow: Harness, dsn: str) -> None:
+def test_a_browser_shows_what_is_new_and_keeps_what_is_unfolded(flow, dsn):
     flow.include(*FLOWS)
     flow.start(await_payment.options(key="i"), "x" * 100)
     with console(dsn) as (url, served), chromium() as browser:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 pytest.importorskip("authlib", reason="needs authlib, which the extra test has")
+
+from collections.abc import Iterator
 
 from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey
@@ -18,12 +20,8 @@ from test_console_pages import seen_in
 from webkit import BASE, Browser, tampered
 
 from pgflow.errors import InvalidArgument
+from pgflow.testing import AsyncHarness
 from pgflow.web import Oidc
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pgflow.testing import AsyncHarness
 
 ROLES = {"ops": ["operate"], "staff": ["view"]}
 
@@ -60,8 +58,8 @@ async def log_in(browser: Browser, known: Provider) -> int:
 @pytest.mark.full
 @pytest.mark.parametrize("written", ["", "/"])
 async def test_a_provider_whose_name_ends_with_a_slash_is_the_same_however_it_is_written(
-    aflow: AsyncHarness, known: Provider, written: str
-) -> None:
+    aflow, known, written
+):
     known.tail = "/"
     issuer = known.issuer + written
     login = Oidc(issuer, CLIENT, SECRET, address=BASE, roles=ROLES)
@@ -69,9 +67,7 @@ async def test_a_provider_whose_name_ends_with_a_slash_is_the_same_however_it_is
 
 
 @pytest.mark.full
-async def test_a_provider_says_who_somebody_is_and_what_they_may_do(
-    aflow: AsyncHarness, known: Provider
-) -> None:
+async def test_a_provider_says_who_somebody_is_and_what_they_may_do(aflow, known):
     browser = console(aflow, known)
     assert await browser.status("/runs", status="failed") == 303
     assert browser.last is not None
@@ -112,7 +108,7 @@ WRONG = (
 
 
 @pytest.mark.full
-async def test_a_wrong_identity_lets_nobody_in(aflow: AsyncHarness, known: Provider) -> None:
+async def test_a_wrong_identity_lets_nobody_in(aflow, known):
     right = known.claims
     browser = console(aflow, known)
     for claims in WRONG:
@@ -123,9 +119,7 @@ async def test_a_wrong_identity_lets_nobody_in(aflow: AsyncHarness, known: Provi
 
 
 @pytest.mark.full
-async def test_an_identity_that_the_provider_has_not_signed_lets_nobody_in(
-    aflow: AsyncHarness, known: Provider
-) -> None:
+async def test_an_identity_that_the_provider_has_not_signed_lets_nobody_in(aflow, known):
     public = json.dumps(known.published.as_dict(private=False))
     wrong = ECKey.generate_key("P-256", {"kid": "one"})
     for sign in (
@@ -141,7 +135,7 @@ async def test_an_identity_that_the_provider_has_not_signed_lets_nobody_in(
 
 
 @pytest.mark.full
-async def test_keys_that_are_new_are_fetched(aflow: AsyncHarness, known: Provider) -> None:
+async def test_keys_that_are_new_are_fetched(aflow, known):
     browser = console(aflow, known)
     assert await log_in(browser, known) == 200
     known.key = known.published = ECKey.generate_key("P-256", {"kid": "two"})
@@ -151,9 +145,7 @@ async def test_keys_that_are_new_are_fetched(aflow: AsyncHarness, known: Provide
 
 
 @pytest.mark.full
-async def test_a_state_counts_once_and_in_the_browser_that_began(
-    aflow: AsyncHarness, known: Provider
-) -> None:
+async def test_a_state_counts_once_and_in_the_browser_that_began(aflow, known):
     one = auth(known)
     ann, eve = Browser(aflow.app, auth=one), Browser(aflow.app, auth=one)
     back = known.let_in(await go(ann)).removeprefix(BASE)
@@ -171,9 +163,7 @@ async def test_a_state_counts_once_and_in_the_browser_that_began(
 
 
 @pytest.mark.full
-async def test_a_login_that_the_provider_refuses_or_mixes_up_comes_to_nothing(
-    aflow: AsyncHarness, known: Provider
-) -> None:
+async def test_a_login_that_the_provider_refuses_or_mixes_up_comes_to_nothing(aflow, known):
     for change in ("error=access_denied", "code=another", "iss=https%3A%2F%2Fevil.example"):
         browser = console(aflow, known)
         back = known.let_in(await go(browser)).removeprefix(BASE)
@@ -187,27 +177,19 @@ async def test_a_login_that_the_provider_refuses_or_mixes_up_comes_to_nothing(
     assert await broken.status("/login/go") == 503
 
 
-async def test_a_session_of_somebody_is_not_made_by_hand(
-    aflow: AsyncHarness, known: Provider
-) -> None:
+async def test_a_session_of_somebody_is_not_made_by_hand(aflow, known):
     browser = console(aflow, known)
     assert await log_in(browser, known) == 200
     session = browser.client.cookies["pgflow_session"]
     ticket = console(aflow, known)
     await go(ticket)
-    for wrong in (
-        tampered(session),
-        "x" + session,
-        "",
-        ".",
-        ticket.client.cookies["pgflow_login"],
-    ):
+    for wrong in (tampered(session), "x" + session, "", ".", ticket.client.cookies["pgflow_login"]):
         stranger = console(aflow, known)
         stranger.client.cookies.set("pgflow_session", wrong or "-")
         assert await stranger.status("/runs") == 303
 
 
-def test_a_provider_is_asked_by_https_only(known: Provider) -> None:
+def test_a_provider_is_asked_by_https_only(known):
     for wrong in (
         {"issuer": "http://id.example.org"},
         {"issuer": "id.example.org"},

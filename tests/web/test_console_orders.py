@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import psycopg
 import pytest
 import servers
-from records import SOON, run_row
+from records import SOON, run_row, settle
 from schedulekit import setting
 from sqlkit import one
 from test_console_pages import (
@@ -28,9 +25,6 @@ from pgflow import Retries, step, workflow
 from pgflow.authority import Pool
 from pgflow.web import Principal
 from pgflow.web.console import WRITES
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 BOB = Principal("bob", ["operate"])
 GATES = Principal("dora", ["approve"], acts_as=["ops"])
@@ -62,12 +56,9 @@ async def gate_page(browser: Browser, key: str) -> str:
 
 
 @pytest.mark.full
-async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(aflow, conn):
     aflow.include(*FLOWS)
-    await aflow.start(await_payment.options(key="invoice 1"), "o")
-    await aflow.until_idle()
+    await settle(aflow, await_payment.options(key="invoice 1"), "o")
     browser = Browser(aflow.app, BOB)
     page = await browser.get(order_to("invoice 1", "pause"))
     assert "nothing new starts until it is resumed" in page.words
@@ -77,11 +68,8 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
     assert answer.headers["location"] == "/run?key=invoice+1&done=pause"
     assert "The run will pause." in (await browser.get(answer.headers["location"])).words
     await aflow.until_idle()
-    assert run_row(conn, "invoice 1", "status, reason, reason_detail->>'by'") == (
-        "paused",
-        "finance asks",
-        "bob (postgres)",
-    )
+    found = run_row(conn, "invoice 1", "status, reason, reason_detail->>'by'")
+    assert found == ("paused", "finance asks", "bob (postgres)")
     answer = await browser.submit(order_to("invoice 1", "pause"), {})
     assert (answer.status_code, "is paused: pause fits queued" in answer.text) == (409, True)
     await browser.submit(order_to("invoice 1", "resume"), {})
@@ -91,11 +79,8 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
     assert "Cancelled is final." in page.words
     await browser.submit(order_to("invoice 1", "cancel"), {}, why="ordered twice")
     await aflow.until_idle()
-    assert run_row(conn, "invoice 1", "status, reason, reason_detail->>'by'") == (
-        "cancelled",
-        "ordered twice",
-        "bob (postgres)",
-    )
+    found = run_row(conn, "invoice 1", "status, reason, reason_detail->>'by'")
+    assert found == ("cancelled", "ordered twice", "bob (postgres)")
     page = await browser.get("/run", key="invoice 1")
     assert not [link for link in page.links if link.startswith("/run/order")]
     page = await browser.get(order_to("invoice 1", "cancel"))
@@ -103,12 +88,9 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
 
 
 @pytest.mark.full
-async def test_a_page_says_what_no_worker_has_taken_yet(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_page_says_what_no_worker_has_taken_yet(aflow, conn):
     aflow.include(*FLOWS)
-    await aflow.start(await_payment.options(key="i"), "o")
-    await aflow.until_idle()
+    await settle(aflow, await_payment.options(key="i"), "o")
     await aflow.crash()
     await aflow.app.get("i", await_payment).cancel(why="ordered twice", by="ann")
     words = (await Browser(aflow.app, BOB).get("/run", key="i")).words
@@ -117,13 +99,10 @@ async def test_a_page_says_what_no_worker_has_taken_yet(
 
 
 @pytest.mark.full
-async def test_a_failed_run_is_retried_from_the_step_that_failed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_failed_run_is_retried_from_the_step_that_failed(aflow, conn):
     aflow.include(tries)
     _answers.clear()
-    await aflow.start(tries.options(key="t"))
-    await aflow.until_idle()
+    await settle(aflow, tries.options(key="t"))
     browser = Browser(aflow.app, BOB)
     assert "ConnectionError: no answer" in (await browser.get("/run", key="t")).words
     _answers.append("here")
@@ -136,12 +115,9 @@ async def test_a_failed_run_is_retried_from_the_step_that_failed(
 
 
 @pytest.mark.full
-async def test_a_run_is_taken_back_and_forked_with_another_input(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_run_is_taken_back_and_forked_with_another_input(aflow, conn):
     aflow.include(*FLOWS)
-    run = await aflow.start(long.options(key="l"), 3)
-    await aflow.until_idle()
+    run = await settle(aflow, long.options(key="l"), 3)
     browser = Browser(aflow.app, BOB)
     page = await browser.get("/run", key="l")
     path = next(link for link in page.links if link.startswith("/run/again") and "at=2" in link)
@@ -174,14 +150,11 @@ async def test_a_run_is_taken_back_and_forked_with_another_input(
 
 
 @pytest.mark.full
-async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(aflow, conn):
     aflow.include(*FLOWS)
     for n in range(30):
         await aflow.start(await_payment.options(key=f"i-{n:02}", labels={"batch": str(n % 2)}), "o")
-    await aflow.start(long.options(key="i-done", labels={"batch": "1"}), 0)
-    await aflow.until_idle()
+    await settle(aflow, long.options(key="i-done", labels={"batch": "1"}), 0)
     browser = Browser(aflow.app, BOB)
     page = await browser.get("/runs", label="batch=1")
     path = next(link for link in page.links if link.startswith("/runs/order?verb=cancel"))
@@ -208,10 +181,9 @@ async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(
         assert (await browser.send(form, keys=keys)).status_code == 400
 
 
-async def test_a_signal_is_sent_with_a_name(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_signal_is_sent_with_a_name(aflow, conn):
     aflow.include(*FLOWS)
-    run = await aflow.start(await_payment.options(key="i"), "o")
-    await aflow.until_idle()
+    run = await settle(aflow, await_payment.options(key="i"), "o")
     browser = Browser(aflow.app, BOB)
     page = await browser.get("/run", key="i")
     link = next(one for one in page.links if "/run/order" in one)  # what it waits for is first
@@ -220,16 +192,12 @@ async def test_a_signal_is_sent_with_a_name(aflow: AsyncHarness, conn: psycopg.C
     assert (answer.status_code, "not JSON" in answer.text) == (400, True)
     answer = await browser.submit(link, {}, payload='{"cents": 5}')
     assert answer.status_code == 303
-    await aflow.until_idle()
     assert await run.result(SOON) == "{'cents': 5}"
 
 
-async def test_a_gate_is_approved_as_it_was_shown(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_gate_is_approved_as_it_was_shown(aflow, conn):
     aflow.include(*FLOWS)
-    run = await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
-    await aflow.until_idle()
+    run = await settle(aflow, ask_first.options(key="a"), Order("boots", 20, True))
     browser = Browser(aflow.app, GATES)
     path = await gate_page(browser, "a")
     page = await browser.get(path)
@@ -245,11 +213,10 @@ async def test_a_gate_is_approved_as_it_was_shown(
 
 
 @pytest.mark.full
-async def test_a_gate_is_approved_with_an_edit_in_fields_or_as_json(aflow: AsyncHarness) -> None:
+async def test_a_gate_is_approved_with_an_edit_in_fields_or_as_json(aflow):
     aflow.include(*FLOWS)
     browser = Browser(aflow.app, GATES)
-    run = await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
-    await aflow.until_idle()
+    run = await settle(aflow, ask_first.options(key="a"), Order("boots", 20, True))
     path = await gate_page(browser, "a")
     answer = await browser.submit(path, {"verdict": "edit"}, **{"value:/qty": "many"})
     assert answer.status_code == 400
@@ -259,8 +226,7 @@ async def test_a_gate_is_approved_with_an_edit_in_fields_or_as_json(aflow: Async
     assert answer.headers["location"] == "/gates?done=approve"
     await aflow.until_idle()
     assert "qty=2, rush=False" in await run.result(SOON)
-    run = await aflow.start(ask_first.options(key="b"), Order("tent", 1, True))
-    await aflow.until_idle()
+    run = await settle(aflow, ask_first.options(key="b"), Order("tent", 1, True))
     path = await gate_page(browser, "b")
     form = next(f for f in (await browser.get(path)).forms if "edit" in f.fields)
     answer = await browser.send(form, edit='{"sku": "tent", "qty": "x", "rush": true}')
@@ -280,28 +246,21 @@ async def test_a_gate_is_approved_with_an_edit_in_fields_or_as_json(aflow: Async
         ("escalate", {"to": "cto"}, "Escalated(to='cto')"),
     ],
 )
-async def test_a_gate_is_answered_in_other_ways(
-    aflow: AsyncHarness, verdict: str, values: dict[str, str], result: str
-) -> None:
+async def test_a_gate_is_answered_in_other_ways(aflow, verdict, values, result):
     aflow.include(*FLOWS)
-    run = await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
-    await aflow.until_idle()
+    run = await settle(aflow, ask_first.options(key="a"), Order("boots", 20, True))
     browser = Browser(aflow.app, GATES)
     path = await gate_page(browser, "a")
     if verdict != "take_over":  # the others need a word
         assert (await browser.submit(path, {"verdict": verdict})).status_code == 400
     await browser.submit(path, {"verdict": verdict}, **values)
-    await aflow.until_idle()
     assert await run.result(SOON) == result
 
 
 @pytest.mark.full
-async def test_a_gate_is_delegated_by_whom_it_asks_and_nobody_else(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_gate_is_delegated_by_whom_it_asks_and_nobody_else(aflow, conn):
     aflow.include(*FLOWS)
-    await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
-    await aflow.until_idle()
+    await settle(aflow, ask_first.options(key="a"), Order("boots", 20, True))
     dora = Browser(aflow.app, GATES)
     path = await gate_page(dora, "a")
     form = next(f for f in (await dora.get(path)).forms if f.fields.get("verdict") == "delegate")
@@ -313,20 +272,16 @@ async def test_a_gate_is_delegated_by_whom_it_asks_and_nobody_else(
     emil = Browser(aflow.app, Principal("emil", ["approve"]))
     assert (await emil.submit(path, {"verdict": "approve"})).status_code == 303
     outsider = Browser(aflow.app, Principal("zoe", ["approve"]))
-    await aflow.start(ask_first.options(key="b"), Order("tent", 1, True))
-    await aflow.until_idle()
+    await settle(aflow, ask_first.options(key="b"), Order("tent", 1, True))
     path = await gate_page(outsider, "b")
     assert "It asks others." in (await outsider.get(path)).words
     assert (await outsider.submit(path, {"verdict": "approve"})).status_code == 403
 
 
 @pytest.mark.full
-async def test_whoever_answers_a_request_that_was_edited_meanwhile_is_told(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_whoever_answers_a_request_that_was_edited_meanwhile_is_told(aflow, conn):
     aflow.include(*FLOWS)
-    await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
-    await aflow.until_idle()
+    await settle(aflow, ask_first.options(key="a"), Order("boots", 20, True))
     browser = Browser(aflow.app, ANN)
     path = await gate_page(browser, "a")
     form = next(f for f in (await browser.get(path)).forms if f.fields.get("verdict") == "approve")
@@ -336,12 +291,9 @@ async def test_whoever_answers_a_request_that_was_edited_meanwhile_is_told(
 
 
 @pytest.mark.full
-async def test_an_unknown_effect_is_settled_with_how_one_knows(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_unknown_effect_is_settled_with_how_one_knows(aflow, conn):
     aflow.include(*FLOWS)
-    run = await aflow.start(ship.options(key="s"), "lost")
-    await aflow.until_idle()
+    run = await settle(aflow, ship.options(key="s"), "lost")
     browser = Browser(aflow.app, BOB)
     page = await browser.get("/effects")
     path = next(link for link in page.links if link.startswith("/debt?"))
@@ -361,17 +313,14 @@ async def test_an_unknown_effect_is_settled_with_how_one_knows(
 
 
 @pytest.mark.full
-async def test_an_obligation_is_discharged_or_waived_with_a_reason(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_obligation_is_discharged_or_waived_with_a_reason(aflow, conn):
     aflow.include(*FLOWS)
     browser = Browser(aflow.app, BOB)
     for key, verb, values in (
         ("c1", "discharge", {"value": '{"invoice": 7}'}),
         ("c2", "waive", {"why": "the customer has left"}),
     ):
-        run = await aflow.start(contract.options(key=key), "ACME")
-        await aflow.until_idle()
+        run = await settle(aflow, contract.options(key=key), "ACME")
         page = await browser.get("/run", key=key)
         path = next(link for link in page.links if link.startswith("/debt?"))
         assert "send-invoice" in (await browser.get(path)).words
@@ -387,13 +336,10 @@ async def test_an_obligation_is_discharged_or_waived_with_a_reason(
 
 
 @pytest.mark.full
-async def test_a_pool_is_granted_more_and_revoked_by_an_admin(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_pool_is_granted_more_and_revoked_by_an_admin(aflow, conn):
     aflow(pools=[Pool("models", usd=10)])
     aflow.include(*FLOWS)
-    await aflow.start(agent.options(pool="models"))
-    await aflow.until_idle()
+    await settle(aflow, agent.options(pool="models"))
     browser = Browser(aflow.app, ANN)
     path = address("/budget", pool="models")
     assert (await browser.submit(path, {"verb": "grant"}, amount="-1", why="x")).status_code == 400
@@ -409,12 +355,9 @@ async def test_a_pool_is_granted_more_and_revoked_by_an_admin(
 
 
 @pytest.mark.full
-async def test_a_queue_is_paused_and_given_rules_while_it_works(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_queue_is_paused_and_given_rules_while_it_works(aflow, conn):
     aflow.include(*FLOWS)
-    await aflow.start(long.options(key="l"), 1)
-    await aflow.until_idle()
+    await settle(aflow, long.options(key="l"), 1)
     browser, path = Browser(aflow.app, ANN), address("/queue", name="default")
     assert path in (await browser.get("/queues")).links
     given = {"concurrency": "10", "rate": "100/1m", "why": "the mail server begs"}
@@ -440,17 +383,14 @@ async def test_a_queue_is_paused_and_given_rules_while_it_works(
 
 
 @pytest.mark.full
-async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
-    aflow: AsyncHarness, dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(aflow, dsn, conn):
     aflow(pools=[Pool("models", usd=10)])
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="i"), "o")
     await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
     await aflow.start(ask_first.options(key="b"), Order("boots", 20, True))
     await aflow.start(contract.options(key="c"), "ACME")
-    await aflow.start(long.options(key="l"), 1)
-    await aflow.until_idle()
+    await settle(aflow, long.options(key="l"), 1)
     setting(conn, "s")
     browser = Browser(aflow.app, ANN, is_old=True, auditor_dsn=servers.as_auditor(dsn))
     done = set()
@@ -483,10 +423,9 @@ async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
 
 
 @pytest.mark.full
-async def test_each_sees_only_the_buttons_of_their_roles(aflow: AsyncHarness) -> None:
+async def test_each_sees_only_the_buttons_of_their_roles(aflow):
     aflow.include(*FLOWS)
-    await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
-    await aflow.until_idle()
+    await settle(aflow, ask_first.options(key="a"), Order("boots", 20, True))
 
     async def seen(principal: Principal) -> tuple[bool, bool]:
         browser = Browser(aflow.app, principal)
@@ -501,7 +440,7 @@ async def test_each_sees_only_the_buttons_of_their_roles(aflow: AsyncHarness) ->
     assert await seen(ANN) == (True, True)
 
 
-def test_a_principal_that_means_nothing_is_refused() -> None:
+def test_a_principal_that_means_nothing_is_refused():
     for wrong in (("", ["view"]), (" ", ["view"]), ("ann", ["root"]), ("ann", "view")):
         with pytest.raises(Exception, match="principal"):
             Principal(*wrong)  # type: ignore[arg-type]

@@ -4,16 +4,12 @@ they draw.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import psycopg
 from clikit import make_stuck
+from records import settle
 from sqlkit import one
 from test_console_pages import ANN, FLOWS, Order, ask_first, long, pay, seen_in
 from webkit import Browser, address, is_harmless
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 SILENCE = """
 begin;
@@ -28,32 +24,24 @@ commit
 """Makes all workers silent for five minutes, and keeps them so, however often they beat."""
 
 
-async def test_one_line_says_whether_the_system_is_healthy(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_one_line_says_whether_the_system_is_healthy(aflow, conn):
     aflow.include(*FLOWS)
-    await aflow.start(long.options(key="l"), 1)
-    await aflow.until_idle()
+    await settle(aflow, long.options(key="l"), 1)
     seen_in(await Browser(aflow.app, ANN).get("/overview"), "Healthy. 1 worker, 0 runs queued")
-    await aflow.start(ask_first.options(key="a"), Order("boots", 2, True))
-    await aflow.until_idle()
+    await settle(aflow, ask_first.options(key="a"), Order("boots", 2, True))
     seen_in(
         await Browser(aflow.app, ANN).get("/overview"), "Healthy.", "Open for an answer: 1 gate."
     )
-    await aflow.start(pay.options(key="p"), 7)
-    await aflow.until_idle()
+    await settle(aflow, pay.options(key="p"), 7)
     page = await Browser(aflow.app, ANN).get("/overview")
     seen_in(page, "Working, with something to look at: 1 failed. Triage")
     make_stuck(conn, "s")
     seen_in(await Browser(aflow.app, ANN).get("/overview"), "Needs repair: 1 stuck.")
 
 
-async def test_a_worker_that_is_silent_is_not_counted_among_those_that_work(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_worker_that_is_silent_is_not_counted_among_those_that_work(aflow, conn):
     aflow.include(*FLOWS)
-    await aflow.start(long.options(key="l"), 1)
-    await aflow.until_idle()
+    await settle(aflow, long.options(key="l"), 1)
     conn.execute(SILENCE)
     page = await Browser(aflow.app, ANN).get("/overview")
     seen_in(page, "Needs repair: 1 worker.", "1 worker, 1 silent.")
@@ -62,12 +50,9 @@ async def test_a_worker_that_is_silent_is_not_counted_among_those_that_work(
     seen_in(page, "The next live worker takes over its 0 runs.", "pgflow top --once")
 
 
-async def test_plots_have_axes_a_range_and_words_for_each_bar(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_plots_have_axes_a_range_and_words_for_each_bar(aflow, conn):
     aflow.include(*FLOWS)
-    await aflow.start(long.options(key="l"), 1)
-    await aflow.until_idle()
+    await settle(aflow, long.options(key="l"), 1)
     took = "{" + "0," * 40 + "9,1}"
     one(conn, "select pgflow.add_rates('[[1, 8, 2, 0]]', %s)", took)
     conn.execute("update pgflow.rate set minute = minute - interval '3 hours'")

@@ -9,12 +9,11 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
 from clikit import make_stuck
-from records import SOON
+from records import SOON, settle
 from webkit import Browser, address, is_harmless
 
 import pgflow
@@ -25,9 +24,6 @@ from pgflow.decisions import Choice, decision
 from pgflow.effects import Accepted, StillUnknown, effect
 from pgflow.web import Principal
 from pgflow.web.console import NAVIGATION
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
 
 ANN = Principal("ann", ["admin"], acts_as=["ops"])
 PAGES = tuple(path for _, pages in NAVIGATION for path, _ in pages)
@@ -135,7 +131,7 @@ def seen_in(page: Any, *words: str) -> None:
 
 
 @pytest.mark.full
-async def test_an_empty_database_says_what_to_do_next(aflow: AsyncHarness) -> None:
+async def test_an_empty_database_says_what_to_do_next(aflow):
     browser = Browser(aflow.app, ANN)
     for path in PAGES:
         page = await browser.get(path)
@@ -151,17 +147,14 @@ async def test_an_empty_database_says_what_to_do_next(aflow: AsyncHarness) -> No
 
 
 @pytest.mark.full
-async def test_home_names_each_need_with_its_one_next_action(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_home_names_each_need_with_its_one_next_action(aflow, conn):
     aflow(pools=[Pool("models", usd=1, per="1 day")])
     aflow.include(*FLOWS)
     await aflow.start(pay.options(key="pay-1"), 1999)
     await aflow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
     await aflow.start(ship.options(key="ship-1"), "lost")
     await aflow.start(contract.options(key="contract-1"), "ACME")
-    await aflow.start(agent.options(key="agent-1", pool="models"))
-    await aflow.until_idle()
+    await settle(aflow, agent.options(key="agent-1", pool="models"))
     await aflow.skip(120)
     await aflow.until_idle()
     make_stuck(conn, "stuck-1")
@@ -181,7 +174,7 @@ async def test_home_names_each_need_with_its_one_next_action(
 
 
 @pytest.mark.full
-async def test_home_counts_all_there_is_and_groups_what_is_alike(aflow: AsyncHarness) -> None:
+async def test_home_counts_all_there_is_and_groups_what_is_alike(aflow):
     aflow.include(*FLOWS)
     many = 3 * MOST_ROWS
     for number in range(many):
@@ -205,14 +198,13 @@ async def test_home_counts_all_there_is_and_groups_what_is_alike(aflow: AsyncHar
 
 
 @pytest.mark.full
-async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(aflow):
     aflow.include(*FLOWS)
-    run = await aflow.start(
-        checkout.options(key="order/1", labels={"customer": "acme"}), Order("boots", 2, False)
+    run = await settle(
+        aflow,
+        checkout.options(key="order/1", labels={"customer": "acme"}),
+        Order("boots", 2, False),
     )
-    await aflow.until_idle()
     assert await run.result(SOON) == "booked dhl"
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/run", key="order/1")
@@ -221,21 +213,18 @@ async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(
     seen_in(page, "What it did", "reserve", "pick", "book", "cheapest by Friday", "irreversible")
     seen_in(page, "Journal", "effect intended", "effect confirmed", "pgflow show order/1")
     assert sum(tag == "rect" for tag, _ in page.elements) > 3  # drawn on the server
-    await aflow.start(await_payment.options(key="invoice-1"), "order-1")
-    await aflow.until_idle()
+    await settle(aflow, await_payment.options(key="invoice-1"), "order-1")
     page = await browser.get("/run", key="invoice-1")
     seen_in(page, "It waits for a signal from outside.", "invoice sent", "Send a signal")
-    await aflow.start(pay.options(key="pay-1"), 7)
-    await aflow.until_idle()
+    await settle(aflow, pay.options(key="pay-1"), 7)
     page = await browser.get("/run", key="pay-1")
     seen_in(page, "ValueError: declined: 7 cents", "Fix the cause, then retry it", "Traceback")
 
 
 @pytest.mark.full
-async def test_a_value_is_shown_in_full_as_text(aflow: AsyncHarness) -> None:
+async def test_a_value_is_shown_in_full_as_text(aflow):
     aflow.include(*FLOWS)
-    await aflow.start(checkout.options(key="o"), Order("x" * 30_000, 1, False))
-    await aflow.until_idle()
+    await settle(aflow, checkout.options(key="o"), Order("x" * 30_000, 1, False))
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/run", key="o")
     seen_in(page, "characters more.", "In full, as text")
@@ -250,7 +239,7 @@ async def test_a_value_is_shown_in_full_as_text(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_runs_are_searched_and_come_in_pages(aflow: AsyncHarness) -> None:
+async def test_runs_are_searched_and_come_in_pages(aflow):
     aflow.include(*FLOWS)
     for n in range(60):
         await aflow.start(long.options(key=f"long-{n:02}", labels={"n": str(n % 2)}), 0)
@@ -272,14 +261,11 @@ async def test_runs_are_searched_and_come_in_pages(aflow: AsyncHarness) -> None:
     assert await browser.status("/runs", since="ever") == 400
 
 
-async def test_a_search_is_quick_and_leads_on_to_older_runs(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_search_is_quick_and_leads_on_to_older_runs(aflow, conn):
     aflow.include(*FLOWS)
     await aflow.start(pay.options(key="old"), 7)
     conn.execute("select setval('pgflow.run_id_seq', 30000)")
-    await aflow.start(long.options(key="new"), 0)
-    await aflow.until_idle()
+    await settle(aflow, long.options(key="new"), 0)
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/runs", workflow="pay")
     seen_in(page, "No runs match among the 20,000 newest.")
@@ -292,10 +278,9 @@ async def test_a_search_is_quick_and_leads_on_to_older_runs(
 
 
 @pytest.mark.full
-async def test_a_long_journal_is_shown_in_windows(aflow: AsyncHarness) -> None:
+async def test_a_long_journal_is_shown_in_windows(aflow):
     aflow.include(*FLOWS)
-    await aflow.start(long.options(key="long"), 700)
-    await aflow.until_idle()
+    await settle(aflow, long.options(key="long"), 700)
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/run", key="long")
     seen_in(page, "sku 699", "Journal", "From the beginning")
@@ -309,14 +294,13 @@ async def test_a_long_journal_is_shown_in_windows(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_gates_effects_obligations_and_budgets_have_pages(aflow: AsyncHarness) -> None:
+async def test_gates_effects_obligations_and_budgets_have_pages(aflow):
     aflow(pools=[Pool("models", usd=10, per="1 day"), Pool("all", calls=5)])
     aflow.include(*FLOWS)
     await aflow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
     await aflow.start(ship.options(key="ship-1"), "lost")
     await aflow.start(contract.options(key="contract-1"), "ACME")
-    await aflow.start(agent.options(key="agent-1", pool="models"))
-    await aflow.until_idle()
+    await settle(aflow, agent.options(key="agent-1", pool="models"))
     browser = Browser(aflow.app, ANN)
     seen_in(await browser.get("/gates"), "approve-order", "ask-1", "ann, ops", '"qty": 20')
     seen_in(await browser.get("/gates", mine="1"), "approve-order", "pgflow gates --for ann")
@@ -343,9 +327,7 @@ async def test_gates_effects_obligations_and_budgets_have_pages(aflow: AsyncHarn
     assert await browser.status("/nowhere") == 404
 
 
-async def test_the_policy_says_what_it_would_ask_of_an_act(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_policy_says_what_it_would_ask_of_an_act(aflow, conn):
     rules = [
         {"name": "refund", "amount": "$.cents", "above": 1000, "needs": "gate"},
         {"name": "refund", "needs": "nothing"},
@@ -365,10 +347,9 @@ async def test_the_policy_says_what_it_would_ask_of_an_act(
 
 
 @pytest.mark.full
-async def test_a_page_is_loaded_anew_only_where_nobody_writes(aflow: AsyncHarness) -> None:
+async def test_a_page_is_loaded_anew_only_where_nobody_writes(aflow):
     aflow.include(*FLOWS)
-    await aflow.start(await_payment.options(key="i"), "o")
-    await aflow.until_idle()
+    await settle(aflow, await_payment.options(key="i"), "o")
     browser = Browser(aflow.app, ANN)
     await browser.get("/run", key="i", live="1")
     assert browser.last is not None
@@ -380,10 +361,9 @@ async def test_a_page_is_loaded_anew_only_where_nobody_writes(aflow: AsyncHarnes
 
 
 @pytest.mark.full
-def test_a_sync_app_has_the_same_pages(flow: Harness) -> None:
+def test_a_sync_app_has_the_same_pages(flow):
     flow.include(*FLOWS)
-    flow.start(await_payment.options(key="i"), "o")
-    flow.until_idle()
+    settle(flow, await_payment.options(key="i"), "o")
 
     async def look() -> None:
         browser = Browser(flow.app, ANN)
@@ -397,7 +377,7 @@ def test_a_sync_app_has_the_same_pages(flow: Harness) -> None:
 
 
 @pytest.mark.full
-async def test_mounted_below_a_path_every_address_stays_below_it(aflow: AsyncHarness) -> None:
+async def test_mounted_below_a_path_every_address_stays_below_it(aflow):
     import httpx
     from starlette.applications import Starlette
     from starlette.routing import Mount
@@ -405,8 +385,7 @@ async def test_mounted_below_a_path_every_address_stays_below_it(aflow: AsyncHar
     from pgflow.web import asgi
 
     aflow.include(*FLOWS)
-    await aflow.start(await_payment.options(key="i"), "o")
-    await aflow.until_idle()
+    await settle(aflow, await_payment.options(key="i"), "o")
     site = Starlette(routes=[Mount("/ops/pgflow", asgi(aflow.app, auth=lambda _: ANN))])
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(site), base_url="http://host"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import servers
+from records import settle
 from test_console_pages import FLOWS, PAGES, await_payment
 from webkit import Browser, address, form_of, is_harmless
 
 from pgflow.errors import InvalidArgument
 from pgflow.inspect.sheet import VARIABLE, read_text
 from pgflow.web import Principal
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 ANN = Principal("ann", ["admin"])
 EVE = Principal("eve", ["operate", "approve"])
@@ -26,7 +22,7 @@ def auditor(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, servers.as_auditor(dsn))
 
 
-async def test_a_statement_is_run_and_its_rows_are_text(aflow: AsyncHarness) -> None:
+async def test_a_statement_is_run_and_its_rows_are_text(aflow):
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key=EVIL), EVIL)
     browser = Browser(aflow.app, ANN)
@@ -49,9 +45,7 @@ async def test_a_statement_is_run_and_its_rows_are_text(aflow: AsyncHarness) -> 
         assert (answer.status_code, says in answer.text) == (status, True), answer.text[-900:]
 
 
-async def test_without_an_auditors_login_nothing_is_run(
-    aflow: AsyncHarness, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_an_auditors_login_nothing_is_run(aflow, dsn, monkeypatch):
     monkeypatch.delenv(VARIABLE)
     browser = Browser(aflow.app, ANN)
     answer = await browser.submit("/sql", {"sql": ""}, sql="select 1 as a")
@@ -62,7 +56,7 @@ async def test_without_an_auditors_login_nothing_is_run(
         assert answer.status_code == status
 
 
-async def test_only_an_admin_runs_a_statement(aflow: AsyncHarness) -> None:
+async def test_only_an_admin_runs_a_statement(aflow):
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="i"), "o")
     eve, ann = Browser(aflow.app, EVE), Browser(aflow.app, ANN)
@@ -78,10 +72,9 @@ async def test_only_an_admin_runs_a_statement(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.full
-async def test_each_page_shows_what_it_asks(aflow: AsyncHarness) -> None:
+async def test_each_page_shows_what_it_asks(aflow):
     aflow.include(*FLOWS)
-    await aflow.start(await_payment.options(key="i'1"), "o")
-    await aflow.until_idle()
+    await settle(aflow, await_payment.options(key="i'1"), "o")
     browser = Browser(aflow.app, ANN)
     refused = []
     for path in (*PAGES, address("/run", key="i'1"), "/runs?status=failed&workflow=w"):

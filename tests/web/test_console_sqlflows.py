@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import psycopg
 from test_console_pages import ANN, seen_in
 from webkit import Browser, is_harmless
 
 from pgflow import inspect
 from pgflow.console.flowchart import draw_flowchart
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
 
 FULFIL = """
 begin
@@ -27,7 +21,7 @@ end
 """
 
 
-def test_a_chart_has_a_box_for_each_node_and_arrows_around_what_they_pass() -> None:
+def test_a_chart_has_a_box_for_each_node_and_arrows_around_what_they_pass():
     chart = draw_flowchart(
         'flowchart TD\n  n0(["f(a int)"])\n  n1["a &quot;b&quot;"]\n  n2{"x"}\n  n3[["run y"]]\n'
         "  n0 --> n1\n  n1 --> n2\n  n2 -->|yes| n3\n  n2 -->|no| n1\n  n1 -.->|undo| n3"
@@ -42,9 +36,7 @@ def test_a_chart_has_a_box_for_each_node_and_arrows_around_what_they_pass() -> N
     assert len({arrow.path for arrow in around}) == 2  # none lies on another
 
 
-async def test_a_workflow_in_sql_is_drawn_and_its_steps_are_over_once_recorded(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_workflow_in_sql_is_drawn_and_its_steps_are_over_once_recorded(aflow, conn):
     conn.execute("select pgflow.create_workflow('fulfil(id int)', %s)", (FULFIL,))
     conn.execute("""select pgflow.start_run('fulfil', '{"id": 7}', key => 'order-7')""")
     conn.execute("select pgflow.deliver_signal('order-7', 'paid', '500')")

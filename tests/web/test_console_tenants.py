@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sqlkit import begin, commit, flush, start, unit
 from test_console_pages import ANN
 from webkit import Browser, address, form_of
 
-if TYPE_CHECKING:
-    import psycopg
 
-    from pgflow.testing import AsyncHarness
-
-
-async def test_no_address_leads_to_a_run_of_another_tenant(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_no_address_leads_to_a_run_of_another_tenant(aflow, conn):
     start(conn, "another", key="ours", input='{"a": 1}')
     held = begin(conn, key="theirs", input='{"secret": "hush"}', tenant="other")
     spent = unit(kind="M", call=0, name="pick", payload='{"call": 1, "amounts": {"usd": "1"}}')

@@ -5,35 +5,19 @@ somebody with a reader of screens, or without a mouse, could not use.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from chromium import chromium, find_axe
 from clikit import process
-from records import run_row, wait_until
+from records import run_row, settle, wait_until
 from schedulekit import setting
 from sqlkit import begin, one, rows, start, start_many
 from test_console_forms import pay_back
-from test_console_pages import (
-    FLOWS,
-    PAGES,
-    Order,
-    agent,
-    ask_first,
-    checkout,
-    contract,
-    pay,
-    ship,
-)
+from test_console_pages import FLOWS, PAGES, Order, agent, ask_first, checkout, contract, pay, ship
 from test_web_command import console
 from webkit import refuse
 
 from pgflow.authority import Pool
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import Harness
 
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
 
@@ -41,9 +25,7 @@ MANY = 10_000
 
 
 @pytest.mark.full
-def test_a_person_watches_work_live_and_does_it_again(
-    conn: psycopg.Connection[Any], dsn: str
-) -> None:
+def test_a_person_watches_work_live_and_does_it_again(conn, dsn):
     start_many(conn, [(f"batch-{n}", "{}") for n in range(MANY)], queue="slow")
     first = process(dsn, "workers", "cli_jobs", "--dead-after", "5s")
     second = None
@@ -84,16 +66,14 @@ def test_a_person_watches_work_live_and_does_it_again(
         for worker in filter(None, (first, second)):
             worker.kill()
             worker.communicate()
-    assert (
-        rows(conn, "select status from pgflow.runs where reason = 'not wanted'")
-        == ["cancelled"] * 500
-    )
+    found = rows(conn, "select status from pgflow.runs where reason = 'not wanted'")
+    assert found == ["cancelled"] * 500
     assert one(conn, "select queued from pgflow.queues where queue = 'slow'") == MANY - 500
     assert run_row(conn, "hello", "status") == ("completed",)
 
 
 @pytest.mark.full
-def test_no_page_has_a_barrier(flow: Harness, conn: psycopg.Connection[Any], dsn: str) -> None:
+def test_no_page_has_a_barrier(flow, conn, dsn):
     axe = find_axe()
     flow(pools=[Pool("models", usd=1)])
     flow.include(*FLOWS, pay_back)
@@ -103,8 +83,7 @@ def test_no_page_has_a_barrier(flow: Harness, conn: psycopg.Connection[Any], dsn
     flow.start(ship.options(key="ship-1"), "lost")
     flow.start(pay.options(key="pay-1"), 7)
     flow.start(contract.options(key="contract-1"), "ACME")
-    flow.start(agent.options(key="agent-1", pool="models"))
-    flow.until_idle()
+    settle(flow, agent.options(key="agent-1", pool="models"))
     flow.app.fork("pay-1", "pay-2", at=0, input={"cents": 8}, effects="repeat")
     setting(conn, "nightly", why="because")
     one(conn, "select pgflow.declare_relay('mailer', array['orders'])")

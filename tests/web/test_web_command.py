@@ -11,37 +11,21 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from chromium import Chromium, chromium
 from clikit import finish, pgflow, process
-from records import SOON, run_row
+from records import SOON, run_row, settle
 from schedulekit import setting
 from servers import HANG_SECONDS, wait_until
 from sqlkit import one
 from test_console_orders import _answers, tries
-from test_console_pages import (
-    FLOWS,
-    PAGES,
-    Order,
-    ask_first,
-    await_payment,
-    checkout,
-    pay,
-    ship,
-)
+from test_console_pages import FLOWS, PAGES, Order, ask_first, await_payment, checkout, pay, ship
 from webkit import refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import psycopg
-
-    from pgflow.testing import Harness
 
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
 
@@ -89,7 +73,7 @@ def fetch(url: str, **headers: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_it_serves_this_machine_until_it_is_asked_to_stop(dsn: str) -> None:
+def test_it_serves_this_machine_until_it_is_asked_to_stop(dsn):
     with console(dsn, "--read-only") as (url, served):
         assert url.startswith("http://127.0.0.1:")
         status, page = fetch(url)
@@ -112,7 +96,7 @@ class Forwarder(socketserver.BaseRequestHandler):
                 self.request.sendall(part)
 
 
-def test_whoever_comes_through_a_proxy_has_no_link(dsn: str) -> None:
+def test_whoever_comes_through_a_proxy_has_no_link(dsn):
     with console(dsn) as (url, _), socketserver.TCPServer(("127.0.0.1", 0), Forwarder) as proxy:
         Forwarder.port = int(url.rpartition(":")[2])
         Thread(target=proxy.serve_forever, daemon=True).start()
@@ -137,14 +121,8 @@ class StaysHere(urllib.request.HTTPErrorProcessor):
 
 
 @pytest.mark.full
-def test_a_page_that_the_database_does_not_answer_ends_with_the_console(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
-    with (
-        console(dsn) as (url, served),
-        conn.transaction(),
-        ThreadPoolExecutor() as elsewhere,
-    ):
+def test_a_page_that_the_database_does_not_answer_ends_with_the_console(dsn, conn):
+    with console(dsn) as (url, served), conn.transaction(), ThreadPoolExecutor() as elsewhere:
         conn.execute("lock table pgflow.worker in access exclusive mode")
         page = elsewhere.submit(fetch, f"{url}/workers")
         wait_until(lambda: one(conn, WAITING), "the page waits for the lock")
@@ -162,7 +140,7 @@ select exists (select from pg_locks where not granted and relation = 'pgflow.wor
 
 
 @pytest.mark.full
-def test_others_come_in_with_tokens_only(dsn: str, tmp_path: Path) -> None:
+def test_others_come_in_with_tokens_only(dsn, tmp_path):
     for options in (["--host", "0.0.0.0"], ["--behind-proxy", "127.0.0.1"]):
         answer = pgflow(dsn, "web", *options)
         assert (answer.code, "--tokens FILE" in answer.err) == (2, True)
@@ -191,7 +169,7 @@ def test_others_come_in_with_tokens_only(dsn: str, tmp_path: Path) -> None:
         assert (status, "Who are you?" in page) == (200, True)
 
 
-def test_a_port_that_is_taken_is_told(dsn: str) -> None:
+def test_a_port_that_is_taken_is_told(dsn):
     with console(dsn) as (url, _):
         answer = finish(process(dsn, "web", "--port", url.rpartition(":")[2]))
         assert (answer.code, "nothing can listen at 127.0.0.1" in answer.err) == (2, True)
@@ -199,17 +177,14 @@ def test_a_port_that_is_taken_is_told(dsn: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("missing", ["starlette", "jinja2", "uvicorn"])
-def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
+def test_without_the_extra_it_says_what_to_install(missing):
     code = (
         f"import sys; sys.modules[{missing!r}] = None; from pgflow_cli.commands import run; "
         "sys.exit(run(['web']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == (f'pgflow: this needs {missing}: pip install "pgflow-engine[web]"\n')
-
-
-# ---------------------------------------------------------------- a walk
+    assert done.stderr == f'pgflow: this needs {missing}: pip install "pgflow-engine[web]"\n'
 
 
 def too_wide(browser: Chromium, width: int) -> str | None:
@@ -226,15 +201,12 @@ def too_wide(browser: Chromium, width: int) -> str | None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("has_scripts", [True, False], ids=["scripts", "no scripts"])
-def test_a_person_mends_what_home_shows(
-    flow: Harness, conn: psycopg.Connection[Any], dsn: str, has_scripts: bool
-) -> None:
+def test_a_person_mends_what_home_shows(flow, conn, dsn, has_scripts):
     flow.include(*FLOWS, tries)
     _answers.clear()
     asked = flow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
     flow.start(await_payment.options(key="invoice-1"), "o")
-    flow.start(tries.options(key="tries-1"))
-    flow.until_idle()
+    settle(flow, tries.options(key="tries-1"))
     with console(dsn, "--as", "ops") as (url, _), chromium() as browser:
         browser.open(url.link)
         browser.look(1280, 900)
@@ -268,15 +240,12 @@ def test_a_person_mends_what_home_shows(
 
 
 @pytest.mark.full
-def test_pages_fit_a_desk_and_a_phone_light_and_dark(
-    flow: Harness, conn: psycopg.Connection[Any], dsn: str
-) -> None:
+def test_pages_fit_a_desk_and_a_phone_light_and_dark(flow, conn, dsn):
     flow.include(*FLOWS)
     flow.start(checkout.options(key="order/" + "x" * 120), Order("y" * 500, 1, True))
     flow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
     flow.start(ship.options(key="ship-1"), "lost")
-    flow.start(pay.options(key="pay-1"), 7)
-    flow.until_idle()
+    settle(flow, pay.options(key="pay-1"), 7)
     setting(conn, "nightly", why="z" * 200, workflow="w" * 90)
     one(conn, "select pgflow.declare_relay('mailer', array['orders'], %s)", "https://" + "x" * 200)
     one(conn, "select pgflow.publish('orders', %s)", '"' + "y" * 300 + '"')

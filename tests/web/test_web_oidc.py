@@ -40,9 +40,7 @@ def written(folder: Path, **said: str | None) -> Path:
 
 
 @pytest.mark.full
-def test_whom_the_provider_names_comes_in_with_the_roles_of_the_file(
-    dsn: str, tmp_path: Path
-) -> None:
+def test_whom_the_provider_names_comes_in_with_the_roles_of_the_file(dsn, tmp_path):
     port = find_free_port()
     address = f"http://127.0.0.1:{port}"
     with provider() as known:
@@ -73,7 +71,7 @@ def test_whom_the_provider_names_comes_in_with_the_roles_of_the_file(
             assert served.returncode == 0
 
 
-def test_the_console_is_known_by_its_address_and_on_this_machine(tmp_path: Path) -> None:
+def test_the_console_is_known_by_its_address_and_on_this_machine(tmp_path):
     login, hosts = read_oidc(written(tmp_path))
     assert (login.host, hosts[-1]) == ("id.example.org", "ops.example.org")
 
@@ -93,9 +91,7 @@ def test_the_console_is_known_by_its_address_and_on_this_machine(tmp_path: Path)
         ({"address": '"https://example.org/ops"'}, "at the root of its host"),
     ],
 )
-def test_a_file_that_says_something_else_is_refused(
-    tmp_path: Path, said: dict[str, str | None], says: str
-) -> None:
+def test_a_file_that_says_something_else_is_refused(tmp_path, said, says):
     with pytest.raises(Mistake) as refused:
         read_oidc(written(tmp_path, **said))
     text = str(refused.value)
@@ -105,9 +101,7 @@ def test_a_file_that_says_something_else_is_refused(
     assert "\n" not in text
 
 
-def test_a_short_secret_and_a_file_that_is_not_there_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_secret_and_a_file_that_is_not_there_are_refused(tmp_path, monkeypatch):
     with pytest.raises(Mistake, match="No such file"):
         read_oidc(tmp_path / "none.toml")
     monkeypatch.setenv(WEB_SECRET, "short")
@@ -122,8 +116,6 @@ def test_a_short_secret_and_a_file_that_is_not_there_are_refused(
         (["--read-only"], "the file of --oidc has roles"),
     ],
 )
-def test_options_that_say_two_things_are_refused(
-    dsn: str, tmp_path: Path, words: list[str], says: str
-) -> None:
+def test_options_that_say_two_things_are_refused(dsn, tmp_path, words, says):
     answer = pgflow(dsn, "web", "--oidc", str(written(tmp_path)), *words)
     assert (answer.code, says in answer.err) == (2, True), answer.err

@@ -7,27 +7,23 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import psycopg
 import pytest
-from records import SOON, eventually, in_a_loop
+from records import SOON, eventually, in_a_loop, result_of
 from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import AsyncApp, step, workflow
+from pgflow._db.query import Query
 from pgflow._db.wire import OwnWire
+from pgflow._model.claims import Offer
 from pgflow._worker.options import WorkerOptions
 from pgflow._worker.poller import Poller
 from pgflow._worker.runs import Runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import psycopg
-
-    from pgflow._db.query import Query
-    from pgflow._model.claims import Offer
-    from pgflow.testing import Harness
+from pgflow.testing import Harness
 
 CHILDREN = 20
 
@@ -82,9 +78,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return asked
 
 
-async def test_a_child_costs_two_commits_and_nothing_else(
-    aflow: Harness, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_child_costs_two_commits_and_nothing_else(aflow, asked, monkeypatch):
     monkeypatch.setattr("pgflow._worker.host.PATIENCE_US", int(HANG_SECONDS * 1e6))
     aflow.include(one_by_one, one_up)
     (await polls_of(aflow))._poll_seconds = 3600
@@ -106,9 +100,7 @@ async def polls_of(aflow: Harness) -> Poller:
 
 
 @in_a_loop
-async def test_a_child_of_a_queue_that_is_served_elsewhere_is_not_claimed_for(
-    dsn: str, conn: psycopg.Connection[Any], asked: Counter[str]
-) -> None:
+async def test_a_child_of_a_queue_that_is_served_elsewhere_is_not_claimed_for(dsn, conn, asked):
     async with AsyncApp(dsn, include=[asking_far, far]) as app:
         run = await app.start(asking_far)
         async with app._work(WorkerOptions()):
@@ -124,8 +116,8 @@ async def test_a_child_of_a_queue_that_is_served_elsewhere_is_not_claimed_for(
 
 @pytest.mark.full
 async def test_runs_that_wait_look_as_often_as_if_nothing_called_for_a_poll(
-    aflow: Harness, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    aflow, asked, monkeypatch
+):
     pokes: list[None] = []
     monkeypatch.setattr(Runs, "poke_waiting", lambda _: pokes.append(None))
     poller = await polls_of(aflow)
@@ -150,9 +142,7 @@ async def waits_for_child() -> int:
 
 
 @pytest.mark.full
-async def test_a_parent_that_may_be_leaving_is_woken_in_the_database(
-    aflow: Harness, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_parent_that_may_be_leaving_is_woken_in_the_database(aflow, asked, monkeypatch):
     """Its question may have been answered before there was mail, so that it parks with mail."""
     heard: list[list[int]] = []
     deliver = Runs.deliver
@@ -169,9 +159,7 @@ async def test_a_parent_that_may_be_leaving_is_woken_in_the_database(
         return heard[-1]
 
     monkeypatch.setattr(Runs, "deliver", locked)
-    aflow.include(waits_for_child, one_up)
-    run = await aflow.start(waits_for_child)
-    assert await run.result(SOON) == 2
+    assert await result_of(aflow, waits_for_child, beside=[one_up]) == 2
     told = [len(chains) for chains in heard if chains]
     assert set(told) == {1}
     assert asked["wake"] == len(told)  # two, if a poll has found it as well

@@ -5,19 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
-from records import SOON, eventually, wait_until
+from records import SOON, eventually, launch, recover, result_of, settle, wait_until
 
 import pgflow
 from pgflow import FailedRun, Retries, RunCancelled, RunFailed, step, workflow
 from pgflow.errors import DefinitionError
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow.testing import AsyncHarness, Harness
 
 
 @step(retries=Retries(max_attempts=2, first_delay=0.001))
@@ -35,9 +29,7 @@ async def ships_all() -> None:
     await pgflow.run_child(ships)
 
 
-async def test_each_function_is_told_once_of_a_run_that_has_failed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_each_function_is_told_once_of_a_run_that_has_failed(aflow, conn):
     told: list[FailedRun] = []
     threads: list[str] = []
     outcomes: list[int] = []
@@ -51,14 +43,11 @@ async def test_each_function_is_told_once_of_a_run_that_has_failed(
     def tell_too(failed: FailedRun) -> None:
         threads.append(threading.current_thread().name)
 
-    aflow.include(ships)
-    run = await aflow.start(ships.options(key="k", labels={"team": "north"}))
-    await aflow.until_idle()
+    run = await settle(aflow, ships.options(key="k", labels={"team": "north"}))
     await eventually(
         lambda: threads, "the function for sync code is called, in a thread of its own"
     )
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     with pytest.raises(RunFailed):
         await run.result(SOON)
     (failed,) = told
@@ -71,9 +60,7 @@ async def test_each_function_is_told_once_of_a_run_that_has_failed(
     assert threads[0].startswith("pgflow-failures")
 
 
-async def test_a_child_and_its_parent_are_two_failures_and_a_cancel_is_none(
-    aflow: AsyncHarness,
-) -> None:
+async def test_a_child_and_its_parent_are_two_failures_and_a_cancel_is_none(aflow):
     @workflow
     async def waits() -> None:
         await pgflow.sleep(3600)
@@ -83,8 +70,7 @@ async def test_a_child_and_its_parent_are_two_failures_and_a_cancel_is_none(
     aflow.include(ships, ships_all, waits)
     with pytest.raises(RunFailed):
         await (await aflow.start(ships_all)).result(SOON)
-    cancelled = await aflow.start(waits)
-    await aflow.until_idle()
+    cancelled = await settle(aflow, waits)
     await cancelled.cancel()
     with pytest.raises(RunCancelled):
         await cancelled.result(SOON)
@@ -92,41 +78,37 @@ async def test_a_child_and_its_parent_are_two_failures_and_a_cancel_is_none(
     assert sorted(told) == sorted([ships.name, ships_all.name])
 
 
-def test_a_worker_that_stops_lets_a_function_end(flow: Harness) -> None:
+def test_a_worker_that_stops_lets_a_function_end(flow):
     told: list[str] = []
-    begun = threading.Event()
+    entered = threading.Event()
 
     @flow.app.on_failure
     async def tell(failed: FailedRun) -> None:
-        begun.set()
+        entered.set()
         await asyncio.sleep(0)
         told.append(failed.run)
 
-    flow.include(ships)
-    flow.start(ships.options(key="k"))
-    assert begun.wait(300)
+    launch(flow, ships.options(key="k"))
+    assert entered.wait(300)
     flow._portal.call(flow._harness._stack.aclose())
     assert told == ["k"]
 
 
-def test_a_function_that_raises_is_logged_and_changes_nothing(
-    flow: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_function_that_raises_is_logged_and_changes_nothing(flow, caplog):
     caplog.set_level(logging.WARNING, logger="pgflow")
 
     @flow.app.on_failure
     def tell(failed: FailedRun) -> None:
         raise OSError("slack is down")
 
-    flow.include(ships)
     with pytest.raises(RunFailed):
-        flow.start(ships.options(key="k")).result(SOON)
+        result_of(flow, ships.options(key="k"))
     message = "a function of on_failure failed for run k with OSError: slack is down"
     wait_until(
         lambda: message in [record.getMessage() for record in caplog.records], "it is logged"
     )
 
 
-def test_what_is_no_function_is_refused_where_it_is_declared() -> None:
+def test_what_is_no_function_is_refused_where_it_is_declared():
     with pytest.raises(DefinitionError, match="on_failure takes a function, not 3"):
         pgflow.App().on_failure(3)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from records import SOON
 
 from pgflow import App, workflow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import psycopg
 
 SESSIONS = "select array_agg(pid order by pid) from pg_stat_activity where datname = current_database() and application_name = 'pgflow app'"
 
@@ -49,7 +45,7 @@ def in_child(do: Callable[[], Any]) -> tuple[int, int]:
     return pid, go
 
 
-def test_a_forked_process_opens_connections_of_its_own(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_forked_process_opens_connections_of_its_own(dsn, conn):
     with App(dsn, include=[work]) as app:
         app.start(work.options(key="parent"), 1)
         (parents,) = conn.execute(SESSIONS).fetchone()
@@ -66,9 +62,7 @@ def test_a_forked_process_opens_connections_of_its_own(dsn: str, conn: psycopg.C
             )
 
 
-def test_a_forked_process_may_close_an_app_of_its_parent_and_open_it_again(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_forked_process_may_close_an_app_of_its_parent_and_open_it_again(dsn, conn):
     with App(dsn, include=[work]) as app:
         app.start(work.options(key="parent"), 1)
         (parents,) = conn.execute(SESSIONS).fetchone()

@@ -4,7 +4,7 @@ good.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from records import SOON, wait_until
@@ -14,9 +14,6 @@ from pgflow._db.calls.claim import ClaimRequest, Position
 from pgflow._model.claims import Claim
 from pgflow._worker import claims as front
 from pgflow._worker.claims import MOST_SECONDS, ClaimCursor
-
-if TYPE_CHECKING:
-    import psycopg
 
 
 class Clock:
@@ -70,7 +67,7 @@ def ask(seen: ClaimCursor, claims: list[Claim]) -> Position | None:
     return after
 
 
-def test_a_look_from_the_head_is_repeated_after_ten_times_as_long_as_it_took() -> None:
+def test_a_look_from_the_head_is_repeated_after_ten_times_as_long_as_it_took():
     clock = Clock()
     seen = ClaimCursor(clock)
     assert ask(seen, claimed(1, 2, took_seconds=0.02)) is None
@@ -83,7 +80,7 @@ def test_a_look_from_the_head_is_repeated_after_ten_times_as_long_as_it_took() -
     assert ask(seen, claimed(9)) is None
 
 
-def test_it_is_repeated_after_a_second_however_long_it_took() -> None:
+def test_it_is_repeated_after_a_second_however_long_it_took():
     clock = Clock()
     seen = ClaimCursor(clock)
     ask(seen, claimed(1, took_seconds=5))
@@ -94,16 +91,14 @@ def test_it_is_repeated_after_a_second_however_long_it_took() -> None:
 
 
 @pytest.mark.parametrize("found", [(), (3,)])
-def test_a_claim_that_finds_less_than_it_asked_for_leads_to_a_look_from_the_head_at_once(
-    found: tuple[int, ...],
-) -> None:
+def test_a_claim_that_finds_less_than_it_asked_for_leads_to_a_look_from_the_head_at_once(found):
     seen = ClaimCursor(Clock())
     ask(seen, claimed(1, 2, took_seconds=1))
     seen.answered(request(2, seen.position()), claimed(*found))
     assert seen.position() is None
 
 
-def test_claims_that_overtake_each_other_move_it_on_and_never_back() -> None:
+def test_claims_that_overtake_each_other_move_it_on_and_never_back():
     seen = ClaimCursor(Clock())
     ask(seen, claimed(1, 2, took_seconds=1))
     seen.answered(request(2, (0, 2)), claimed(5, 6))
@@ -116,7 +111,7 @@ def test_claims_that_overtake_each_other_move_it_on_and_never_back() -> None:
     assert seen.position() is None
 
 
-def test_a_suspect_which_may_stand_anywhere_does_not_move_it() -> None:
+def test_a_suspect_which_may_stand_anywhere_does_not_move_it():
     seen = ClaimCursor(Clock())
     ask(seen, claimed(99, took_seconds=1, suspect=2) + claimed(1))
     assert seen.position() == (0, 1)
@@ -143,8 +138,8 @@ async def quick(n: int) -> int:
 
 @pytest.mark.full
 def test_what_becomes_ready_behind_the_back_of_claims_that_read_on_is_worked_on_too(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dsn, conn, monkeypatch
+):
     monkeypatch.setattr(front, "TIMES_AS_LONG", 1e9)
     monkeypatch.setattr(front, "MOST_SECONDS", 1e9)
     positions = []

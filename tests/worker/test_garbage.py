@@ -8,7 +8,7 @@ import asyncio
 import gc
 from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,9 +17,7 @@ from records import SOON
 import pgflow
 from pgflow import Signal, step, transaction, workflow
 from pgflow._worker.executor import CommitResults
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
+from pgflow.testing import AsyncHarness
 
 RUNS = 10
 word = Signal("word", int)
@@ -139,15 +137,13 @@ PARKED = (sleeps_long, parks, gathers_and_parks, parents_that_park)
         )
     ],
 )
-async def test_a_run_leaves_nothing_to_the_garbage_collector(
-    aflow: AsyncHarness, work: Any
-) -> None:
+async def test_a_run_leaves_nothing_to_the_garbage_collector(aflow, work):
     await _leaves_nothing(aflow, work)
 
 
 async def test_a_run_that_is_claimed_again_before_its_park_is_delivered_leaves_nothing(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    aflow, monkeypatch
+):
     delivered = CommitResults._committed
 
     def overtaken(self: Any, execution: Any, flush: Any, answer: Any, server: Any) -> None:
@@ -168,8 +164,8 @@ async def test_a_run_that_is_claimed_again_before_its_park_is_delivered_leaves_n
     ids=["sleeps", "parks", "replays", "def"],
 )
 async def test_a_thousand_units_leave_nothing_to_the_garbage_collector(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch, work: Any, resting: int
-) -> None:
+    aflow, monkeypatch, work, resting
+):
     monkeypatch.setattr("pgflow._worker.host.PATIENCE_US", 0)  # parents park for each child
     monkeypatch.setattr("pgflow._worker.host.PATIENCE_A_RUN_US", 0)
     monkeypatch.setattr("pgflow._worker.runs.MAX_RESTING", resting)

@@ -40,9 +40,7 @@ def heart_of(dsn: str, worker: int, rhythm: Rhythm) -> Heartbeat:
     return Heartbeat(context, callbacks, Watchdog(lambda: 0, 0, rhythm.blocked_after))
 
 
-def test_a_loop_that_stands_still_does_not_stop_the_heart(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_loop_that_stands_still_does_not_stop_the_heart(dsn, conn):
     worker = register(conn)
     heart = heart_of(dsn, worker, FAST)
     heart.start()
@@ -53,9 +51,7 @@ def test_a_loop_that_stands_still_does_not_stop_the_heart(
         heart.join()
 
 
-def test_an_outage_is_said_once_and_so_is_its_end(
-    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_outage_is_said_once_and_so_is_its_end(dsn, conn, caplog):
     caplog.set_level("INFO", "pgflow")
     name, heart = conn.info.dbname, heart_of(dsn, register(conn), FAST)
     allow = sql.SQL("alter database {} with allow_connections {}")
@@ -85,9 +81,7 @@ def test_an_outage_is_said_once_and_so_is_its_end(
 
 
 @pytest.mark.full
-def test_who_was_asleep_takes_nobody_for_dead(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_was_asleep_takes_nobody_for_dead(dsn, conn, monkeypatch):
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(heart_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     start(conn)
@@ -112,9 +106,7 @@ def test_who_was_asleep_takes_nobody_for_dead(
 
 
 @pytest.mark.full
-def test_a_worker_that_may_be_thought_dead_begins_nothing_that_acts(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_worker_that_may_be_thought_dead_begins_nothing_that_acts(dsn, conn):
     begun: list[str] = []
 
     @step
@@ -140,9 +132,8 @@ def test_a_worker_that_may_be_thought_dead_begins_nothing_that_acts(
         app.worker(poll_seconds=0.05, rhythm=FAST),
         psycopg.connect(dsn) as other,
     ):
-        other.execute(
-            "select from pgflow.worker for update"
-        )  # no beat is acknowledged from here on
+        # no beat is acknowledged from here on
+        other.execute("select from pgflow.worker for update")
         silence = "select clock_timestamp() - beat_at > interval '0.3 s' from pgflow.worker"
         wait_until(lambda: conn.execute(silence).fetchone() == (True,), "the last beat is old")
         run = app.start(acting)

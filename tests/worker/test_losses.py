@@ -59,33 +59,29 @@ async def three() -> list[str]:
     "is_first", [True, False], ids=["the first to commit", "after another run"]
 )
 def test_a_run_goes_on_from_what_is_left_after_a_failover_has_lost_what_was_acknowledged(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, is_first: bool
-) -> None:
+    dsn, conn, monkeypatch, is_first
+):
     monkeypatch.setattr(upkeep, "STRAYS_EVERY_SECONDS", 0.2)
     hold_on.clear()
     ran.clear()
     with App(dsn, include=[another, three]) as app, app.worker(poll_seconds=0.05):
         run = app.start(three)
         wait_until(lambda: "last" in ran, "the last step runs")
-        conn.execute(
-            "set pgflow.rewrites = 'on'; delete from pgflow.unit where seq > 2"
-        )  # the standby that takes over had come so far
+        # the standby that takes over had come so far
+        conn.execute("set pgflow.rewrites = 'on'; delete from pgflow.unit where seq > 2")
         conn.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity where datname = "
             "current_database() and application_name = 'pgflow committer'"
         )
         if not is_first:
-            assert (
-                app.run(another) == "another"
-            )  # its commit is the one that fails and is sent again
+            # its commit is the one that fails and is sent again
+            assert app.run(another) == "another"
         hold_on.set()
         assert run.result(SOON) == ["first", "second", "last"]
     assert ran == ["first", "second", "last", "second", "last"]
 
 
-def test_a_transactional_step_does_not_go_on_where_an_acknowledged_unit_is_lost(
-    db: psycopg.Connection,
-) -> None:
+def test_a_transactional_step_does_not_go_on_where_an_acknowledged_unit_is_lost(db):
     run = begin(db)
     commit(db, flush(run, unit(), unit(call=2)))
     assert one(db, "select pgflow.begin_step(%s, %s, 3, 0, 2)", run.run_id, run.token)
@@ -102,7 +98,7 @@ def test_a_transactional_step_does_not_go_on_where_an_acknowledged_unit_is_lost(
     db.execute("delete from pgflow.unit where run_id = %s", (run.run_id,))
 
 
-def test_what_was_acknowledged_and_is_gone_is_told_run_by_run(conn: psycopg.Connection) -> None:
+def test_what_was_acknowledged_and_is_gone_is_told_run_by_run(conn):
     kept, gone, early = begin(conn), begin(conn), begin(conn)
     for claim in (kept, early):
         commit(conn, flush(claim, unit()))
@@ -122,8 +118,8 @@ def test_what_was_acknowledged_and_is_gone_is_told_run_by_run(conn: psycopg.Conn
 
 @pytest.mark.parametrize("recovered_to", [None, 1100], ids=["stopped", "crashed"])
 def test_a_loss_is_told_by_a_new_primary_that_was_restarted_and_has_forgotten_where_it_took_over(
-    conn: psycopg.Connection, recovered_to: int | None
-) -> None:
+    conn, recovered_to
+):
     gone = begin(conn)
     told = Acknowledged()
     told.note(gone.run_id, gone.token, 1, "gone", has_ended=False)
@@ -138,23 +134,20 @@ def test_a_loss_is_told_by_a_new_primary_that_was_restarted_and_has_forgotten_wh
     [(False, 900, True), (True, 900, False), (False, 1000, False), (False, None, False)],
 )
 def test_a_piece_of_the_log_is_a_loss_where_commits_wait_for_nobody(
-    conn: psycopg.Connection, waits: bool, recovered_to: int | None, is_loss: bool
-) -> None:
+    conn, waits, recovered_to, is_loss
+):
     told = Acknowledged()
     beat_of(told, timeline=1, flushed=1000, waits=waits)
     loss = told.judge(Beat(True, [], 2, 1200, recovered_to, waits), lambda query: ask(conn, query))
     assert (loss is not None) == is_loss
 
 
-def test_a_server_put_back_to_an_earlier_state_is_noticed_and_one_that_goes_on_is_not(
-    conn: psycopg.Connection,
-) -> None:
+def test_a_server_put_back_to_an_earlier_state_is_noticed_and_one_that_goes_on_is_not(conn):
     told = Acknowledged()
     beat_of(told, timeline=1, flushed=1000)
     assert told.judge(Beat(True, [], 1, 1000, None, False), lambda query: ask(conn, query)) is None
-    assert (
-        told.judge(Beat(True, [], 1, 800, None, False), lambda query: ask(conn, query)) is not None
-    )
+    found = told.judge(Beat(True, [], 1, 800, None, False), lambda query: ask(conn, query))
+    assert found is not None
 
 
 def beat_of(told: Acknowledged, *, timeline: int, flushed: int, waits: bool = False) -> None:
@@ -162,7 +155,7 @@ def beat_of(told: Acknowledged, *, timeline: int, flushed: int, waits: bool = Fa
     told.beat_acknowledged(Beat(True, [], timeline, flushed, None, waits))
 
 
-def test_the_end_of_a_run_is_told_too(conn: psycopg.Connection) -> None:
+def test_the_end_of_a_run_is_told_too(conn):
     claim = begin(conn)
     query = calls.lost_runs([claim.run_id], [claim.token], [0], [True])
     assert ask(conn, query) == [claim.run_id]
@@ -170,7 +163,7 @@ def test_the_end_of_a_run_is_told_too(conn: psycopg.Connection) -> None:
 
 
 @pytest.mark.full
-def test_a_worker_remembers_what_it_was_told_and_where_the_log_was(dsn: str) -> None:
+def test_a_worker_remembers_what_it_was_told_and_where_the_log_was(dsn):
     hold_on.set()
     meter = Meter()
     with App(dsn, include=[three]) as app, app.worker(meter=meter):
@@ -193,7 +186,7 @@ def test_a_worker_remembers_what_it_was_told_and_where_the_log_was(dsn: str) -> 
 
 
 @pytest.mark.full
-def test_doctor_names_a_loss_until_somebody_closes_it(dsn: str, conn: psycopg.Connection) -> None:
+def test_doctor_names_a_loss_until_somebody_closes_it(dsn, conn):
     loss = calls.Loss(1, 2, 5000, 4000, 2.5, [{"key": "order-7", "seq": 3, "ended": False}])
     number = ask(conn, calls.report_loss(4, "far", 77, loss))
     ((level, found),) = [

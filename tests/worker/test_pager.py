@@ -6,12 +6,12 @@ import asyncio
 import concurrent.futures
 import threading
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import count, eventually, run_row, wait_until
+from records import count, eventually, launch, recover, run_row, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
@@ -19,9 +19,7 @@ from pgflow import Page, step, workflow
 from pgflow._worker.pager import Pager
 from pgflow.effects import effect
 from pgflow.errors import DefinitionError
-
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 MINUTES = timedelta(minutes=2)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -77,21 +75,15 @@ def has_failed(conn: psycopg.Connection[Any], tries: int, error: str) -> bool:
 
 async def stuck(aflow: AsyncHarness, conn: psycopg.Connection[Any], what: Any = pay) -> Any:
     """A run that owes an effect which only a person can settle."""
-    aflow.include(what)
-    run = await aflow.start(what, 5)
+    run = await launch(aflow, what, 5)
     await eventually(
         lambda: run_row(conn, run.key, "status")[0] in ("stuck", "waiting"), "it waits for somebody"
     )
     return run
 
 
-# ---------------------------------------------------------------- who is told what
-
-
 @pytest.mark.full
-async def test_an_effect_that_only_a_person_can_settle_is_told_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_effect_that_only_a_person_can_settle_is_told_once(aflow, conn):
     pages: list[Page] = []
 
     @aflow.app.pager
@@ -125,9 +117,7 @@ async def test_an_effect_that_only_a_person_can_settle_is_told_once(
 
 
 @pytest.mark.full
-async def test_an_effect_that_needs_somebody_again_is_told_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_effect_that_needs_somebody_again_is_told_again(aflow, conn):
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     run = await stuck(aflow, conn)
@@ -147,17 +137,14 @@ async def test_an_effect_that_needs_somebody_again_is_told_again(
 
 
 @pytest.mark.full
-async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(aflow, conn):
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     await stuck(aflow, conn, pay_and_wait)
     await aflow.skip(timedelta(0))
     await eventually(lambda: len(pages) == 1, "somebody is told")
-    conn.execute(
-        "update pgflow.owed set due_at = pgflow.now_() + interval '1 hour'"
-    )  # as if it were looked after again
+    # as if it were looked after again
+    conn.execute("update pgflow.owed set due_at = pgflow.now_() + interval '1 hour'")
     await aflow.skip(timedelta(0))
     await eventually(lambda: count(conn, "pgflow.page") == 0, "nobody is needed")
     conn.execute("select pgflow.cancel_run(%s, force => true)", (pages[0].run,))
@@ -168,9 +155,7 @@ async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(
 
 
 @pytest.mark.full
-async def test_an_effect_beside_a_run_that_goes_on_is_told_too(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_an_effect_beside_a_run_that_goes_on_is_told_too(aflow, conn):
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     run = await stuck(aflow, conn, pay_and_wait)
@@ -180,9 +165,7 @@ async def test_an_effect_beside_a_run_that_goes_on_is_told_too(
 
 
 @pytest.mark.full
-def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(
-    flow: Harness, conn: psycopg.Connection
-) -> None:
+def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(flow, conn):
     pages: list[tuple[Page, str]] = []
 
     @flow.app.pager()
@@ -193,8 +176,7 @@ def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(
     async def waits_for_nothing() -> None:
         await asyncio.get_running_loop().create_future()
 
-    flow.include(waits_for_nothing)
-    run = flow.start(waits_for_nothing)
+    run = launch(flow, waits_for_nothing)
     wait_until(lambda: paged(conn) == [("stuck", True, 0, None)], "somebody is told")
     ((page, thread),) = pages
     assert (page.kind, page.run, page.name, page.reason) == (
@@ -211,19 +193,15 @@ def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(
 
 
 @pytest.mark.full
-async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(deadly)
-    run = await aflow.start(deadly)
+async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(aflow, conn):
+    run = await launch(aflow, deadly)
     conn.execute("update pgflow.queue set max_deaths = 1")
     await eventually(lambda: count(conn, "pgflow.lease") == 1, "it is claimed")
     await eventually(
         lambda: aflow._worker is not None and len(aflow._worker._bodies) == 1, "its body runs"
     )
-    conn.execute(
-        "update pgflow.lease set last_seq = last_seq + 1"
-    )  # so that the death counts as one without progress
+    # so that the death counts as one without progress
+    conn.execute("update pgflow.lease set last_seq = last_seq + 1")
     await aflow.crash()
     assert run_row(conn, run.key, "status, reason") == ("stuck", "poison")
     assert paged(conn) == []
@@ -236,13 +214,8 @@ async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(
     )
 
 
-# ---------------------------------------------------------------- at least once
-
-
 @pytest.mark.full
-async def test_a_hook_that_fails_is_called_again_after_a_while(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_hook_that_fails_is_called_again_after_a_while(aflow, conn):
     pages: list[Page] = []
 
     @aflow.app.pager
@@ -264,9 +237,7 @@ async def test_a_hook_that_fails_is_called_again_after_a_while(
 
 
 @pytest.mark.parametrize("is_sync", [True, pytest.param(False, marks=pytest.mark.full)])
-async def test_a_hook_that_is_cancelled_has_told_nobody(
-    aflow: AsyncHarness, conn: psycopg.Connection, is_sync: bool
-) -> None:
+async def test_a_hook_that_is_cancelled_has_told_nobody(aflow, conn, is_sync):
     pages: list[Page] = []
 
     def tell(page: Page) -> None:
@@ -289,9 +260,7 @@ async def test_a_hook_that_is_cancelled_has_told_nobody(
 
 
 @pytest.mark.full
-async def test_a_sync_hook_that_hangs_is_not_called_again_while_it_does(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_sync_hook_that_hangs_is_not_called_again_while_it_does(aflow, conn):
     pages: list[Page] = []
     answer = threading.Event()
 
@@ -314,9 +283,7 @@ def _loop_of(task: asyncio.Task[Any]) -> Any:
     return task.get_coro().cr_frame.f_locals.get("loop")  # type: ignore[union-attr]
 
 
-async def test_a_worker_whose_pager_is_gone_has_failed(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_worker_whose_pager_is_gone_has_failed(aflow, conn):
     aflow.app.pager(print)
     await aflow.until_idle()
     worker = aflow._worker
@@ -332,8 +299,8 @@ async def test_a_worker_whose_pager_is_gone_has_failed(
 
 @pytest.mark.full
 async def test_a_worker_lost_between_the_call_and_its_record_is_followed_by_another_call(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+    aflow, conn
+):
     pages: list[Page] = []
 
     @aflow.app.pager
@@ -344,8 +311,7 @@ async def test_a_worker_lost_between_the_call_and_its_record_is_followed_by_anot
 
     await stuck(aflow, conn)
     await eventually(lambda: len(pages) == 1, "it is called")
-    await aflow.crash()
-    await aflow.until_idle()
+    await recover(aflow)
     assert paged(conn) == [("effect", False, 1, None)]
     assert len(pages) == 1, "as long as the first may be under way"
     await aflow.skip(MINUTES)
@@ -354,9 +320,7 @@ async def test_a_worker_lost_between_the_call_and_its_record_is_followed_by_anot
 
 
 @pytest.mark.full
-async def test_a_hook_may_be_called_again_while_nothing_is_done(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_hook_may_be_called_again_while_nothing_is_done(aflow, conn):
     pages: list[Page] = []
     aflow.app.pager(again_after=timedelta(hours=1))(pages.append)
     await stuck(aflow, conn)
@@ -368,9 +332,7 @@ async def test_a_hook_may_be_called_again_while_nothing_is_done(
 
 
 @pytest.mark.full
-async def test_two_workers_do_not_tell_the_same(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_two_workers_do_not_tell_the_same(aflow, conn):
     await stuck(aflow, conn)
     first = conn.execute("select page_id from pgflow.claim_pages()").fetchall()
     assert (len(first), conn.execute("select page_id from pgflow.claim_pages()").fetchall()) == (
@@ -379,9 +341,7 @@ async def test_two_workers_do_not_tell_the_same(
     )
 
 
-async def test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing(aflow, conn):
     await stuck(aflow, conn)
     claim, sent = (
         "select run_id, call, kind, leased_until from pgflow.claim_pages()",
@@ -404,16 +364,14 @@ async def test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing(
     assert paged(conn) == [("effect", True, 0, None)]
 
 
-async def test_without_a_pager_nothing_is_kept(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_without_a_pager_nothing_is_kept(aflow, conn):
     run = await stuck(aflow, conn)
     await aflow.skip(MINUTES)
     assert run_row(conn, run.key, "status") == ("stuck",)
     assert paged(conn) == []
 
 
-def test_a_pager_that_can_never_work_is_refused() -> None:
+def test_a_pager_that_can_never_work_is_refused():
     app = pgflow.App("")
     with pytest.raises(DefinitionError, match="must be a function"):
         app.pager(3)  # type: ignore[call-overload]

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
-from records import HOUR, count
+from records import HOUR, count, settle
 
 import pgflow
 from pgflow import Signal, step, workflow
 from pgflow._worker.poller import due_after
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
 
 go = Signal("go", int)
 
@@ -69,17 +64,14 @@ def workflow_threads() -> int:
 
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_two_hundred_runs_that_wait_cost_rows_only_and_all_come_to_their_end(
-    flow: Harness, conn: psycopg.Connection, colour: str
-) -> None:
+def test_two_hundred_runs_that_wait_cost_rows_only_and_all_come_to_their_end(flow, conn, colour):
     sleeper, waiter = (
         (sleep_an_hour, wait_for_go)
         if colour == "async"
         else (sleep_an_hour_sync, wait_for_go_sync)
     )
     flow.include(sleeper, waiter)
-    flow.start(waiter, -1)
-    flow.until_idle()
+    settle(flow, waiter, -1)
     threads = workflow_threads()
 
     sleeping = flow.app.start_many(sleeper, [(n,) for n in range(RUNS)])
@@ -111,6 +103,6 @@ def test_the_next_poll_is_when_a_timer_is_due_as_of_the_question():
 
 
 @pytest.mark.parametrize("due_seconds", [-4.0, 0.0, 0.25])
-def test_polls_rest_for_as_long_as_they_take(due_seconds: float):
+def test_polls_rest_for_as_long_as_they_take(due_seconds):
     assert due_after(due_seconds, took_seconds=0.125) == 0.125
     assert due_after(due_seconds - 0.25, took_seconds=0) == 0.001

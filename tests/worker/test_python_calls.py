@@ -10,7 +10,6 @@ dropped.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import psycopg
 import pytest
@@ -106,17 +105,10 @@ MOST = [
 )
 @in_a_loop
 async def test_a_unit_of_work_takes_few_python_calls(
-    dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
-    unit: str,
-    work: Any,
-    small: Size,
-    large: Size,
-    most: int,
-) -> None:
-    monkeypatch.setattr(
-        "pgflow._worker.committer.SWEEP_SECONDS", 3600
-    )  # goes by time, not by units
+    dsn, monkeypatch, unit, work, small, large, most
+):
+    # goes by time, not by units
+    monkeypatch.setattr("pgflow._worker.committer.SWEEP_SECONDS", 3600)
     async with AsyncApp(dsn, include=[work, empty]) as app:
         await play(app, dsn, work, Size(2, 2))  # what is made once: codecs, plans, connections
         before = await play(app, dsn, work, small)

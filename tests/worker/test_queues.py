@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import psycopg
 import pytest
@@ -16,15 +16,10 @@ from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import App, Signal, read, workflow
+from pgflow._db.calls.claim import ClaimRequest
+from pgflow._engine.flush import Flush
+from pgflow._model.claims import Claim
 from pgflow._worker.claims import Claims
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pgflow._db.calls.claim import ClaimRequest
-    from pgflow._engine.flush import Flush
-    from pgflow._model.claims import Claim
-    from pgflow.testing import Harness
 
 go = Signal("go", int)
 
@@ -81,8 +76,8 @@ def fleet(
 
 @pytest.mark.full
 def test_a_worker_with_a_backlog_claims_as_many_as_end_though_other_ends_are_on_their_way(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dsn, monkeypatch
+):
     asked: list[tuple[int, int | None]] = []
     request_with = Claims.request_with
     now = most = 0
@@ -120,8 +115,8 @@ def test_a_worker_with_a_backlog_claims_as_many_as_end_though_other_ends_are_on_
 
 @pytest.mark.full
 def test_a_worker_with_a_backlog_claims_for_the_places_of_runs_that_park_and_for_no_others(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dsn, conn, monkeypatch
+):
     rode: list[tuple[int, int]] = []
     arrived = Claims.arrived
     most = 0
@@ -156,9 +151,7 @@ def test_a_worker_with_a_backlog_claims_for_the_places_of_runs_that_park_and_for
 
 
 @pytest.mark.full
-def test_a_limit_holds_over_all_workers_and_is_used_in_full(
-    dsn: str, conn: psycopg.Connection, works: Works
-) -> None:
+def test_a_limit_holds_over_all_workers_and_is_used_in_full(dsn, conn, works):
     narrow = make_workflow(works)
     conn.execute("select pgflow.set_queue('narrow', jsonb_build_object('concurrency', 3))")
     with fleet(dsn, narrow, 2) as app:
@@ -173,9 +166,7 @@ def test_a_limit_holds_over_all_workers_and_is_used_in_full(
 
 
 @pytest.mark.full
-def test_a_limit_can_be_changed_while_workers_run(
-    dsn: str, conn: psycopg.Connection, works: Works
-) -> None:
+def test_a_limit_can_be_changed_while_workers_run(dsn, conn, works):
     narrow = make_workflow(works)
     conn.execute("select pgflow.set_queue('narrow', jsonb_build_object('concurrency', 2))")
     with fleet(dsn, narrow, 1) as app:
@@ -193,9 +184,7 @@ def test_a_limit_can_be_changed_while_workers_run(
 
 
 @pytest.mark.full
-def test_a_worker_works_on_no_more_runs_at_once_than_it_is_told(
-    dsn: str, conn: psycopg.Connection, works: Works
-) -> None:
+def test_a_worker_works_on_no_more_runs_at_once_than_it_is_told(dsn, conn, works):
     narrow = make_workflow(works)
     with fleet(dsn, narrow, 2, concurrency=2) as app:
         runs = app.start_many(narrow, [(n,) for n in range(10)])
@@ -206,7 +195,7 @@ def test_a_worker_works_on_no_more_runs_at_once_than_it_is_told(
     assert works.most == 4
 
 
-def test_a_worker_serves_only_the_queues_it_is_told(dsn: str) -> None:
+def test_a_worker_serves_only_the_queues_it_is_told(dsn):
     @workflow
     async def where() -> int:
         return 1
@@ -224,7 +213,7 @@ def test_a_worker_serves_only_the_queues_it_is_told(dsn: str) -> None:
 
 
 @pytest.mark.full
-def test_a_paused_queue_holds_up_no_other(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_paused_queue_holds_up_no_other(flow, conn):
     @workflow(queue="paused")
     async def held() -> int:
         return 1
@@ -253,7 +242,7 @@ def test_a_paused_queue_holds_up_no_other(flow: Harness, conn: psycopg.Connectio
         "pause_queue(repeat('q', 256))",
     ],
 )
-def test_limits_that_make_no_sense_are_refused(conn: psycopg.Connection, call: str) -> None:
+def test_limits_that_make_no_sense_are_refused(conn, call):
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(f"select pgflow.{call}")  # type: ignore[arg-type]
     assert refused.value.sqlstate == "PF003"

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,9 +21,6 @@ from pgflow import App, AsyncApp, Signal, read, step, transaction, workflow
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.executor import RunStarter
 from pgflow._worker.options import Rhythm, WorkerOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 go = Signal("go", int)
 
@@ -53,9 +51,7 @@ def fleet(dsn: str, *workflows: pgflow.Workflow[..., Any], size: int) -> Iterato
 
 
 @pytest.mark.full
-def test_each_run_of_a_dead_worker_goes_on_once_however_many_notice_its_death(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_each_run_of_a_dead_worker_goes_on_once_however_many_notice_its_death(dsn, conn):
     bodies: Counter[int] = Counter()
 
     @read
@@ -77,9 +73,7 @@ def test_each_run_of_a_dead_worker_goes_on_once_however_many_notice_its_death(
 
 
 @pytest.mark.parametrize("of", ["code", "read", "step"])
-def test_runs_of_a_worker_that_died_go_on_together(
-    dsn: str, conn: psycopg.Connection, of: str
-) -> None:
+def test_runs_of_a_worker_that_died_go_on_together(dsn, conn, of):
     """None of them is there until all are: one after the other they would wait for ever."""
     count_of_runs = 12
     together = threading.Barrier(count_of_runs, timeout=HANG_SECONDS)
@@ -111,9 +105,7 @@ def test_runs_of_a_worker_that_died_go_on_together(
 
 @pytest.mark.full
 @pytest.mark.parametrize("gets_on", ["by what it records", "by living on"])
-def test_a_group_of_suspects_that_has_got_on_makes_room_for_the_next(
-    dsn: str, conn: psycopg.Connection, gets_on: str
-) -> None:
+def test_a_group_of_suspects_that_has_got_on_makes_room_for_the_next(dsn, conn, gets_on):
     count_of_runs = 12
     together = threading.Barrier(count_of_runs, timeout=HANG_SECONDS)
 
@@ -143,9 +135,7 @@ def test_a_group_of_suspects_that_has_got_on_makes_room_for_the_next(
 
 
 @pytest.mark.full
-def test_a_worker_that_lives_keeps_its_runs_however_long_they_take(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_worker_that_lives_keeps_its_runs_however_long_they_take(dsn, conn):
     release = threading.Event()
     bodies = []
 
@@ -180,9 +170,7 @@ def test_a_worker_that_lives_keeps_its_runs_however_long_they_take(
     assert steps(conn, run.key) == [("long", "completed", 1)]
 
 
-def test_a_worker_that_was_declared_dead_by_mistake_loses_its_runs_and_comes_back(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_worker_that_was_declared_dead_by_mistake_loses_its_runs_and_comes_back(dsn, conn):
     conn.execute("create table booked (n int)")
     bodies = []
 
@@ -240,9 +228,7 @@ def claim_in_a_process(dsn: str) -> tuple[int, int]:
 
 
 @pytest.mark.full
-def test_a_zombie_is_fenced_off_from_a_run_that_another_process_has_claimed(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_zombie_is_fenced_off_from_a_run_that_another_process_has_claimed(dsn, conn):
     conn.execute("select pgflow.start_run('demo')")
     zombie, old_token = claim_in_a_process(dsn)
     conn.execute("select pgflow.reap_worker(%s, 0)", (zombie,))
@@ -255,9 +241,7 @@ def test_a_zombie_is_fenced_off_from_a_run_that_another_process_has_claimed(
 
 
 @pytest.mark.full
-def test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+def test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back(dsn, conn):
     started, proceed = threading.Event(), threading.Event()
     bodies = []
 
@@ -295,8 +279,8 @@ def test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back(
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_run_again(
-    dsn: str, colour: str
-) -> None:
+    dsn, colour
+):
     runs_at_once = 20
     started, release = threading.Semaphore(0), threading.Event()
 
@@ -340,9 +324,7 @@ def test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_
 
 
 @in_a_loop
-async def test_a_run_whose_journal_is_still_being_read_is_not_handed_back(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_whose_journal_is_still_being_read_is_not_handed_back(dsn, conn, monkeypatch):
     """Reading takes longer than the age of a stray where journals are long or the worker is busy."""
     reading, read_on = asyncio.Event(), asyncio.Event()
     load = RunStarter.load
@@ -378,11 +360,8 @@ async def test_a_run_whose_journal_is_still_being_read_is_not_handed_back(
 
 @in_a_loop
 async def test_a_run_whose_claim_is_not_answered_yet_is_not_handed_back(
-    dsn: str,
-    conn: psycopg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    dsn, conn, monkeypatch, caplog
+):
     """The answer is late where the worker's own code blocks its loop."""
     monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.01)
     looks, claimed, answer_it = 0, asyncio.Event(), asyncio.Event()

@@ -6,19 +6,15 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
-from records import SOON
+from records import SOON, launch, settle
 
 import pgflow
 from pgflow import Signal, step, workflow
 
-if TYPE_CHECKING:
-    from pgflow.testing import AsyncHarness
-
 word = Signal("word", int)
-begun: list[str] = []
+woken: list[str] = []
 unwound: list[str] = []
 
 
@@ -29,7 +25,7 @@ async def double(n: int) -> int:
 
 @workflow
 async def listens(name: str) -> int:
-    begun.append(name)
+    woken.append(name)
     try:
         first = await double(await word.wait())
         await asyncio.sleep(3600)
@@ -46,32 +42,29 @@ async def child(n: int) -> int:
 
 @workflow
 async def parent(name: str) -> int:
-    begun.append(name)
+    woken.append(name)
     return sum([await pgflow.run_child(child, n) for n in range(3)])
 
 
 @pytest.fixture(autouse=True)
-def nothing_begun() -> None:
-    begun.clear()
+def nothing_woken() -> None:
+    woken.clear()
     unwound.clear()
 
 
-async def test_a_parked_run_goes_on_where_it_waits(aflow: AsyncHarness) -> None:
-    aflow.include(listens)
-    run = await aflow.start(listens, "one")
-    await aflow.until_idle()
+async def test_a_parked_run_goes_on_where_it_waits(aflow):
+    run = await settle(aflow, listens, "one")
     await run.send(word, 1)
     await aflow.until_idle()
     await aflow.skip(timedelta(hours=1))
     await aflow.until_idle()
     await run.send(word, 5)
     assert await run.result(SOON) == 7
-    assert (begun, unwound) == (["one"], ["one"])
+    assert (woken, unwound) == (["one"], ["one"])
 
 
-async def test_a_time_out_of_a_parked_run_is_raised_where_it_waits(aflow: AsyncHarness) -> None:
-    aflow.include(listens)
-    run = await aflow.start(listens, "one")
+async def test_a_time_out_of_a_parked_run_is_raised_where_it_waits(aflow):
+    run = await launch(aflow, listens, "one")
     await run.send(word, 1)
     await aflow.until_idle()
     await aflow.skip(timedelta(hours=1))
@@ -79,38 +72,33 @@ async def test_a_time_out_of_a_parked_run_is_raised_where_it_waits(aflow: AsyncH
     await aflow.skip(timedelta(hours=1))
     with pytest.raises(pgflow.RunFailed):
         await run.result(SOON)
-    assert begun == ["one"]
+    assert woken == ["one"]
 
 
-async def test_a_parked_parent_is_not_replayed_for_its_children(aflow: AsyncHarness) -> None:
-    aflow.include(parent, child)
-    run = await aflow.start(parent, "one")
+async def test_a_parked_parent_is_not_replayed_for_its_children(aflow):
+    run = await launch(aflow, parent, "one", beside=[child])
     for _ in range(3):
         await aflow.until_idle()
         await aflow.skip(timedelta(hours=1))
     assert await run.result(SOON) == 3
-    assert begun == ["one"]
+    assert woken == ["one"]
 
 
-async def test_a_run_is_replayed_if_its_journal_has_grown(aflow: AsyncHarness) -> None:
-    aflow.include(listens)
-    run = await aflow.start(listens, "one")
-    await aflow.until_idle()
+async def test_a_run_is_replayed_if_its_journal_has_grown(aflow):
+    run = await settle(aflow, listens, "one")
     await aflow.app.pause(run.key)
     await aflow.app.resume(run.key)
     await aflow.until_idle()
     await run.send(word, 1)
     await aflow.until_idle()
-    assert begun == ["one", "one"]
+    assert woken == ["one", "one"]
     await run.cancel()
     with pytest.raises(pgflow.RunCancelled):
         await run.result(SOON)
-    assert begun == ["one", "one"]
+    assert woken == ["one", "one"]
 
 
-async def test_the_oldest_is_unwound_where_too_many_wait(
-    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_oldest_is_unwound_where_too_many_wait(aflow, monkeypatch):
     monkeypatch.setattr("pgflow._worker.runs.MAX_RESTING", 1)
     aflow.include(listens)
     runs = []
@@ -122,4 +110,4 @@ async def test_the_oldest_is_unwound_where_too_many_wait(
         await run.cancel()
         with pytest.raises(pgflow.RunCancelled):
             await run.result(SOON)
-    assert begun == ["one", "two", "one"]
+    assert woken == ["one", "two", "one"]

@@ -9,7 +9,6 @@ from the first to the second.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from pycalls import ENDED, Size, play
@@ -73,8 +72,8 @@ async def signals(n: int) -> int:
 @pytest.mark.skipif(is_compiled(), reason="machine code calls no Python functions")
 @in_a_loop
 async def test_a_parent_that_parks_for_each_child_reads_as_much_for_the_last_as_for_the_first(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dsn, monkeypatch
+):
     """It waits in memory while it is parked, and is not replayed for each result."""
     monkeypatch.setattr("pgflow._worker.host.PATIENCE_US", 0)
     monkeypatch.setattr("pgflow._worker.host.PATIENCE_A_RUN_US", 0)
@@ -103,9 +102,7 @@ async def test_a_parent_that_parks_for_each_child_reads_as_much_for_the_last_as_
     "work", [steps, sleeps, children_in_turn, maps, signals], ids=lambda work: work.name
 )
 @in_a_loop
-async def test_a_unit_costs_the_same_however_many_came_before_it(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, work: Any
-) -> None:
+async def test_a_unit_costs_the_same_however_many_came_before_it(dsn, monkeypatch, work):
     monkeypatch.setattr("pgflow._worker.host.PATIENCE_US", int(HANG_SECONDS * 1e6))
     monkeypatch.setattr("pgflow._worker.committer.SWEEP_SECONDS", 3600)
     async with AsyncApp(dsn, include=[work, one]) as app:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import clikit
 import pytest
@@ -15,9 +15,6 @@ from records import SOON
 
 from pgflow import App, AsyncApp, step, workflow
 from pgflow.errors import DefinitionError, WorkerFailed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 opened: list[str] = []
 
@@ -38,7 +35,7 @@ def _closed() -> None:
 
 
 @pytest.mark.full
-def test_a_step_finds_what_was_opened_and_nothing_is_open_afterwards(dsn: str) -> None:
+def test_a_step_finds_what_was_opened_and_nothing_is_open_afterwards(dsn):
     app = App(dsn, include=[see])
 
     @app.on_start
@@ -66,9 +63,7 @@ def test_a_step_finds_what_was_opened_and_nothing_is_open_afterwards(dsn: str) -
     assert opened == []
 
 
-def test_an_async_function_runs_on_the_loop_of_the_worker_and_a_sync_one_in_no_thread_of_its(
-    dsn: str,
-) -> None:
+def test_an_async_function_runs_on_the_loop_of_the_worker_and_a_sync_one_in_no_thread_of_its(dsn):
     places: list[Any] = []
 
     async def main() -> None:
@@ -94,7 +89,7 @@ def test_an_async_function_runs_on_the_loop_of_the_worker_and_a_sync_one_in_no_t
     assert places == [True, True, True]
 
 
-def test_several_workers_of_a_loop_share_what_was_opened(dsn: str) -> None:
+def test_several_workers_of_a_loop_share_what_was_opened(dsn):
     async def main() -> None:
         app = AsyncApp(dsn, include=[see])
         app.on_start(lambda: opened.append("opened"))
@@ -111,7 +106,7 @@ def test_several_workers_of_a_loop_share_what_was_opened(dsn: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("colour", ["sync", "async"])
-def test_a_start_that_fails_lets_no_worker_start(dsn: str, colour: str) -> None:
+def test_a_start_that_fails_lets_no_worker_start(dsn, colour):
     app = App(dsn, include=[see])
 
     def boom() -> None:
@@ -137,7 +132,7 @@ def test_a_start_that_fails_lets_no_worker_start(dsn: str, colour: str) -> None:
         assert opened == ["opened"]
 
 
-def test_a_stop_that_fails_keeps_none_from_being_called_and_is_told(dsn: str) -> None:
+def test_a_stop_that_fails_keeps_none_from_being_called_and_is_told(dsn):
     app = App(dsn, include=[see])
     app.on_stop(lambda: opened.append("closed"))
 
@@ -156,9 +151,7 @@ def test_a_stop_that_fails_keeps_none_from_being_called_and_is_told(dsn: str) ->
 
 @pytest.mark.parametrize("wrong", [None, lambda engine: engine, 3])
 @pytest.mark.parametrize("decorator", ["on_start", "on_stop"])
-def test_a_function_that_can_never_be_called_is_refused_where_it_is_declared(
-    wrong: Any, decorator: str
-) -> None:
+def test_a_function_that_can_never_be_called_is_refused_where_it_is_declared(wrong, decorator):
     with pytest.raises(DefinitionError, match=f"@app.{decorator}"):
         getattr(App(), decorator)(wrong)
 
@@ -188,7 +181,7 @@ async def close_it() -> None:
 
 
 @pytest.mark.full
-def test_the_commands_that_work_call_them(dsn: str, tmp_path: Path) -> None:
+def test_the_commands_that_work_call_them(dsn, tmp_path):
     flows = tmp_path / "started_flows.py"
     flows.write_text(FLOWS.format(body="opened.append('engine')"))
     ran = clikit.finish(clikit.process(dsn, "run", str(flows), "--key", "see-1"))
@@ -201,7 +194,7 @@ def test_the_commands_that_work_call_them(dsn: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_command_that_cannot_start_says_so_in_one_line(dsn: str, tmp_path: Path) -> None:
+def test_a_command_that_cannot_start_says_so_in_one_line(dsn, tmp_path):
     flows = tmp_path / "failing_flows.py"
     flows.write_text(FLOWS.format(body="raise OSError('the shop is closed')"))
     for command in ("tick", "workers"):

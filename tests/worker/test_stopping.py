@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 import pytest
 from records import count, eventually
 
 from pgflow import AsyncApp, Signal, read, workflow
+from pgflow._db.query import Query
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.options import WorkerOptions
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow._db.query import Query
-    from pgflow._worker.worker import Worker
+from pgflow._worker.worker import Worker
 
 go = Signal("go", int)
 
@@ -82,9 +79,7 @@ def left(conn: psycopg.Connection) -> dict[str, int]:
     return {table: count(conn, f"pgflow.{table}") for table in ("worker", "lease", "ready")}
 
 
-def test_a_worker_asked_to_stop_hands_back_what_a_claim_on_its_way_brings(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_asked_to_stop_hands_back_what_a_claim_on_its_way_brings(dsn, conn, monkeypatch):
     async def stop() -> None:
         claimed, released = (
             Withheld(monkeypatch, "claim_runs"),
@@ -102,8 +97,8 @@ def test_a_worker_asked_to_stop_hands_back_what_a_claim_on_its_way_brings(
 
 
 def test_a_worker_asked_to_stop_hands_back_runs_whose_journals_are_on_their_way(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dsn, conn, monkeypatch
+):
     async def stop() -> None:
         async with AsyncApp(dsn, include=[work]) as app:
             run = await app.start(work, 9)  # a journal that is too long for the answer of the claim

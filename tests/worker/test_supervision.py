@@ -185,9 +185,7 @@ def app(dsn: str) -> Iterator[App]:
         for j, name in enumerate(RAISES)
     ],
 )
-def test_whatever_a_body_raises_its_run_ends_and_the_worker_goes_on(
-    app: App, body: str, name: str
-) -> None:
+def test_whatever_a_body_raises_its_run_ends_and_the_worker_goes_on(app, body, name):
     with pytest.raises(RunFailed):
         app.start(calling, body, name).result(SOON)
     assert app.start(quick).result(SOON) == 5
@@ -195,16 +193,14 @@ def test_whatever_a_body_raises_its_run_ends_and_the_worker_goes_on(
 
 @pytest.mark.parametrize("of", [raising_itself, raising_itself_in_a_thread], ids=["async", "sync"])
 @pytest.mark.parametrize("name", RAISES)
-def test_whatever_workflow_code_raises_its_run_ends_and_the_worker_goes_on(
-    app: App, of: Any, name: str
-) -> None:
+def test_whatever_workflow_code_raises_its_run_ends_and_the_worker_goes_on(app, of, name):
     with pytest.raises(RunCancelled if name == "CancelledError" else RunFailed):
         app.start(of, name).result(SOON)
     assert app.start(quick).result(SOON) == 5
 
 
 @in_a_loop
-async def test_an_interrupt_that_a_body_raises_is_not_the_end_of_an_async_app(dsn: str) -> None:
+async def test_an_interrupt_that_a_body_raises_is_not_the_end_of_an_async_app(dsn):
     app = AsyncApp(dsn, include=[calling, quick])
     async with app, app.worker(grace_seconds=1):
         with pytest.raises(RunFailed):
@@ -225,9 +221,7 @@ async def calling_tasks() -> None:
     await with_tasks()
 
 
-def test_a_task_of_a_body_that_exits_does_not_end_the_loop_of_an_app(
-    dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_of_a_body_that_exits_does_not_end_the_loop_of_an_app(dsn, caplog):
     """asyncio lets KeyboardInterrupt and SystemExit of a task leave the loop."""
     app = App(dsn, include=[calling_tasks, quick])
     with app, app.worker(grace_seconds=1):
@@ -254,7 +248,7 @@ async def acting(effect: str, name: str) -> None:
 
 @pytest.mark.parametrize("effect", ["async", "sync"])
 @pytest.mark.parametrize("name", RAISES)
-def test_whatever_an_effect_raises_its_outcome_is_unknown(dsn: str, effect: str, name: str) -> None:
+def test_whatever_an_effect_raises_its_outcome_is_unknown(dsn, effect, name):
     app = App(dsn, include=[acting, quick])
     with app, app.worker(grace_seconds=1):
         with pytest.raises(RunStuck):
@@ -263,9 +257,7 @@ def test_whatever_an_effect_raises_its_outcome_is_unknown(dsn: str, effect: str,
 
 
 @pytest.mark.full
-def test_what_cannot_be_judged_holds_its_run(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_judged_holds_its_run(dsn, monkeypatch, caplog):
     def broken(*_: Any) -> Any:
         raise Odd("the judge")
 
@@ -280,9 +272,7 @@ def test_what_cannot_be_judged_holds_its_run(
 
 
 @pytest.mark.full
-def test_a_body_that_is_cancelled_before_it_begins_holds_its_run(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_that_is_cancelled_before_it_begins_holds_its_run(dsn, monkeypatch):
     """By nobody who wanted it: something that its worker awaited was cancelled."""
 
     async def cancelled(*_: Any) -> Any:
@@ -315,8 +305,8 @@ async def reading(touchy: Touchy) -> None: ...
 @pytest.mark.full
 @pytest.mark.parametrize("name", RAISES)
 def test_whatever_the_reading_of_an_input_raises_its_run_ends_and_the_worker_goes_on(
-    dsn: str, conn: psycopg.Connection, name: str
-) -> None:
+    dsn, conn, name
+):
     app = App(dsn, include=[reading, quick])
     with app, app.worker(grace_seconds=1):
         conn.execute(
@@ -333,9 +323,6 @@ def test_whatever_the_reading_of_an_input_raises_its_run_ends_and_the_worker_goe
         )
         assert app.start(quick).result(SOON) == 5
         assert worker_of(app).failure is None
-
-
-# ---------------------------------------------------------------- definitions that break
 
 
 class Broken:
@@ -369,9 +356,7 @@ async def panicking() -> Panicking:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["badly_annotated", "badly_asked", "panicking"])
-def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(
-    dsn: str, conn: psycopg.Connection, name: str
-) -> None:
+def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(dsn, conn, name):
     app = App(dsn, include=[badly_annotated, badly_asked, panicking, quick])
     with app, app.worker(grace_seconds=1):
         conn.execute("select pgflow.start_run(%s, key => 'bad')", (name,))
@@ -384,15 +369,12 @@ def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(
         )
         assert app.start(quick).result(SOON) == 5
         if name != "badly_asked":
-            assert conn.execute("select reason from pgflow.runs where key = 'bad'").fetchall() == [
-                ("definition",)
-            ]
+            found = conn.execute("select reason from pgflow.runs where key = 'bad'").fetchall()
+            assert found == [("definition",)]
 
 
 @pytest.mark.full
-def test_a_run_at_which_the_engine_fails_again_and_again_is_held(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_at_which_the_engine_fails_again_and_again_is_held(dsn, monkeypatch):
     begin, tries = Execution.start, []
 
     def broken(self: Execution) -> None:
@@ -412,13 +394,8 @@ def test_a_run_at_which_the_engine_fails_again_and_again_is_held(
     assert len(tries) == 3
 
 
-# ---------------------------------------------------------------- loops
-
-
 @in_a_loop
-async def test_a_loop_that_fails_begins_again_and_at_last_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_loop_that_fails_begins_again_and_at_last_is_given_up(monkeypatch):
     monkeypatch.setattr("pgflow._worker.parts.back_off_seconds", lambda *_: 0.0)
     tries: list[int] = []
     given_up: list[tuple[str, str]] = []
@@ -474,12 +451,8 @@ FAILS: dict[str, Callable[[str], BaseException]] = {
 )
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
-    dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    loop: str,
-    fails: str,
-) -> None:
+    dsn, monkeypatch, caplog, loop, fails
+):
     owner, method = LOOPS[loop]
     if fails != "an error" and loop == "commits":
         pytest.skip("this ends the worker: below")
@@ -514,9 +487,7 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
 
 @pytest.mark.full
 @pytest.mark.parametrize("fails", ["a cancel", "a BaseException"])
-def test_a_committer_that_ends_ends_the_worker_loudly(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
+def test_a_committer_that_ends_ends_the_worker_loudly(dsn, monkeypatch, fails):
     owner, method = LOOPS["commits"]
     sound, armed = getattr(owner, method), []
 
@@ -543,9 +514,7 @@ def test_a_committer_that_ends_ends_the_worker_loudly(
     ["r\u00b2", "r" + "9" * 5000, "m1,x," + "9" * 5000, ";;", "r\u0663"],
     ids=lambda text: ascii(text[:5]),
 )
-def test_nothing_that_anybody_notifies_ends_a_listener(
-    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture, payload: str
-) -> None:
+def test_nothing_that_anybody_notifies_ends_a_listener(dsn, conn, caplog, payload):
     app = App(dsn, include=[quick])
     with app, app.worker(grace_seconds=1, poll_seconds=3600):
         assert app.start(quick).result(SOON) == 5
@@ -559,7 +528,7 @@ def test_nothing_that_anybody_notifies_ends_a_listener(
     assert "the listener on" not in caplog.text
 
 
-def test_looks_for_results_that_are_cancelled_leave_nobody_waiting(dsn: str) -> None:
+def test_looks_for_results_that_are_cancelled_leave_nobody_waiting(dsn):
     app = App(dsn, include=[quick])
     with app, app.worker(grace_seconds=1):
         assert app.start(quick).result(SOON) == 5
@@ -584,9 +553,7 @@ def test_looks_for_results_that_are_cancelled_leave_nobody_waiting(dsn: str) -> 
 
 
 @in_a_loop
-async def test_who_asks_for_a_result_as_the_looks_for_another_end_gets_it(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_asks_for_a_result_as_the_looks_for_another_end_gets_it(dsn, monkeypatch):
     app = AsyncApp(dsn, include=[quick])
     async with app, app.worker(grace_seconds=1):
         runs = [await app.start(quick) for _ in range(3)]
@@ -625,9 +592,7 @@ async def held_up() -> int:
     return await holding_up()
 
 
-def test_a_heart_goes_on_whatever_holds_up_the_loop(
-    dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_heart_goes_on_whatever_holds_up_the_loop(dsn, caplog):
     @step
     async def hold() -> int:
         Proxy().hold_up(lambda: "cannot inspect the worker's loop" in caplog.text)
@@ -642,9 +607,7 @@ def test_a_heart_goes_on_whatever_holds_up_the_loop(
 
 @pytest.mark.full
 @pytest.mark.parametrize("loop", ["claims", "polls", "flushes", "commits"])
-def test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, loop: str
-) -> None:
+def test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told(dsn, monkeypatch, loop):
     owner, method = LOOPS[loop]
     sound, armed = getattr(owner, method), []
 
@@ -676,9 +639,7 @@ def test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told(
 
 
 @in_a_loop
-async def test_a_worker_that_fails_ends_the_context_of_an_async_app(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_that_fails_ends_the_context_of_an_async_app(dsn, monkeypatch):
     armed: list[int] = []
     sound = Poller.poll
 
@@ -702,9 +663,7 @@ async def test_a_worker_that_fails_ends_the_context_of_an_async_app(
             assert await (await app.start(quick)).result(SOON) == 5
 
 
-def test_a_heart_whose_thread_is_gone_ends_the_worker(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heart_whose_thread_is_gone_ends_the_worker(dsn, monkeypatch):
     monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.05)
     monkeypatch.setattr(
         "pgflow._worker.heartbeat.Heartbeat.is_beating", property(lambda self: False)
@@ -716,9 +675,6 @@ def test_a_heart_whose_thread_is_gone_ends_the_worker(
         app.worker(grace_seconds=1),
     ):
         wait_until(lambda: worker_of(app).failed.is_set(), "what was to come")
-
-
-# ---------------------------------------------------------------- threads that do not come back
 
 
 released = threading.Event()
@@ -760,9 +716,7 @@ def _hang() -> Iterator[None]:
 
 @pytest.mark.full
 @pytest.mark.usefixtures("_hang")
-def test_threads_lost_to_bodies_that_hang_are_replaced_and_the_world_is_told(
-    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_threads_lost_to_bodies_that_hang_are_replaced_and_the_world_is_told(dsn, conn, caplog):
     from pgflow.meter import Meter
 
     meter = Meter()
@@ -808,7 +762,7 @@ def hanging_in_a_transaction(lock: int) -> int:
 
 @pytest.mark.full
 @pytest.mark.usefixtures("_hang")
-def test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed(dsn: str) -> None:
+def test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed(dsn):
     count = WorkerOptions.transaction_connections + 1
     app = App(dsn, include=[hanging_in_a_transaction])
     with app, app.worker(concurrency=count, grace_seconds=1):
@@ -827,9 +781,7 @@ def test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed(
 
 @pytest.mark.full
 @pytest.mark.usefixtures("_hang")
-def test_a_worker_that_has_lost_too_many_threads_hands_its_runs_back_and_says_so(
-    dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_that_has_lost_too_many_threads_hands_its_runs_back_and_says_so(dsn, caplog):
     app = App(dsn, include=[hanging_around, with_a_sync_step])
     with app:
         with (
@@ -847,7 +799,7 @@ def test_a_worker_that_has_lost_too_many_threads_hands_its_runs_back_and_says_so
     assert "threads that worker 1 may lose are lost" in caplog.text
 
 
-def test_a_pool_replaces_lost_threads_up_to_its_bound() -> None:
+def test_a_pool_replaces_lost_threads_up_to_its_bound():
     threads = DaemonThreads(2, "test", max_lost=2)
     stop = threading.Event()
     hung = [threads.submit(stop.wait, 60) for _ in range(2)]
@@ -870,7 +822,7 @@ def test_a_pool_replaces_lost_threads_up_to_its_bound() -> None:
     threads.shutdown()
 
 
-def test_a_job_that_never_began_costs_no_thread() -> None:
+def test_a_job_that_never_began_costs_no_thread():
     threads = DaemonThreads(1, "test", max_lost=1)
     stop = threading.Event()
     first = threads.submit(stop.wait, 60)

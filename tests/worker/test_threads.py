@@ -14,7 +14,7 @@ from servers import HANG_SECONDS
 from pgflow._worker.threads import Answer, DaemonThreads, Posts, SpareThreads
 
 
-def test_what_threads_post_is_done_once_and_in_the_order_of_each() -> None:
+def test_what_threads_post_is_done_once_and_in_the_order_of_each():
     seen: list[tuple[int, int]] = []
 
     async def main() -> None:
@@ -39,7 +39,7 @@ def test_what_threads_post_is_done_once_and_in_the_order_of_each() -> None:
         assert [n for one, n in seen if one == who] == list(range(2_000))
 
 
-def test_what_is_posted_at_once_wakes_the_loop_once() -> None:
+def test_what_is_posted_at_once_wakes_the_loop_once():
     woken = []
 
     async def main() -> list[int]:
@@ -57,7 +57,7 @@ def test_what_is_posted_at_once_wakes_the_loop_once() -> None:
     assert woken == [1]
 
 
-def test_a_call_that_fails_keeps_none_of_the_others_from_being_made() -> None:
+def test_a_call_that_fails_keeps_none_of_the_others_from_being_made():
     async def main() -> tuple[list[int], list[Any]]:
         loop = asyncio.get_running_loop()
         seen: list[int] = []
@@ -75,7 +75,7 @@ def test_a_call_that_fails_keeps_none_of_the_others_from_being_made() -> None:
     assert [type(error) for error in told] == [ZeroDivisionError]
 
 
-def test_a_thread_that_asks_gets_the_value_or_the_error() -> None:
+def test_a_thread_that_asks_gets_the_value_or_the_error():
     def double(n: int, answer: Answer) -> None:
         if n < 0:
             answer.fail(ValueError("negative"))
@@ -92,7 +92,7 @@ def test_a_thread_that_asks_gets_the_value_or_the_error() -> None:
 
 
 @pytest.mark.full
-def test_a_thread_that_asks_a_closed_loop_is_told_so() -> None:
+def test_a_thread_that_asks_a_closed_loop_is_told_so():
     loop = asyncio.new_event_loop()
     posts = Posts(loop)
     loop.close()
@@ -100,7 +100,7 @@ def test_a_thread_that_asks_a_closed_loop_is_told_so() -> None:
         posts.ask(lambda answer: answer.give(1))
 
 
-def test_a_spare_thread_takes_the_next_work_in_a_context_of_its_own() -> None:
+def test_a_spare_thread_takes_the_next_work_in_a_context_of_its_own():
     variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
     threads = SpareThreads(1, "spare-test")
     seen: list[tuple[int, int]] = []
@@ -126,7 +126,7 @@ def test_a_spare_thread_takes_the_next_work_in_a_context_of_its_own() -> None:
     )
 
 
-def test_work_that_stands_still_keeps_nobody_waiting_and_no_more_are_kept_than_said() -> None:
+def test_work_that_stands_still_keeps_nobody_waiting_and_no_more_are_kept_than_said():
     threads = SpareThreads(2, "standing-test")
     stop = threading.Event()
     began = threading.Barrier(6)
@@ -156,7 +156,7 @@ def test_work_that_stands_still_keeps_nobody_waiting_and_no_more_are_kept_than_s
     )
 
 
-def test_what_a_job_came_to_is_told_once_its_thread_is_free() -> None:
+def test_what_a_job_came_to_is_told_once_its_thread_is_free():
     threads = DaemonThreads(1, "job-test", max_lost=1)
     told: list[Any] = []
     done, stop = threading.Event(), threading.Event()

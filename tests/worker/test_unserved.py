@@ -5,20 +5,14 @@ at the start.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, wait_until
+from records import SOON, launch, result_of, wait_until
 
 import pgflow
 from pgflow import App, InvalidArgument, workflow
-
-if TYPE_CHECKING:
-    from pgflow.testing import Harness
-
-Conn = psycopg.Connection[Any]
 
 WHY = "select key, reason from pgflow.runs where status = 'queued' order by key"
 
@@ -33,7 +27,7 @@ async def has_a_child() -> str:
     return await pgflow.run_child(greets.options(queue="strict"))
 
 
-def test_a_queued_run_says_why_nobody_takes_it(dsn: str, conn: Conn) -> None:
+def test_a_queued_run_says_why_nobody_takes_it(dsn, conn):
     for key, options in [
         ("typo", "'greet'"),
         ("other queue", "'greets', queue => 'other'"),
@@ -70,9 +64,8 @@ def test_a_queued_run_says_why_nobody_takes_it(dsn: str, conn: Conn) -> None:
     assert "every queue with work is served" not in found
 
 
-def test_a_queue_may_refuse_what_no_worker_has_ever_had(flow: Harness, conn: Conn) -> None:
-    flow.include(greets)
-    flow.start(greets).result(SOON)
+def test_a_queue_may_refuse_what_no_worker_has_ever_had(flow, conn):
+    result_of(flow, greets)
     answer = cli(flow.app.dsn, "queues", "require-known", "default", tty=True, width=200)
     assert (answer.code, "known workflows only" in answer.out) == (0, True)
     assert conn.execute(
@@ -109,10 +102,9 @@ def test_a_queue_may_refuse_what_no_worker_has_ever_had(flow: Harness, conn: Con
 
 
 @pytest.mark.full
-def test_a_child_is_not_refused(flow: Harness, conn: Conn) -> None:
+def test_a_child_is_not_refused(flow, conn):
     conn.execute("select pgflow.require_known('strict')")
-    flow.include(has_a_child)
-    run = flow.start(has_a_child)
+    run = launch(flow, has_a_child)
     reason = "select reason from pgflow.runs where status = 'queued'"
     wait_until(
         lambda: conn.execute(reason).fetchall() == [("no worker serves queue strict",)],
@@ -131,7 +123,7 @@ async def waits_for_child() -> None:
 
 
 @pytest.mark.parametrize("is_child", [False, True])
-def test_who_waits_in_vain_for_a_result_is_told_why(dsn: str, *, is_child: bool) -> None:
+def test_who_waits_in_vain_for_a_result_is_told_why(dsn, *, is_child):
     with App(dsn, include=[waits_for_child]) as app, app.worker():
         run = app.start(waits_for_child if is_child else unknown_child)
         if is_child:

@@ -8,24 +8,21 @@ import asyncio
 import contextlib
 import functools
 import textwrap
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from clikit import pgflow as cli
-from records import SOON, events, eventually, steps
+from records import SOON, events, eventually, result_of, settle, steps
 
 import pgflow
 from pgflow import AsyncApp, Signal, Workflow, step, workflow
 from pgflow._flow.patches import find_patches
 from pgflow.errors import DefinitionError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
-    from pathlib import Path
-
-    from pgflow.testing import AsyncHarness, Harness
+from pgflow.testing import AsyncHarness
 
 
 def seconds(number: float) -> timedelta:
@@ -108,13 +105,10 @@ async def waiting(conn: psycopg.Connection, *keys: str) -> None:
     )
 
 
-# ---------------------------------------------------------------- pinned
-
-
 @alone
 async def test_a_run_started_with_a_version_that_a_worker_has_is_taken_by_it_though_nothing_was_pinned_before(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+    dsn, conn
+):
     async with workers(dsn, make("1")) as app:
         conn.execute("select pgflow.start_run('flow', key => 'a', version => '1')")
         conn.execute("select pgflow.start_run('flow', key => 'b', version => '2')")
@@ -124,9 +118,7 @@ async def test_a_run_started_with_a_version_that_a_worker_has_is_taken_by_it_tho
 
 
 @alone
-async def test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it(dsn, monkeypatch):
     monkeypatch.setattr("pgflow._worker.lanes.LANES_EVERY_SECONDS", 3600.0)
     code = make("1")
     async with (
@@ -144,9 +136,7 @@ async def test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it(
 
 @pytest.mark.full
 @alone
-async def test_a_pinned_run_is_worked_on_by_its_version_only_and_any_other_by_anybody(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_a_pinned_run_is_worked_on_by_its_version_only_and_any_other_by_anybody(dsn, conn):
     one, two = make("1", pinned=True), make("2", pinned=True)
     async with workers(dsn, one, two) as app:
         runs = [
@@ -159,16 +149,13 @@ async def test_a_pinned_run_is_worked_on_by_its_version_only_and_any_other_by_an
         for run in runs:
             version = run.key[0]
             assert await run.result(SOON) == f"by {version}, then by {version}"
-    assert dict(
-        conn.execute("select version, count(*) from pgflow.runs group by 1").fetchall()
-    ) == {"1": 5, "2": 5}
+    found = dict(conn.execute("select version, count(*) from pgflow.runs group by 1").fetchall())
+    assert found == {"1": 5, "2": 5}
 
 
 @pytest.mark.full
 @alone
-async def test_a_pinned_run_waits_for_its_version_while_others_go_past_it(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_a_pinned_run_waits_for_its_version_while_others_go_past_it(dsn, conn):
     old, new, auto = make("1", pinned=True), make("2", pinned=True), make(None, says="auto")
     async with AsyncApp(dsn, include=[old]) as app:
         stays = await app.start(old.options(key="stays", priority=-5))
@@ -177,10 +164,8 @@ async def test_a_pinned_run_waits_for_its_version_while_others_go_past_it(
         await done.send(go, 1)
         assert await done.result(SOON) == "by 2, then by 2"
         assert await app.get("stays", old).status() == "queued"
-        assert versions(conn, "pinned_runs, workers, safe_to_remove") == {
-            "1": (1, 0, False),
-            "2": (0, 1, True),
-        }
+        found = versions(conn, "pinned_runs, workers, safe_to_remove")
+        assert found == {"1": (1, 0, False), "2": (0, 1, True)}
     async with workers(dsn, auto) as app:
         assert await app.get("stays", old).status() == "queued"
     async with workers(dsn, old) as app:
@@ -191,16 +176,14 @@ async def test_a_pinned_run_waits_for_its_version_while_others_go_past_it(
 
 
 @alone
-async def test_without_a_name_a_version_is_the_hash_of_the_code() -> None:
+async def test_without_a_name_a_version_is_the_hash_of_the_code():
     code = make(None, pinned=True, says="x")
     assert workflow(pinned=True)(note.fn).start_options.version == workflow(note.fn).code_hash
     assert code.version == code.code_hash
     assert make("1").start_options.version == ""
 
 
-async def test_a_child_and_the_next_generation_stay_with_the_version(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_a_child_and_the_next_generation_stay_with_the_version(aflow, conn):
     @workflow(version="c1", pinned=True)
     async def child(n: int) -> int:
         return n
@@ -213,29 +196,24 @@ async def test_a_child_and_the_next_generation_stay_with_the_version(
         return n
 
     aflow.include(parent, child)
-    run = await aflow.start(parent, 2)
-    await aflow.until_idle()
-    assert await run.result(SOON) == 0
+    assert await result_of(aflow, parent, 2) == 0
     rows = conn.execute(
         "select l.workflow, l.version, count(*) from pgflow.run r join pgflow.lane l using "
         "(lane_id) group by 1, 2 order by 1"
     ).fetchall()
-    assert [(name.rpartition(".")[2], *rest) for name, *rest in rows] == [
-        ("child", "c1", 2),
-        ("parent", "p1", 3),
-    ]
+    found = [(name.rpartition(".")[2], *rest) for name, *rest in rows]
+    assert found == [("child", "c1", 2), ("parent", "p1", 3)]
 
 
-def test_batches_and_sql_start_pinned_runs_too(flow: Harness, conn: psycopg.Connection) -> None:
+def test_batches_and_sql_start_pinned_runs_too(flow, conn):
     code = make("7", pinned=True)
     flow.include(code)
     flow.app.start_many(code, [(), ()], keys=["a", "b"])
     conn.execute("select pgflow.start_run('flow', '{}', 'c', version => '7')")
     conn.execute("select pgflow.start_run('flow', '{}', 'd', version => '8')")
     flow.start(code)
-    assert dict(
-        conn.execute("select version, count(*) from pgflow.runs group by 1").fetchall()
-    ) == {"7": 4, "8": 1}
+    found = dict(conn.execute("select version, count(*) from pgflow.runs group by 1").fetchall())
+    assert found == {"7": 4, "8": 1}
     with pytest.raises(psycopg.Error, match="a version must be at most 255 bytes"):
         conn.execute("select pgflow.start_run('flow', '{}', version => repeat('x', 256))")
     conn.execute("select pgflow.cancel_run('d')")
@@ -243,31 +221,27 @@ def test_batches_and_sql_start_pinned_runs_too(flow: Harness, conn: psycopg.Conn
 
 
 @pytest.mark.parametrize("version", ["", "a\0", "x" * 256])
-def test_a_version_is_a_name(version: str) -> None:
+def test_a_version_is_a_name(version):
     with pytest.raises(
         DefinitionError, match="the version of workflow flow must be a text of 1 to 255 bytes"
     ):
         make(version)
 
 
-def test_a_worker_that_is_gone_serves_nothing(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_worker_that_is_gone_serves_nothing(flow, conn):
     flow.include(make("1"))
     flow.start(make("1"))
     flow.until_idle()
-    assert versions(conn, "workers, last_at is null, begun_runs, safe_to_remove") == {
-        "1": (1, True, 1, False)
-    }
+    found = versions(conn, "workers, last_at is null, begun_runs, safe_to_remove")
+    assert found == {"1": (1, True, 1, False)}
     flow.crash()
-    assert versions(conn, "workers, last_at is null, begun_runs, safe_to_remove") == {
-        "1": (0, False, 1, False)
-    }
+    found = versions(conn, "workers, last_at is null, begun_runs, safe_to_remove")
+    assert found == {"1": (0, False, 1, False)}
 
 
 @pytest.mark.full
 @alone
-async def test_a_version_may_go_once_no_run_from_its_time_is_open(
-    dsn: str, conn: psycopg.Connection
-) -> None:
+async def test_a_version_may_go_once_no_run_from_its_time_is_open(dsn, conn):
     old, new = make("1"), make("2")
     async with workers(dsn, old) as app:
         await app.start(old.options(key="before"))
@@ -275,16 +249,12 @@ async def test_a_version_may_go_once_no_run_from_its_time_is_open(
     async with workers(dsn, new) as app:
         await app.start(new.options(key="after"))
         await waiting(conn, "after")
-        assert versions(conn, "begun_runs, workers, safe_to_remove") == {
-            "1": (1, 0, False),
-            "2": (2, 1, False),
-        }
+        found = versions(conn, "begun_runs, workers, safe_to_remove")
+        assert found == {"1": (1, 0, False), "2": (2, 1, False)}
         await app.get("before", new).send(go, 1)
         await app.get("before", new).result(SOON)
-        assert versions(conn, "begun_runs, workers, safe_to_remove") == {
-            "1": (0, 0, True),
-            "2": (1, 1, False),
-        }
+        found = versions(conn, "begun_runs, workers, safe_to_remove")
+        assert found == {"1": (0, 0, True), "2": (1, 1, False)}
     # Starts within a minute take their numbers in any order, so code of that minute is kept.
     conn.execute(
         "update pgflow.code set last_at = last_at - interval '1 minute' where version = '1'"
@@ -297,15 +267,12 @@ async def test_a_version_may_go_once_no_run_from_its_time_is_open(
 
 
 @pytest.mark.full
-def test_what_versions_and_patches_say_in_a_terminal(
-    dsn: str, conn: psycopg.Connection, flow: Harness
-) -> None:
+def test_what_versions_and_patches_say_in_a_terminal(dsn, conn, flow):
     assert cli(dsn, "versions", tty=True).err == "No worker has reported its code yet.\n"
     assert cli(dsn, "patches", tty=True).err == "Neither a worker nor an open run knows a patch.\n"
     flow.include(make("1", pinned=True), changing)
     flow.start(make("1", pinned=True))
-    flow.start(changing)
-    flow.until_idle()
+    settle(flow, changing)
     conn.execute("select pgflow.start_run('flow', '{}', 'x', version => '0')")
     said = cli(dsn, "versions", tty=True).out
     assert "no: runs wait for a worker that has it" in said
@@ -318,9 +285,6 @@ def test_what_versions_and_patches_say_in_a_terminal(
     )
     conn.execute("select pgflow.cancel_run('x')")
     conn.execute("select pgflow.wake()")
-
-
-# ---------------------------------------------------------------- deprecate_patch
 
 
 class Code:
@@ -352,9 +316,7 @@ async def changing() -> list[str]:
 
 async def begin(aflow: AsyncHarness, stage: int) -> Any:
     Code.stage = stage
-    run = await aflow.start(changing)
-    await aflow.until_idle()
-    return run
+    return await settle(aflow, changing)
 
 
 async def end(aflow: AsyncHarness, stage: int, run: Any) -> Any:
@@ -365,20 +327,16 @@ async def end(aflow: AsyncHarness, stage: int, run: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("begun", "ended"), [(2, 2), (2, 3), (3, 3), (3, 4), (3, 2), (4, 4), (1, 2), (4, 3)]
+    ("earlier", "ended"), [(2, 2), (2, 3), (3, 3), (3, 4), (3, 2), (4, 4), (1, 2), (4, 3)]
 )
-async def test_stages_of_a_patch_that_fit_each_other(
-    aflow: AsyncHarness, begun: int, ended: int
-) -> None:
+async def test_stages_of_a_patch_that_fit_each_other(aflow, earlier, ended):
     aflow.include(changing)
-    run = await begin(aflow, begun)
-    assert await end(aflow, ended, run) == ["old" if begun == 1 else "new", "end"]
+    run = await begin(aflow, earlier)
+    assert await end(aflow, ended, run) == ["old" if earlier == 1 else "new", "end"]
     Code.stage = ended
 
 
-async def test_the_marker_of_a_deprecated_patch_has_no_call_and_is_recorded_once(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_the_marker_of_a_deprecated_patch_has_no_call_and_is_recorded_once(aflow, conn):
     aflow.include(changing)
     run = await begin(aflow, 3)
     assert conn.execute(
@@ -390,9 +348,7 @@ async def test_the_marker_of_a_deprecated_patch_has_no_call_and_is_recorded_once
 
 
 @pytest.mark.full
-async def test_code_without_the_call_does_not_fit_a_run_that_patched_has_marked(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_code_without_the_call_does_not_fit_a_run_that_patched_has_marked(aflow, conn):
     aflow.include(changing)
     run = await begin(aflow, 2)
     await aflow.crash()  # in memory the run would go on
@@ -403,11 +359,10 @@ async def test_code_without_the_call_does_not_fit_a_run_that_patched_has_marked(
         await run.result(SOON)
     Code.stage = 3
     conn.execute("select pgflow.resume_run(%s)", (run.key,))
-    await aflow.until_idle()
     assert await run.result(SOON) == ["new", "end"]
 
 
-def test_deprecate_patch_works_in_a_sync_workflow(flow: Harness) -> None:
+def test_deprecate_patch_works_in_a_sync_workflow(flow):
     stage = [2]
 
     @workflow
@@ -420,20 +375,15 @@ def test_deprecate_patch_works_in_a_sync_workflow(flow: Harness) -> None:
         go.sync.wait()
         return said
 
-    flow.include(changing_sync)
-    first = flow.start(changing_sync)
-    flow.until_idle()
+    first = settle(flow, changing_sync)
     stage[0] = 3
-    second = flow.start(changing_sync)
-    flow.until_idle()
+    second = settle(flow, changing_sync)
     for run in (first, second):
         run.send(go, 1)
         assert run.result(SOON) == "new"
 
 
-async def test_two_deprecated_patches_side_by_side_and_one_of_them_removed(
-    aflow: AsyncHarness,
-) -> None:
+async def test_two_deprecated_patches_side_by_side_and_one_of_them_removed(aflow):
     has_both = [True]
 
     @workflow
@@ -445,15 +395,10 @@ async def test_two_deprecated_patches_side_by_side_and_one_of_them_removed(
         await go.wait()
         return await note("done")
 
-    aflow.include(twice)
-    run = await aflow.start(twice)
-    await aflow.until_idle()
+    run = await settle(aflow, twice)
     has_both[0] = False
     await run.send(go, 1)
     assert await run.result(SOON) == "done"
-
-
-# ---------------------------------------------------------------- which patches may go
 
 
 def load(tmp_path: Path, name: str, body: str) -> Any:
@@ -490,9 +435,7 @@ STAGES = {
 
 @pytest.mark.full
 @alone
-async def test_the_life_of_a_patch_as_the_view_tells_it(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+async def test_the_life_of_a_patch_as_the_view_tells_it(dsn, conn, tmp_path):
     old, patched, deprecated = (
         load(tmp_path, f"{name}_of_a_patch", body) for name, body in STAGES.items()
     )
@@ -505,9 +448,8 @@ async def test_the_life_of_a_patch_as_the_view_tells_it(
         await app.start(old.w.options(key="a"))
         await waiting(conn, "a")
         async with workers(dsn, patched) as newer:
-            assert patch(conn, "renew") == (0, 1, 0, False, False), (
-                "known before any run has reached it"
-            )
+            found = patch(conn, "renew")
+            assert found == (0, 1, 0, False, False), "known before any run has reached it"
             await app.start(old.w.options(key="b"))
             await waiting(conn, "b")
             del newer
@@ -531,8 +473,8 @@ async def test_the_life_of_a_patch_as_the_view_tells_it(
 
 @alone
 async def test_a_run_from_before_any_worker_said_what_code_it_has_may_take_the_old_side(
-    dsn: str, conn: psycopg.Connection, tmp_path: Path
-) -> None:
+    dsn, conn, tmp_path
+):
     old, patched = (
         load(tmp_path, "s1_unsaid", STAGES["s1"]),
         load(tmp_path, "s2_unsaid", STAGES["s2"]),
@@ -545,7 +487,7 @@ async def test_a_run_from_before_any_worker_said_what_code_it_has_may_take_the_o
         assert patch(conn, "renew") == (0, 1, 0, False, False)
 
 
-def test_patches_are_found_in_the_function_and_in_what_it_names(tmp_path: Path) -> None:
+def test_patches_are_found_in_the_function_and_in_what_it_names(tmp_path):
     module = load(
         tmp_path,
         "many_patches",
@@ -566,21 +508,14 @@ def test_patches_are_found_in_the_function_and_in_what_it_names(tmp_path: Path) 
             pgflow.patched(f"{1}")
     """,
     )
-    assert find_patches(module.w.fn) == {
-        "in a helper": False,
-        "here": False,
-        "old": True,
-        "both": False,
-    }
+    found = find_patches(module.w.fn)
+    assert found == {"in a helper": False, "here": False, "old": True, "both": False}
     assert find_patches(eval("lambda: None")) == {}
-
-
-# ---------------------------------------------------------------- names that were others
 
 
 @pytest.mark.full
 @alone
-async def test_a_workflow_serves_runs_of_its_old_name(dsn: str, conn: psycopg.Connection) -> None:
+async def test_a_workflow_serves_runs_of_its_old_name(dsn, conn):
     old = make("1")
 
     @workflow(name="new name", aliases=["flow"])
@@ -603,11 +538,8 @@ async def test_a_workflow_serves_runs_of_its_old_name(dsn: str, conn: psycopg.Co
     async with workers(dsn, old) as app:
         with pytest.raises(pgflow.KeyConflict):
             await app.start(make_other().options(key="b"))
-    assert conn.execute("select workflow from pgflow.versions order by 1").fetchall() == [
-        ("flow",),
-        ("flow",),
-        ("new name",),
-    ]
+    found = conn.execute("select workflow from pgflow.versions order by 1").fetchall()
+    assert found == [("flow",), ("flow",), ("new name",)]
 
 
 def make_other() -> Workflow[[], None]:
@@ -617,7 +549,7 @@ def make_other() -> Workflow[[], None]:
     return other
 
 
-def test_an_alias_that_is_taken_is_refused() -> None:
+def test_an_alias_that_is_taken_is_refused():
     with pytest.raises(
         DefinitionError, match="'flow' is an alias of workflow x and a name or alias of flow too"
     ):
@@ -625,7 +557,7 @@ def test_an_alias_that_is_taken_is_refused() -> None:
 
 
 @pytest.mark.parametrize("aliases", ["name", [""], [1], ["x" * 256]])
-def test_aliases_are_names(aliases: Any) -> None:
+def test_aliases_are_names(aliases):
     with pytest.raises(
         DefinitionError, match="the aliases of step note must be a sequence of names"
     ):
@@ -654,9 +586,7 @@ async def pay_under_a_new_name(aflow: AsyncHarness, *, crash: bool) -> list[tupl
         first = new_pay if is_new[0] else pay
         return [await (new_pay if is_new[0] else own)(0), *[await first(n) for n in (1, 2, 3)]]
 
-    aflow.include(paying)
-    run = await aflow.start(paying)
-    await aflow.until_idle()
+    run = await settle(aflow, paying)
     is_new[0] = True
     works.set()
     if crash:
@@ -667,9 +597,7 @@ async def pay_under_a_new_name(aflow: AsyncHarness, *, crash: bool) -> list[tupl
 
 
 @pytest.mark.parametrize("crash", [False, True])
-async def test_a_step_under_a_new_name_goes_on_with_the_old_key(
-    aflow: AsyncHarness, crash: bool
-) -> None:
+async def test_a_step_under_a_new_name_goes_on_with_the_old_key(aflow, crash):
     keys = await pay_under_a_new_name(aflow, crash=crash)
     stem = keys[0][1].partition("/")[0]
     assert keys == [
@@ -708,9 +636,7 @@ def read_write_and_stall(suffix: str = "", *, aliased: bool = False) -> tuple[An
     )
 
 
-async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(
-    aflow: AsyncHarness,
-) -> None:
+async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(aflow):
     is_new = [False]
     old, new = read_write_and_stall(), read_write_and_stall("_anew", aliased=True)
 
@@ -726,9 +652,7 @@ async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(
         await go.wait()
         return said
 
-    aflow.include(mixed)
-    run = await aflow.start(mixed)
-    await aflow.until_idle()
+    run = await settle(aflow, mixed)
     await aflow.skip(seconds(61))
     is_new[0] = True
     await run.send(go, 1)
@@ -736,7 +660,7 @@ async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(
 
 
 @pytest.mark.full
-async def test_a_child_under_a_new_name_is_the_same_child(aflow: AsyncHarness) -> None:
+async def test_a_child_under_a_new_name_is_the_same_child(aflow):
     is_new = [False]
 
     async def body() -> int:
@@ -749,17 +673,15 @@ async def test_a_child_under_a_new_name_is_the_same_child(aflow: AsyncHarness) -
         return await pgflow.run_child(new if is_new[0] else old)
 
     aflow.include(parent, new)
-    run = await aflow.start(parent)
-    await aflow.until_idle()
+    run = await settle(aflow, parent)
     is_new[0] = True
     with psycopg.connect(aflow.app.dsn, autocommit=True) as conn:
         ((key,),) = conn.execute("select key from pgflow.runs where workflow = 'kid'").fetchall()
     await aflow.app.send(key, go, 5)
-    await aflow.until_idle()
     assert await run.result(SOON) == 5
 
 
-def test_a_name_that_is_no_alias_still_diverges(flow: Harness) -> None:
+def test_a_name_that_is_no_alias_still_diverges(flow):
     is_new = [False]
 
     @workflow
@@ -770,9 +692,7 @@ def test_a_name_that_is_no_alias_still_diverges(flow: Harness) -> None:
         go.sync.wait()
         return said
 
-    flow.include(renaming)
-    run = flow.start(renaming)
-    flow.until_idle()
+    run = settle(flow, renaming)
     is_new[0] = True
     run.send(go, 1)
     with pytest.raises(pgflow.RunStuck, match="step 'a'"):
@@ -849,9 +769,7 @@ class Deploy:
             except LookupError:
                 return ", ".join(said)
 
-        aflow.include(paying)
-        run = await aflow.start(paying)
-        await aflow.until_idle()
+        run = await settle(aflow, paying)
         assert [n for n, _ in self.keys] == [1, 2, -2]
         self.is_new = self.is_known = True
         await aflow.crash()
@@ -860,26 +778,19 @@ class Deploy:
         return self.keys[1][1].partition("/")[0]
 
 
-async def test_effects_under_new_names_keep_their_keys(aflow: AsyncHarness) -> None:
+async def test_effects_under_new_names_keep_their_keys(aflow):
     deploy = Deploy()
     stem = await deploy.under_way(aflow)
     assert deploy.keys[0] == (1, f"{stem}/pick/1/pay/1")
     assert {key for n, key in deploy.keys[1:] if abs(n) == 2 and "compensate" not in key} == {
         f"{stem}/pay/1"
     }
-    assert [key.removeprefix(f"{stem}/") for _, key in deploy.keys[-3:]] == [
-        "charge/1",
-        "charge/1/charge.compensate/1",
-        "pay/1/charge.compensate/1",
-    ]
+    found = [key.removeprefix(f"{stem}/") for _, key in deploy.keys[-3:]]
+    assert found == ["charge/1", "charge/1/charge.compensate/1", "pay/1/charge.compensate/1"]
 
 
 @pytest.mark.full
-async def test_decisions_under_new_names_keep_their_keys(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
+async def test_decisions_under_new_names_keep_their_keys(aflow, conn):
     stem = await Deploy().under_way(aflow)
-    assert conn.execute("select decision from pgflow.decisions order by seq").fetchall() == [
-        (f"{stem}/pick/1",),
-        (f"{stem}/choose/1",),
-    ]
+    found = conn.execute("select decision from pgflow.decisions order by seq").fetchall()
+    assert found == [(f"{stem}/pick/1",), (f"{stem}/choose/1",)]

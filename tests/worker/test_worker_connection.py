@@ -28,9 +28,7 @@ PID = Query("select pg_backend_pid()", (), lambda rows: int(rows[0][0]))
 
 
 @pytest.mark.alone
-def test_a_connection_to_a_server_that_did_not_answer_others_is_asked_nothing_more(
-    dsn: str,
-) -> None:
+def test_a_connection_to_a_server_that_did_not_answer_others_is_asked_nothing_more(dsn):
     """After a fail-over it would be waited for as long again."""
     info = psycopg.conninfo.conninfo_to_dict(dsn)
 
@@ -49,7 +47,7 @@ def test_a_connection_to_a_server_that_did_not_answer_others_is_asked_nothing_mo
     asyncio.run(main())
 
 
-def test_a_transaction_on_a_server_that_was_left_is_cut_whenever_it_began(dsn: str) -> None:
+def test_a_transaction_on_a_server_that_was_left_is_cut_whenever_it_began(dsn):
     """A server may freeze just after a beat that it has answered: what began after that waits, too."""
     with Connection.connect(dsn) as old:
         give_up(old.server)
@@ -63,7 +61,7 @@ def test_a_transaction_on_a_server_that_was_left_is_cut_whenever_it_began(dsn: s
                     old.execute("select 1")
 
 
-def test_a_transaction_of_another_library_is_cut_if_it_began_before(dsn: str) -> None:
+def test_a_transaction_of_another_library_is_cut_if_it_began_before(dsn):
     with psycopg.connect(dsn) as theirs:
         transactions = OpenTransactions()
         known: dict[Any, Any] = transactions._known

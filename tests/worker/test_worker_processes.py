@@ -295,9 +295,8 @@ def test_a_step_that_hogs_the_processor_is_not_taken_for_a_death(dsn, app_conn, 
         wait_until(lambda: one(app_conn, beats, before + 6), "both hearts beat on")
         (tmp_path / "enough").touch()
         wait_until(lambda: unfinished(app_conn) == 0, "the run is done")
-    assert (
-        one(app_conn, "select count(*) from pgflow.steps where key = %s and attempts = 1", key) == 1
-    )
+    found = one(app_conn, "select count(*) from pgflow.steps where key = %s and attempts = 1", key)
+    assert found == 1
 
 
 @pytest.mark.full
