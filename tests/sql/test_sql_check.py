@@ -488,12 +488,16 @@ MUTATIONS: dict[str, list[list[str]]] = {
     "numbers are drawn before rows have them": [
         [LOCK.format(fence=1000, run="%(leased)s", shared="true")],
         [
-            "insert into pgflow.signal (signal_id, chain_id, kind, name, sent_at, payload) "
-            "overriding system value values (-999999, %(leased)s, 's', 'n', %(t)s, 'null')"
+            (
+                "insert into pgflow.signal (signal_id, chain_id, kind, name, sent_at, payload) "
+                "overriding system value values (-999999, %(leased)s, 's', 'n', %(t)s, 'null')"
+            )
         ],
         [
-            "insert into pgflow.lane (lane_id, queue, workflow) overriding system value "
-            "values (999999, 'default', 'n')"
+            (
+                "insert into pgflow.lane (lane_id, queue, workflow) overriding system value "
+                "values (999999, 'default', 'n')"
+            )
         ],
     ],
     "a fence is given once": [[WON.format(run="%(leased)s"), WON.format(run="%(parent)s")]],
