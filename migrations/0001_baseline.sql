@@ -1880,7 +1880,7 @@ create table pgflow.flow (
   dropped_at timestamptz,
   handler int,
   is_current boolean not null,
-  definer oid not null,
+  definer regrole not null,
   workflow text not null check (octet_length(workflow) between 1 and 50),
   function text not null,
   hash text not null,
@@ -1893,7 +1893,7 @@ create table pgflow.flow (
 comment on table pgflow.flow is 'Every version of every workflow in SQL, with its text; none is ever removed';
 
 create table pgflow.flow_right (
-  role oid not null,
+  role regrole not null,
   granted_at timestamptz not null,
   workflow text not null check (octet_length(workflow) between 1 and 50),
   privilege text not null check (privilege in ('start', 'see', 'replace')),

@@ -472,7 +472,7 @@ table pgflow.flow, owner pgflow_owner
   dropped_at timestamp with time zone -- Time at which the workflow was dropped
   handler integer -- Node at which the handler of an exception begins; null = it has none
   is_current boolean not null -- True if runs begin with it
-  definer oid not null -- Role that owns the function; steps run with its rights
+  definer regrole not null -- Role that owns the function; steps run with its rights
   workflow text not null -- Name of the workflow
   function text not null -- The function that has the SQL of all nodes
   hash text not null -- Hash of text, definer and search path
@@ -530,7 +530,7 @@ table pgflow.flow_node, owner pgflow_owner
 
 table pgflow.flow_right, owner pgflow_owner
   -- Rights to workflows in SQL, by role: see sql/flows/rights.sql
-  role oid not null -- Role that has the right; 0 = public
+  role regrole not null -- Role that has the right; 0 = public
   granted_at timestamp with time zone not null -- Time of the grant
   workflow text not null -- Name of the workflow
   privilege text not null -- start, see or replace
@@ -3565,6 +3565,10 @@ function pgflow.check_may_settle_(effect_key text) returns void, owner pgflow_ow
 function pgflow.check_name_(name text, what text, max_bytes integer DEFAULT 255) returns void, owner pgflow_owner
   -- Refuses (PF003) a name that is missing, empty or too long
   plpgsql immutable
+
+function pgflow.check_numbers_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- No sequence is behind the rows; the detail brings it on
+  sql stable
 
 function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow_owner
   -- Refuses (PF003) labels or metadata that no run can have
@@ -6951,6 +6955,10 @@ function pgflow.update_verdict(mail_id bigint, OUT state text, OUT verdict json,
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.used_numbers_() returns TABLE(sequence regclass, used bigint), owner pgflow_owner
+  -- The last number of each sequence that a row has; null if there is none
+  plpgsql stable
 
 function pgflow.uuid7_() returns uuid, owner pgflow_owner
   -- A UUID version 7 (RFC 9562, 5.7): milliseconds since 1970, then random bits

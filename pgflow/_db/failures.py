@@ -52,7 +52,8 @@ def raise_ours(error: BaseException) -> None:
     cause = database_error(error)
     if isinstance(error, UnicodeEncodeError) or (cause is not None and _holds_no_text(cause)):
         raise InvalidArgument(
-            f"a text holds a character that Postgres cannot store, NUL or half of a pair: {error}"
+            "a text holds a character that Postgres cannot store, NUL or half of a pair: "
+            f"{(cause and cause.diag.message_primary) or error}"
         ) from error
     if cause is not None and cause.sqlstate == "42501" and _ANSWERS.search(str(cause)):
         raise NotAllowed(

@@ -18,6 +18,7 @@ from pgflow.errors import (
     SchemaNewer,
     SchemaOutdated,
     ServerUnsupported,
+    SetupError,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ select
   ),
   pg_catalog.obj_description(n.oid, 'pg_namespace'),
   pg_catalog.pg_get_userbyid(n.nspowner),
+  coalesce((select o.rolsuper from pg_catalog.pg_roles o where o.oid = n.nspowner), false),
   pg_catalog.pg_has_role(
     n.nspowner, case when server.version < 160000 then 'MEMBER' else 'SET' end
   ),
@@ -83,6 +85,7 @@ class Installed:
     is_ours: bool
     comment: str | None
     owner: str | None
+    is_owner_superuser: bool
     may_act_as_owner: bool | None
     user: str
     is_superuser: bool
@@ -210,4 +213,10 @@ def check_ground(found: Installed) -> None:
         raise SchemaForeign(
             f"{place_of(found)} is not of {DISTRIBUTION}: rename or drop it, "
             "or use another database"
+        )
+    if found.is_owner_superuser:
+        raise SetupError(
+            f"{place_of(found)} belongs to the superuser {found.owner}, and its functions would "
+            f"run with all rights: alter role {found.owner} nosuperuser, or restore the dump "
+            f"again, with its owners and after the role {OWNER_ROLE}"
         )

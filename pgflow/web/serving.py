@@ -72,6 +72,15 @@ def _make_protocol() -> type[asyncio.Protocol]:
             self.forget()
             super().connection_lost(exc)
 
+        def send_400_response(self, msg: str) -> None:
+            cycle = self.cycle
+            if cycle is None or cycle.response_complete or not cycle.response_started:
+                super().send_400_response(msg)
+            else:
+                self.transport.close()
+            if cycle is not None:
+                cycle.disconnected = True  # else its answer would follow, against the protocol
+
         def watch(self) -> None:
             cycle = self.cycle
             if cycle is not None and not cycle.more_body and not cycle.response_complete:

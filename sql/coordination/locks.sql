@@ -1007,9 +1007,6 @@ begin
   select 'a lock has one holder, or several that share it', format('lock %s', l.key)
   from pgflow.lock l group by l.key having count(*) > 1 and not bool_and(l.is_shared)
   union all
-  select 'fences grow', format('lock %s: fence %s is not drawn yet', l.key, l.fence)
-  from pgflow.lock l where l.fence > (select s.last_value from pgflow.lock_fence_seq s)
-  union all
   select 'a fence is given once', format('fence %s', u.fence)
   from (
     select u.payload->>'fence' as fence, r.chain_id, r.key

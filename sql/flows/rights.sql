@@ -20,7 +20,7 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
   select case when pg_current_xact_id_if_assigned() is null then '{}' else array(
-    select d.definer from (select distinct f.definer from pgflow.flow f) d
+    select d.definer from (select distinct f.definer::oid as definer from pgflow.flow f) d
     where pgflow.latch_('definer ' || d.definer || ' ' || pg_current_xact_id_if_assigned()::text) in (
       select l.classid::bigint << 32 | l.objid::bigint from pg_locks l
       where l.pid = pg_backend_pid() and l.locktype = 'advisory' and l.objsubid = 1)) end

@@ -640,7 +640,7 @@ begin
     f := pgflow.fold_journal_(run_id, true);
   end if;
   -- With the node at hand, which is all that one step looks at.
-  select w.function, w.definer, w.handler, n as node, p.oid as proc, p.xmin as made_by, p.ctid as made_at
+  select w.function, w.definer::oid as definer, w.handler, n as node, p.oid as proc, p.xmin as made_by, p.ctid as made_at
   into flow
   from pgflow.flow w
   left join pgflow.flow_node n on n.flow_id = w.flow_id and n.pc = f.pc

@@ -32,6 +32,15 @@ begin
     raise exception using errcode = 'PF021', message = 'a worker acts for every tenant, and this session for one',
       hint = 'Start it without --tenant and without the setting pgflow.tenant.';
   end if;
+  -- Of all sequences these two: the others are only looked at where one of them is behind.
+  if (select max(r.run_id) from pgflow.run r) > coalesce(pg_sequence_last_value('pgflow.run_id_seq'), 0)
+    or greatest((select c.horizon from pgflow.event_cursor c), (select max(r.horizon) from pgflow.relay r))
+      > coalesce(pg_sequence_last_value('pgflow.event_id_seq'), 0)
+  then
+    raise exception using errcode = 'PF006',
+      message = 'sequences are behind the rows, which came here without them',
+      hint = (select string_agg(n.detail, ' ') from pgflow.check_numbers_() n);
+  end if;
   insert into pgflow.worker (host, pid, queues, concurrency, version, started_at, beat_at, stamp)
   values (left(host, 255), pid, queues, concurrency, version, t, t, left(stamp, 255))
   returning worker_id into id;

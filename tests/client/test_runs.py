@@ -671,7 +671,7 @@ def test_a_name_that_no_postgres_text_can_hold_is_refused_with_an_error_of_ours(
         lambda: flow.app.get(text, total).status(),
         lambda: flow.app.cancel("there", why=text),
     ):
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgument, match=r"\A[^\n]+\Z"):
             attempt()
 
 

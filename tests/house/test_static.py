@@ -55,6 +55,7 @@ def test_squawk_has_nothing_against_migrations_functions_and_views(tmp_path):
 DYNAMIC = {
     "core/citus": "names are those of tables in the catalog, by regclass",
     "core/guard": "names are those of partitions in the catalog, by %I",
+    "core/numbers": "names are those of our own tables and columns in the catalog, by %I",
     "core/partition": "names are unit_ and a number, by %I",
     "core/sparse": "names are those of partitions in the catalog, by %I",
     "events/outbox": "names are event_ and a number, or those of partitions in the catalog, by %I",

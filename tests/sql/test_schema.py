@@ -847,6 +847,16 @@ def test_an_owner_role_that_is_a_superuser_is_refused(bare_dsn):
         schema.migrate_dsn(bare_dsn)
 
 
+def test_a_schema_that_came_to_belong_to_a_superuser_is_refused(bare_dsn):
+    """As a dump does that is restored where its owner is missing."""
+    schema.migrate_dsn(bare_dsn)
+    with connect(bare_dsn) as administrator:
+        administrator.execute("alter role pgflow_owner superuser")
+        for refused in (schema.migrate, schema.require_schema):
+            with pytest.raises(SetupError, match="belongs to the superuser pgflow_owner"):
+                refused(administrator)
+
+
 @pytest.mark.full
 def test_an_upgrade_by_a_stranger_says_who_must_run_it(login, bare_dsn):
     schema.migrate_dsn(bare_dsn)

@@ -485,7 +485,21 @@ MUTATIONS: dict[str, list[list[str]]] = {
             LOCK.format(fence=2, run="%(leased)s", shared="false"),
         ]
     ],
-    "fences grow": [[LOCK.format(fence=1000, run="%(leased)s", shared="true")]],
+    "numbers are drawn before rows have them": [
+        [LOCK.format(fence=1000, run="%(leased)s", shared="true")],
+        [
+            (
+                "insert into pgflow.signal (signal_id, chain_id, kind, name, sent_at, payload) "
+                "overriding system value values (-999999, %(leased)s, 's', 'n', %(t)s, 'null')"
+            )
+        ],
+        [
+            (
+                "insert into pgflow.lane (lane_id, queue, workflow) overriding system value "
+                "values (999999, 'default', 'n')"
+            )
+        ],
+    ],
     "a fence is given once": [[WON.format(run="%(leased)s"), WON.format(run="%(parent)s")]],
     "locks are held by open runs": [[FENCES, LOCK.format(fence=1, run="%(done)s", shared="false")]],
     "only open runs wait for locks": [
@@ -736,7 +750,11 @@ MUTATIONS: dict[str, list[list[str]]] = {
         [ROUND.format(runs="%(done)s", round=1), SEAL.format(run="%(done)s", round=1)]
     ],
 }
+NUMBERS = "numbers are drawn before rows have them"
 ALSO = {
+    "generations are dense": {NUMBERS},
+    "a relay goes no further than what is over": {NUMBERS},
+    "events are compared no further than what is over": {NUMBERS},
     "what is owed equals the journal": {"effects balance", "effects balance in total"},
     "effects balance": {"effects balance in total", "a call ends once"},
     "effects balance in total": {"effects balance", "a call ends once"},

@@ -132,9 +132,9 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving() -> AsyncIterator[int]:
+async def serving(served: Any = echo) -> AsyncIterator[int]:
     """A server of ours, by its port."""
-    server = web.make_server(echo)
+    server = web.make_server(served)
     with web.listen_at("127.0.0.1", 0) as listening:
         task = asyncio.create_task(server.serve(sockets=[listening]))
         try:
@@ -184,6 +184,28 @@ async def test_a_request_that_never_comes_as_a_whole_is_given_up(half, monkeypat
         assert await reader.read() == b""
         writer.close()
         assert await is_answered(port)
+
+
+async def hasty(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok", "more_body": True})
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_body_of_nonsense_is_no_error_of_ours(caplog, *, has_begun):
+    """Neither before the answer has begun nor behind its beginning."""
+    async with serving(hasty) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+        if has_begun:
+            await reader.readuntil(b"ok")
+        writer.write(b"zz\r\n")
+        await reader.read()
+        writer.close()
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
 async def test_a_form_that_does_not_come_is_given_up_whatever_serves(aflow, monkeypatch):
