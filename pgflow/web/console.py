@@ -24,6 +24,7 @@ from pgflow._console.backend import Backend, Unreachable, hurried, watched
 from pgflow._console.graphs import GraphDrawer
 from pgflow._console.traces import checked_logs
 from pgflow.app import App, AsyncApp
+from pgflow.codecs import Decoder
 from pgflow.errors import (
     GateClosed,
     HasActed,
@@ -162,6 +163,7 @@ def asgi(
     graphs: Mapping[str, GraphDrawer] | None = None,
     auditor_dsn: str | None = None,
     behind_proxy: Sequence[str] = (),
+    decoder: Decoder | None = None,
 ) -> Guard:
     """Return the console of an app, as an ASGI application. Mount it anywhere.
 
@@ -183,6 +185,8 @@ def asgi(
             ``PGFLOW_AUDITOR_DSN``.
         behind_proxy: Addresses, or networks, of the proxies that end TLS before it. Only their
             ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are trusted.
+        decoder: Endpoint that opens values for pages where the app has no keys: a
+            :class:`pgflow.codecs.Decoder`. Everyone who may look sees them; secrets stay masked.
 
     Returns:
         The application. Its ``close()`` ends the live pages, which a server may wait for when it
@@ -211,7 +215,7 @@ def asgi(
         hosts = LOCAL_HOSTS
     backend = Backend(app)
     backend.logs, backend.graphs = checked_logs(logs), graphs or {}
-    backend.auditor_dsn = auditor_dsn
+    backend.auditor_dsn, backend.decoder = auditor_dsn, decoder
     console = _Console(backend, auth)
     return Guard(console.pages(), auth, hosts, secret, console.live.close, proxies)
 
