@@ -4768,6 +4768,7 @@ function pgflow.has_ready_flows(queues text[]) returns boolean, owner pgflow_own
 function pgflow.has_tenants() returns boolean, owner pgflow_owner
   -- True if some runs have a tenant and the session acts for all. A session of one tenant gets false
   sql stable security definer
+  set enable_seqscan=off
   set jit=off
   grant execute to pgflow_approver
   grant execute to pgflow_auditor

@@ -52,6 +52,7 @@ language sql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$ select pgflow.own_tenants() is null and exists (select from pgflow.run_key where tenant > '') $$;
 comment on function pgflow.has_tenants()
   is 'True if some runs have a tenant and the session acts for all. A session of one tenant gets false';
