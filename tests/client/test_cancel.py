@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import HOUR, SOON, count, events, eventually, run_row, steps, wait_until
-from servers import HANG_SECONDS
+from servers import HANG_SECONDS, login_of
 
 import pgflow
 from pgflow import KeyConflict, RunCancelled, RunNotFound, Signal, read, step, workflow
@@ -164,7 +164,7 @@ async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_th
     assert await run.status() != "cancelled"
     asked = "select verb, why, sent_by from pgflow.orders where key = %s"
     assert conn.execute(asked, (run.key,)).fetchall() == [
-        ("cancel", "ordered twice", "ann (postgres)")
+        ("cancel", "ordered twice", f"ann ({login_of(aflow.app.dsn)})")
     ]
     await aflow.until_idle()
     await assert_cancelled(run, "ordered twice")

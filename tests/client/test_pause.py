@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from records import HOUR, SOON, events, eventually, run_row, steps
+from servers import login_of
 
 import pgflow
 from pgflow import RunCancelled, Signal, step, workflow
@@ -49,8 +50,8 @@ async def test_a_waiting_run_that_is_paused_keeps_its_mail_and_goes_on_when_resu
         "select name, payload from pgflow.timeline where event = 'operator' order by seq"
     ).fetchall()
     assert said == [
-        ("pause", {"why": "end of month", "by": "postgres"}),
-        ("resume", {"why": "new month", "by": "postgres"}),
+        ("pause", {"why": "end of month", "by": login_of(aflow.app.dsn)}),
+        ("resume", {"why": "new month", "by": login_of(aflow.app.dsn)}),
     ]
 
 
