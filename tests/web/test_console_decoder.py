@@ -29,8 +29,6 @@ from pgflow.web import Principal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import psycopg
-
 uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
 
 ANN = Principal("ann", ["admin"])
@@ -70,12 +68,11 @@ def serving(served: Any) -> Iterator[str]:
 
 @in_a_loop
 async def test_a_console_without_keys_shows_what_the_endpoint_opens(
-    dsn: str, conn: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+    dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ring = make_ring()
     await play(dsn, ring)
     caplog.set_level(logging.DEBUG)
-    before = servers.ended_transactions(conn)
     with serving(decode_endpoint(ring, TOKEN)) as url:
         async with AsyncApp(dsn) as app:
             closed = await Browser(app, ANN).get("/run", key="order-1")
@@ -90,7 +87,6 @@ async def test_a_console_without_keys_shows_what_the_endpoint_opens(
     assert SECRET not in opened.text
     assert WORD not in fork.text, "what cannot be encoded again is not offered to be edited"
     assert WORD not in caplog.text
-    assert servers.ended_transactions(conn) == before, "nothing is written"
 
 
 @in_a_loop
