@@ -83,7 +83,8 @@ _ENDS = (
 )
 _NAMES = rf"[\w-]*?(?:{_ENDS})"
 _HINT = re.compile(
-    r"://|pass[wp_-]|[_-]pass|pwd|secret|scram_|identified|authorization|bearer|cookie|key|token|eyJ",
+    r"://|pass[wp_-]|[_-]pass|pwd|secret|scram_|identified|authorization|bearer|cookie|key|token|eyJ"
+    r"|AKIA|ASIA|AIza|gh[oprsu]_|github_pat_|glpat-|xox[abeoprs]-|[rs]k[_-]|hf_|npm_|whsec_|SG\.",
     re.IGNORECASE,
 )
 # Up to the last @ before a space or quote: masking too much is better than too little.
@@ -115,6 +116,14 @@ _HEADER = re.compile(
 _BEARER = re.compile(
     r"\b(bearer\s+)(?=[\w.~+/=-]*\d)[\w.~+/=-]{8,}|(?<![\w-])eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?",
     re.IGNORECASE,
+)
+# Tokens that have no name beside them, by the prefixes that AWS, Google, GitHub, GitLab, Slack,
+# Stripe, OpenAI, Anthropic, Hugging Face, npm and SendGrid give them.
+_SHAPED = re.compile(
+    r"(?<![\w-])(?:(?:AKIA|ASIA)[A-Z0-9]{16}\b|AIza[\w-]{35}|gh[oprsu]_\w{36}|github_pat_\w{22,}"
+    r"|glpat-[\w-]{20,}|xox[abeoprs]-\d[\w-]{9,}|[rs]k_(?:live|test)_\w{16,}|whsec_[\w+/=]{16,}"
+    r"|sk-(?=[\w-]*\d)(?=[\w-]*[A-Z])[\w-]{20,}|hf_[A-Za-z]{30,}|npm_\w{36}"
+    r"|SG\.[\w-]{16,}\.[\w-]{16,})"
 )
 _QUERY = re.compile(
     r"([?&](?:[\w-]*(?:token|secret|signature)|sig|api_?key)=)[^&\s'\"#]+", re.IGNORECASE
@@ -179,7 +188,8 @@ def looks_secret(text: str) -> bool:
 
 def without_secrets(text: str) -> str:
     """Mask the passwords in a text: in URLs, connection strings, members of objects and statements;
-    and the values of every ``Secret`` that this process has stored or read.
+    tokens of well-known services, by their prefixes; and the values of every ``Secret`` that this
+    process has stored or read.
 
     Args:
         text: Any text, for example an error message.
@@ -200,7 +210,7 @@ def without_secrets(text: str) -> str:
         text = _UNQUOTED.sub(lambda run: _up_to_at(_OF_A_USER, run[0]), text)
         text = _UNSPACED.sub(lambda run: _up_to_at(_WITH_A_QUOTE, run[0]), text)
         text = _TOKEN.sub(rf"\1{MASK}@", text)
-    text = _PEM.sub(rf"\1{MASK}", text)
+    text = _SHAPED.sub(MASK, _PEM.sub(rf"\1{MASK}", text))
     text = _HEADER.sub(rf"\1\2{MASK}", text)
     text = _BEARER.sub(rf"\1{MASK}", text)
     text = _QUERY.sub(rf"\1{MASK}", text)

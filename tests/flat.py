@@ -2,7 +2,9 @@
 N] [--only NAME ...]`.
 
 One worker plays N starts, parks, wakes, sleeps, children of N / 1000 parents in turn, items of ten
-maps, and steps of runs that continue. For each tenth of the way a line shows the cost of a unit:
+maps, steps of runs that continue, and steps of runs of ten; then a rule of retention removes these.
+A last line says what part of their cost their removal takes, and how large the tables were before
+and after it, and once as many runs had been played again. For each tenth of the way a line shows the cost of a unit:
 Python functions that the worker called, statements that it sent, and buffers and WAL that these
 took. None of them is a time. Load changes how much goes into one batch and when a vacuum comes, so
 a single tenth may be off. Milliseconds of processor time stand beside them and are not judged.
@@ -25,7 +27,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 
@@ -39,6 +41,7 @@ import servers
 import pgflow
 from pgflow import AsyncApp, Signal, step, workflow
 from pgflow._worker.options import WorkerOptions
+from pgflow._worker.upkeep import FAMILIES_A_BATCH
 
 PARTS = 10
 """Lines of a table."""
@@ -56,6 +59,8 @@ STEPS = 100
 """Steps of a generation."""
 STARTS = 100
 """Runs of a start."""
+ENDED_STEPS = 10
+"""Steps of a run that is removed."""
 CHAINS = 10
 """Chains of runs that continue."""
 CONCURRENCY = 128
@@ -155,7 +160,15 @@ async def continuing(steps: int) -> int:
     return steps if steps <= STEPS else pgflow.continue_as_new(steps - STEPS)
 
 
-FLOWS = [sleeping, parking, child, item, parent, mapping, continuing]
+@workflow
+async def ending(n: int) -> int:
+    for _ in range(ENDED_STEPS):
+        await small(n)
+    way.count("steps that end", ENDED_STEPS)
+    return n
+
+
+FLOWS = [sleeping, parking, child, item, parent, mapping, continuing, ending]
 
 
 @dataclass
@@ -203,6 +216,11 @@ from pg_stat_statements s join pg_database d on d.oid = s.dbid
 where d.datname = current_database() and s.toplevel and s.query not like '%pg_stat_%'
 """
 
+SIZE = """
+select sum(pg_total_relation_size(oid)) from pg_class
+where relnamespace = 'pgflow'::regnamespace and relkind = 'r'
+"""
+
 
 class Counter:
     """Counts for one database and this process.
@@ -232,9 +250,14 @@ class Counter:
         finally:
             sys.setprofile(before)
 
-    def execute(self, query: str) -> None:
+    def execute(self, query: LiteralString, params: Sequence[Any] = ()) -> psycopg.Cursor[Any]:
         """Execute a statement, which counts, too."""
-        self._conn.execute(query)
+        return self._conn.execute(query, params)
+
+    def size(self) -> int:
+        """Return the bytes of all tables of pgflow, after a vacuum as autovacuum does it."""
+        self._conn.execute("vacuum")
+        return int((self._conn.execute(SIZE).fetchone() or (0,))[0])
 
     def take(self) -> Counts:
         """Return the counts of now. Nothing goes on meanwhile in this process."""
@@ -311,6 +334,20 @@ class Played:
         return "\n".join(lines)
 
 
+def share_of(part: Played, whole: Played) -> str:
+    """Return the part of the cost of a way that another takes, of as many units."""
+
+    def sum_of(played: Played, *names: str) -> float:
+        return sum(getattr(one, name) * one.units for one in played.parts for name in names)
+
+    costs = [(name,) for name in ("statements", "buffers", "wal")]
+    shares = [
+        f"{sum_of(part, *names) / sum_of(whole, *names):.1%} of {' and '.join(names)}"
+        for names in (*costs, ("worker_ms", "server_ms"))
+    ]
+    return f"{part.unit} take {', '.join(shares)} of {whole.unit}"
+
+
 class Player:
     """Plays ways, one after the other.
 
@@ -339,9 +376,34 @@ class Player:
             await self._start(parent, units // CHILDREN, CHILDREN)
         elif name == "items":
             await self._start(mapping, 1, units // PARTS)
+        elif name == "removals":
+            return await self._end_and_remove(units // ENDED_STEPS)
         else:
             await self._start(continuing, CHAINS, units // CHAINS)
         return [await self._walk(name, self._work())]
+
+    async def _end_and_remove(self, runs: int) -> list[Played]:
+        await self._start(ending, runs)
+        ended = await self._walk("steps that end", self._work())
+        sizes = [self._counter.size()]
+        self._counter.execute("select pgflow.set_retention('all', 0)")
+        removed = await self._walk("removed steps", self._remove(runs))
+        sizes.append(self._counter.size())
+        await self._start(ending, runs)
+        way.begin("steps that end", self._units, lambda: None)
+        await self._work()
+        sizes.append(self._counter.size())
+        print(share_of(removed, ended))
+        print("tables have", ", ".join(f"{size:,}" for size in sizes), "bytes", end="\n\n")
+        return [ended, removed]
+
+    async def _remove(self, runs: int) -> None:
+        """Remove ended runs in batches of a worker, or smaller ones if there are few."""
+        query, after = "select * from pgflow.retire_runs(%s, %s)", 0
+        while after is not None:
+            most = min(FAMILIES_A_BATCH, runs // PARTS)
+            gone, after = self._counter.execute(query, (most, after)).fetchone() or (0, None)
+            way.count("removed steps", gone * ENDED_STEPS)
 
     async def _start(self, flow: Any, runs: int, given: int | None = None) -> None:
         for first in range(0, runs, STARTS):
@@ -364,8 +426,8 @@ class Player:
         return played
 
 
-WAYS = ("parks", "sleeps", "children", "items", "steps")
-"""Ways by name. That of parks has three: runs start, park and wake."""
+WAYS = ("parks", "sleeps", "children", "items", "steps", "removals")
+"""Ways by name. That of parks has three: runs start, park and wake; that of removals two."""
 
 SIGNALS = "select pgflow.send_signal(key, 'word', '1') from pgflow.run"
 

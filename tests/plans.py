@@ -226,7 +226,7 @@ select i, now(), 's', 'go', '1' from generate_series({finished}, {unclaimable} -
 insert into pgflow.nudge (chain_id) select i from generate_series({finished}, {unclaimable} - 1) i where i % 150 = 0;
 
 insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
-select i, 3, now(), 'effect', 'render', jsonb_build_object('state', 'accepted', 'key', 'key-' || i, 'ref', 'ref-' || i)
+select i, 3, now() + i * interval '1 ms', 'effect', 'render', jsonb_build_object('state', 'accepted', 'key', 'key-' || i, 'ref', 'ref-' || i)
 from generate_series({parked}, {leased} - 1) i where i % 5 < 4;
 
 insert into pgflow.owed (run_id, call, opened_at, due_at, kind, name, owed_to, detail)
@@ -1032,6 +1032,9 @@ CASES = [
         16000, uses="ready_run_id_key run_pkey", stale=67000),
     listed("newest failed runs of a workflow", RunFilter(workflow=["flow_3"], status=["failed"]),
         9600, uses="outcome_failed_idx run_pkey", stale=130000),
+    listed("newest waiting runs of a rare workflow",
+        RunFilter(workflow=["rare"], status=["waiting"]), 37000,
+        uses="owed_pkey parked_pkey run_pkey timer_pkey wait_pkey", stale=130000),
     listed("newest runs of a label", RunFilter(labels={"customer": "c77"}), 800,
         uses="held_pkey lease_pkey outcome_pkey owed_pkey parked_pkey ready_run_id_key "
             "run_labels_idx timer_pkey wait_pkey", stale=40000),
@@ -1049,6 +1052,8 @@ CASES = [
         uses="event_pkey",
         before=(RELAY, "update pgflow.relay set token = 1, leased_until = now()")),
     Case("publishing", "select pgflow.publish('orders', '1', 'key')", lambda _: (), 40),
+    Case("whether runs have tenants", "select pgflow.has_tenants()", lambda _: (), 20,
+        uses="run_key_pkey"),
     Case("all workers", "select * from pgflow.workers", lambda _: (), 450, uses="lease:whole"),
 ]  # fmt: skip
 

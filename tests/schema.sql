@@ -4765,6 +4765,19 @@ function pgflow.has_ready_flows(queues text[]) returns boolean, owner pgflow_own
   set jit=off
   grant execute to pgflow_worker
 
+function pgflow.has_tenants() returns boolean, owner pgflow_owner
+  -- True if some runs have a tenant and the session acts for all. A session of one tenant gets false
+  sql stable security definer
+  set enable_seqscan=off
+  set jit=off
+  grant execute to pgflow_approver
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
+  grant execute to pgflow_worker
+
 function pgflow.has_updates(names text[]) returns boolean, owner pgflow_owner
   -- True if an update of entities of these names was requested by SQL
   sql stable security definer

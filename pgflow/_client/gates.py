@@ -85,6 +85,6 @@ def answer_query(
 
 
 def opened_gate(envelopes: Envelopes | None, gate: OpenGate) -> OpenGate:
-    """A gate with its request in clear."""
+    """Return a gate with its request decoded."""
     what = f"the request of gate {gate.gate!r}"
     return replace(gate, request=open_value(envelopes, gate.request, what))

@@ -205,7 +205,7 @@ class ResultWaiter:
                     await self._look.wait()
 
     def abandon(self) -> None:
-        """Cut the connections of a waiter whose event loop ended without a close."""
+        """Drop the connections of a waiter whose event loop ended before it was closed."""
         self._closing = True
         self._control.abandon()
         self._listener.abandon()

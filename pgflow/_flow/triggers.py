@@ -64,7 +64,7 @@ class Trigger:
         name: A name of its own; made of table and workflow if not given.
 
     Raises:
-        DefinitionError: No trigger can be so.
+        DefinitionError: No trigger can have these options.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ def on(
         name: A name for the trigger; made of table and workflow if not given.
 
     Raises:
-        DefinitionError: The condition is not plain, or no trigger can be so.
+        DefinitionError: The condition is not plain, or no trigger can have these options.
 
     Example::
 

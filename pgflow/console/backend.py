@@ -1,8 +1,8 @@
 """The backend through which pages read and write: an app of either colour, and its codec.
 
 Pages read by :mod:`pgflow.inspect` and write by the verbs of a client, and by nothing else. Values
-come as they are stored. The backend opens those that the app's codec can open, and puts a word in
-place of the others.
+come as they are stored. The backend opens those that the app's codec can open, or an endpoint that
+has the keys, and puts a word in place of the others.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -25,6 +26,7 @@ from pgflow._model.blobs import blob_words, names_blob
 from pgflow._model.envelopes import is_redacted, open_value
 from pgflow._model.tags import masked
 from pgflow.app import App, AsyncApp
+from pgflow.codecs import Decoder, Name, name_of
 from pgflow.console.graphs import GraphDrawer
 from pgflow.documents import AsyncDocuments, Documents, Put
 from pgflow.errors import CodecError, WrongState
@@ -32,6 +34,7 @@ from pgflow.inspect import Question, ask, ask_async, encoded, readable
 from pgflow.inspect.question import Steps
 
 T = TypeVar("T")
+log = logging.getLogger("pgflow")
 
 Unreachable = (psycopg.OperationalError, psycopg_pool.PoolTimeout)
 """Errors of a database that cannot be asked just now."""
@@ -69,16 +72,19 @@ PAGE_SECONDS = 10.0
 LEAST_SECONDS = 0.1
 
 _until: ContextVar[float | None] = ContextVar("until", default=None)
+_opened: ContextVar[dict[Name, Any] | None] = ContextVar("opened", default=None)
+"""Values that the decoder has opened for the page that is made."""
 
 
 @contextlib.contextmanager
 def hurried() -> Iterator[None]:
     """Give all that is asked while the context is open the time of one page."""
-    token = _until.set(time.monotonic() + PAGE_SECONDS)
+    token, values = _until.set(time.monotonic() + PAGE_SECONDS), _opened.set({})
     try:
         yield
     finally:
         _until.reset(token)
+        _opened.reset(values)
 
 
 def _in_time(query: Query[Any]) -> Query[Any]:
@@ -124,6 +130,7 @@ class Backend:
         graphs: Drawers of graphs by the name of the workflow.
         auditor_dsn: Connection string by which people's own statements are run; None if none was
             given.
+        decoder: Endpoint that opens the values that the app's codec cannot; None for none.
     """
 
     def __init__(self, app: App | AsyncApp) -> None:
@@ -132,6 +139,7 @@ class Backend:
         self.tenant = ""
         self.logs = ""
         self.auditor_dsn: str | None = None
+        self.decoder: Decoder | None = None
         self.graphs: Mapping[str, GraphDrawer] = {}
 
     @property
@@ -151,12 +159,13 @@ class Backend:
         """Ask the database."""
         seen = _seen.get()
         if seen is None:
-            return await self._ask(question)
+            return await self._decoded(await self._ask(question))
         began = time.perf_counter()
         try:
-            return await self._ask(Question(partial(_kept, question, seen.statements)))
+            found = await self._ask(Question(partial(_kept, question, seen.statements)))
         finally:
             seen.seconds += time.perf_counter() - began
+        return await self._decoded(found)
 
     async def ask_seldom(self, name: str, question: Question[T], seconds: float) -> T:
         """Ask the database, unless this process has asked that by this name a short while ago."""
@@ -167,9 +176,21 @@ class Backend:
             answer = await self.ask(Question(partial(_kept, question, statements)))
             self._kept = {one: old for one, old in self._kept.items() if old.until > now}
             self._kept[name] = kept = _Kept(now + seconds, answer, statements)
-        elif (seen := _seen.get()) is not None:
-            seen.statements += kept.statements
+        else:
+            if (seen := _seen.get()) is not None:
+                seen.statements += kept.statements
+            await self._decoded(kept.answer)
         found: T = kept.answer
+        return found
+
+    async def _decoded(self, found: T) -> T:
+        """Have the decoder open what is in an answer, for :meth:`clear`; return the answer."""
+        opened = _opened.get()
+        if self.decoder is not None and opened is not None:
+            try:
+                opened |= await asyncio.to_thread(self.decoder.open, found)
+            except CodecError as error:
+                log.warning("values stay encoded in the console: %s", error)
         return found
 
     async def _ask(self, question: Question[T]) -> T:
@@ -217,7 +238,7 @@ class Backend:
             opened = open_value(envelopes, {"$codec": value["$codec"], **value}, "a value")
             return masked(opened)
         except CodecError:
-            return encoded(value)
+            return (_opened.get() or {}).get(name_of(value), encoded(value))
 
     def reads_everything(self, value: Any) -> bool:
         """Return True if a value can be shown in clear, and so be edited: neither a secret nor a

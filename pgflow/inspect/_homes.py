@@ -57,6 +57,7 @@ HOMES = {
         "pgflow.inspect.sqlflows": "SqlFlowError SqlFlowRow check_sql_flow draw_sql_flow "
         "list_sql_flows",
         "pgflow.inspect.steps": "StepRow list_steps",
+        "pgflow.inspect.tenants": "Tenants read_tenants",
         "pgflow.inspect.timeline": "Entry Failure History UnitRow fold last_seq list_units "
         "read_event_kinds read_history",
         "pgflow.inspect.traces": "derive_ids read_trace",

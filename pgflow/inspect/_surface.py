@@ -204,6 +204,7 @@ from pgflow.inspect.sqlflows import (
     list_sql_flows,
 )
 from pgflow.inspect.steps import StepRow, list_steps
+from pgflow.inspect.tenants import Tenants, read_tenants
 from pgflow.inspect.timeline import (
     Entry,
     Failure,
@@ -247,11 +248,11 @@ __all__ = [
     "RelayRow", "Reply", "RetentionRule", "RunDetail", "RunExample", "RunFilter", "RunGroup",
     "RunRow", "ScheduleChangeRow", "ScheduleCount", "ScheduleRow", "SealFinding", "SealLag",
     "SealRow", "ServerState", "SnapshotRow", "Source", "SpentRow", "SqlFlowError", "SqlFlowRow",
-    "StatementRow", "StepRow", "StepTimes", "StrayLeases", "StuckRuns", "TableRow", "TriggerRow",
-    "UnitRow", "UnservedLane", "Verification", "VersionRow", "Violation", "WaitingQueue",
-    "WorkerCount", "WorkerHealth", "WorkerRow", "WorkflowRow", "ask", "ask_async", "check_anchor",
-    "check_books", "check_proof", "check_sql_flow", "check_workers", "connect", "count_debts",
-    "count_ended", "count_gates", "count_left", "count_left_messages", "count_runs",
+    "StatementRow", "StepRow", "StepTimes", "StrayLeases", "StuckRuns", "TableRow", "Tenants",
+    "TriggerRow", "UnitRow", "UnservedLane", "Verification", "VersionRow", "Violation",
+    "WaitingQueue", "WorkerCount", "WorkerHealth", "WorkerRow", "WorkflowRow", "ask", "ask_async",
+    "check_anchor", "check_books", "check_proof", "check_sql_flow", "check_workers", "connect",
+    "count_debts", "count_ended", "count_gates", "count_left", "count_left_messages", "count_runs",
     "count_schedules", "count_stuck", "count_workers", "database_now", "derive_ids",
     "describe_error", "describe_reason", "draw_sql_flow", "encoded", "find_detail", "find_entity",
     "find_gate", "find_key", "find_keys", "find_newest", "find_obligation", "find_queue",
@@ -272,7 +273,8 @@ __all__ = [
     "parse_moment", "read_anchor", "read_audit", "read_calls", "read_event_kinds", "read_history",
     "read_idleness", "read_output", "read_progress", "read_proof", "read_published", "read_pulse",
     "read_rates", "read_reply", "read_seal_lag", "read_server", "read_shape", "read_standing",
-    "read_state", "read_statuses", "read_trace", "read_view_costs", "readable", "resolve_dsn",
-    "sample_chains", "search_runs", "speaks_for_others", "stream", "stream_async", "sum_charges",
-    "sum_charges_by", "sum_taken", "this_node", "unknown_queues", "verify_seals", "why_unserved",
+    "read_state", "read_statuses", "read_tenants", "read_trace", "read_view_costs", "readable",
+    "resolve_dsn", "sample_chains", "search_runs", "speaks_for_others", "stream", "stream_async",
+    "sum_charges", "sum_charges_by", "sum_taken", "this_node", "unknown_queues", "verify_seals",
+    "why_unserved",
 ]  # fmt: skip

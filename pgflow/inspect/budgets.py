@@ -172,7 +172,7 @@ def sum_charges(
         newest: Only among so many charges, the newest of all; None for all. There may be millions.
 
     Raises:
-        InvalidArgument: It cannot be added up by that.
+        InvalidArgument: Charges cannot be added up by one of the names.
     """
     asked = sum_charges_by([by], run_id=run_id, pool=pool, since=since, newest=newest)
 
@@ -206,7 +206,7 @@ def sum_charges_by(
         The sums by each name, in the order of their names; those without one at the end.
 
     Raises:
-        InvalidArgument: It cannot be added up by that.
+        InvalidArgument: Charges cannot be added up by one of the names.
     """
     for by in names:
         if by not in _BY:

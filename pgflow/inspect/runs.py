@@ -316,6 +316,13 @@ def list_runs(
     if down_to is not None:
         condition, place = statement(condition, "and run_id >= %s"), (*place, down_to)
     order: LiteralString = "run_id" if oldest_first else "run_id desc"
+    if "waiting" in where.status and (where.workflow or where.queue):
+        # The view would look up the reason of each waiting run that it passes over.
+        condition = statement(
+            "run_id in (select run_id from pgflow.runs where",
+            *(condition, "order by", order, "limit %s) and status = any(%s)"),
+        )
+        place = (*place, one_more(limit), list(where.status))
     sql = statement(
         "select", _COLUMNS, "from pgflow.runs where", condition, "order by", order, "limit %s"
     )

@@ -139,7 +139,7 @@ class SessionProvider:
 
     @contextmanager
     def begin(self, isolation: str | None) -> Iterator[Transaction]:
-        """A new session in a transaction."""
+        """Open a session in a new transaction."""
         with self._sessions() as session:
             with no_room_is_trouble():
                 connection = session.connection(execution_options=isolation_options(isolation))

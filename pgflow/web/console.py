@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from pgflow import __version__, inspect
 from pgflow.app import App, AsyncApp
+from pgflow.codecs import Decoder
 from pgflow.console import words
 from pgflow.console.backend import Backend, Unreachable, hurried, watched
 from pgflow.console.graphs import GraphDrawer
@@ -76,6 +77,8 @@ log = logging.getLogger("pgflow")
 
 HERE = Path(__file__).parent
 LIVE_SECONDS = 5
+TENANTS_SECONDS = 60.0
+"""Time for which it counts whether runs have tenants."""
 """Seconds after which a page is loaded again by a browser that runs no script, if it was asked."""
 
 NAVIGATION = (
@@ -160,6 +163,7 @@ def asgi(
     graphs: Mapping[str, GraphDrawer] | None = None,
     auditor_dsn: str | None = None,
     behind_proxy: Sequence[str] = (),
+    decoder: Decoder | None = None,
 ) -> Guard:
     """Return the console of an app, as an ASGI application. Mount it anywhere.
 
@@ -181,6 +185,8 @@ def asgi(
             ``PGFLOW_AUDITOR_DSN``.
         behind_proxy: Addresses, or networks, of the proxies that end TLS before it. Only their
             ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are trusted.
+        decoder: Endpoint that opens values for pages where the app has no keys: a
+            :class:`pgflow.codecs.Decoder`. Everyone who may look sees them; secrets stay masked.
 
     Returns:
         The application. Its ``close()`` ends the live pages, which a server may wait for when it
@@ -209,7 +215,7 @@ def asgi(
         hosts = LOCAL_HOSTS
     backend = Backend(app)
     backend.logs, backend.graphs = checked_logs(logs), graphs or {}
-    backend.auditor_dsn = auditor_dsn
+    backend.auditor_dsn, backend.decoder = auditor_dsn, decoder
     console = _Console(backend, auth)
     return Guard(console.pages(), auth, hosts, secret, console.live.close, proxies)
 
@@ -223,6 +229,7 @@ class _Console:
         self._templates = _environment()
         self._node: list[int | None] = []
         """Number of the node of a cluster, once it has been asked for."""
+        self._tenants = inspect.Tenants((), has_others=False)
         self.live = Live(News(self._backend), self._make_part)
 
     def pages(self) -> Starlette:
@@ -260,13 +267,16 @@ class _Console:
         if not isinstance(found, Page):
             return found
         if found.status == 200 and "pgflow.principal" in request.scope:
-            await self._ask_node()
+            await self._ask_place()
         return self._render(request, found, mark)
 
-    async def _ask_node(self) -> None:
-        if not self._node:
-            with contextlib.suppress(PgflowError, psycopg.Error), hurried():
+    async def _ask_place(self) -> None:
+        with contextlib.suppress(PgflowError, psycopg.Error), hurried():
+            if not self._node:
                 self._node.append(await self._backend.ask(inspect.this_node()))
+            self._tenants = await self._backend.ask_seldom(
+                "tenants", inspect.read_tenants(), TENANTS_SECONDS
+            )
 
     async def _made(self, handler: Handler, request: Request) -> Page | Response:
         """Return the page of a request, or a page with the reason why it cannot be made."""
@@ -324,6 +334,7 @@ class _Console:
             "mark": request.scope.get("pgflow.mark", ""),
             "version": __version__,
             "node": self._node[0] if self._node else None,
+            "tenants": self._tenants,
             "can_leave": isinstance(self._auth, Login) and not isinstance(self._auth, Local),
             "live_mark": mark if can_live else "",
             "can_live": can_live,

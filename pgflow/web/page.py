@@ -71,10 +71,10 @@ def need(request: Request, role: str) -> Principal:
 
 
 def query(request: Request, name: str) -> str:
-    """Return what the address of a page says.
+    """Return a parameter of the query string.
 
     Raises:
-        InvalidArgument: It does not say it.
+        InvalidArgument: It is missing or empty.
     """
     found = request.query_params.get(name, "")
     if not found:
@@ -131,5 +131,5 @@ def link(request: Request, path: str, /, **said: Any) -> str:
 
 
 def see(request: Request, path: str, /, **said: Any) -> RedirectResponse:
-    """Return the answer to a form that was done: look there."""
+    """Return a redirect to the page that shows the result of a form."""
     return RedirectResponse(link(request, path, **said), 303)

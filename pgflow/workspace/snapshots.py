@@ -106,7 +106,7 @@ class Snapshot:
         return commit == self.commit or commit in self.was
 
     def instead_of(self, others: list[Snapshot]) -> Snapshot:
-        """Return the same snapshot, which also replaces these before it."""
+        """Return a copy of the snapshot that also replaces these earlier ones."""
         every = [*others, self]
         return replace(
             self,

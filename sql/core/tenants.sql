@@ -46,6 +46,18 @@ comment on function pgflow.own_tenants()
      'names; null = all';
 --! grant own_tenants to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 
+create or replace function pgflow.has_tenants()
+returns boolean
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$ select pgflow.own_tenants() is null and exists (select from pgflow.run_key where tenant > '') $$;
+comment on function pgflow.has_tenants()
+  is 'True if some runs have a tenant and the session acts for all. A session of one tenant gets false';
+--! grant has_tenants to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+
 create or replace function pgflow.own_tenant_(given text)
 returns text
 language plpgsql

@@ -21,7 +21,7 @@ from records import (
     steps,
     wait_until,
 )
-from servers import HANG_SECONDS
+from servers import HANG_SECONDS, login_of
 from sqlkit import one
 
 import pgflow

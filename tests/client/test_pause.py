@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 from records import HOUR, SOON, events, eventually, launch, recover, run_row, settle, steps
+from servers import login_of
 
 import pgflow
 from pgflow import RunCancelled, Signal, step, workflow
@@ -40,8 +41,8 @@ async def test_a_waiting_run_that_is_paused_keeps_its_mail_and_goes_on_when_resu
         "select name, payload from pgflow.timeline where event = 'operator' order by seq"
     ).fetchall()
     assert said == [
-        ("pause", {"why": "end of month", "by": "postgres"}),
-        ("resume", {"why": "new month", "by": "postgres"}),
+        ("pause", {"why": "end of month", "by": login_of(aflow.app.dsn)}),
+        ("resume", {"why": "new month", "by": login_of(aflow.app.dsn)}),
     ]
 
 

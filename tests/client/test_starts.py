@@ -107,7 +107,7 @@ async def _starts_in_turn(
             await app.start(last)
             is_time.set()
         rows = await (
-            await listening.execute("select workflow, lane_id from pgflow.lane order by lane_id")
+            await listening.execute("select workflow, lane_id from pgflow.lanes order by lane_id")
         ).fetchall()
         lanes: dict[str, int] = dict(rows)
         async for message in listening.notifies(timeout=SOON.total_seconds()):
@@ -126,7 +126,7 @@ def test_of_sync_starts_in_turn_all_but_the_first_are_told_together_before_the_a
         with App(pgflow_dsn, include=[first, later, last]) as app:
             for work in (first, *[later] * 20, last):
                 app.start(work)
-        rows = listening.execute("select workflow, lane_id from pgflow.lane").fetchall()
+        rows = listening.execute("select workflow, lane_id from pgflow.lanes").fetchall()
         lanes: dict[str, int] = dict(rows)
         heard = [parse_work(told.payload)[0] for told in listening.notifies(timeout=0)]
     assert heard[0] == {lanes[first.name]}
@@ -157,7 +157,7 @@ async def _messages_of_one_start(pgflow_dsn: str) -> list[str]:
             async for message in listening.notifies(timeout=SOON.total_seconds(), stop_after=2):
                 heard += parse_work(message.payload)[0]
         rows = await (
-            await listening.execute("select lane_id, workflow from pgflow.lane")
+            await listening.execute("select lane_id, workflow from pgflow.lanes")
         ).fetchall()
         names: dict[int, str] = dict(rows)
     return [names[lane] for lane in heard]

@@ -699,6 +699,7 @@ def test_health_is_told_without_words(ask):
     assert ask(inspect.list_unserved_lanes(0)) == []  # its queue has no worker at all
     assert ask(inspect.list_deadlocks()) == []
     assert ask(inspect.list_retention_rules()) == ask(inspect.list_legal_holds()) == []
+    assert ask(inspect.read_tenants()).own == ()
     stuck = {group.example: group for group in ask(inspect.count_stuck())}
     assert (set(stuck), stuck["stuck-1"].runs) == ({"stuck-1", "shop-1"}, 1)
     groups = {one.newest[0].key: one for one in ask(inspect.group_runs("stuck"))}

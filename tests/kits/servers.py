@@ -330,6 +330,11 @@ def make_login(dsn: str, name: str, *roles: str) -> None:
                 admin.execute(f"create role {role}")
 
 
+def login_of(dsn: str) -> str:
+    """Return the name by which a DSN logs in."""
+    return str(conninfo_to_dict(dsn)["user"])
+
+
 def as_role(dsn: str, role: str) -> str:
     """Return the same database by the login of the tests if they have this role."""
     if role != ROLE:

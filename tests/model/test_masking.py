@@ -48,7 +48,26 @@ HARMLESS = [
     "duplicate key value violates unique constraint: Key (id)=(1)",
     "key=order-7, idempotency key=order-7, https://h/runs?key=order-7", "KeyError: 'session_token'",
     "it may hold a password: pass a URL", "secret: variable HOOK_SECRET is not set",
+    "task-disk-2026-orders-by-customer-of-ACME, risk_live_of_something_else",
+    "sk-orders-2026-of-a-customer, ghp_short, SG.1, npm_install_of_packages",
 ]  # fmt: skip
+
+
+ABC = "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4gHi7kLm0o"
+NAMELESS = [
+    *("AKIAIOSFODNN7EXAMPLE", f"AIza{ABC[:35]}", f"ghp_{ABC[:36]}", f"github_pat_{ABC}"),
+    *(f"glpat-{ABC[:20]}", f"xoxb-123456789012-{ABC[:24]}", f"sk_live_{ABC[:24]}"),
+    *(f"rk_test_{ABC[:24]}", f"whsec_{ABC[:32]}", f"sk-proj-{ABC}", f"sk-ant-api03-{ABC}"),
+    *(f"hf_{'aBcDeFgHiJ' * 3}kLmN", f"npm_{ABC[:36]}", f"SG.{ABC[:22]}.{ABC}"),
+]
+
+
+@pytest.mark.parametrize("token", NAMELESS, ids=[one[:6] for one in NAMELESS])
+@pytest.mark.parametrize("text", ["refused: {}", "ValueError('{}')", '["{}"]', "x={}&y=1", "{}"])
+def test_a_token_that_has_no_name_is_masked_by_its_prefix(text: str, token: str) -> None:
+    masked = without_secrets(text.format(token))
+    assert masked == text.format("***")
+    assert without_secrets(masked) == masked
 
 
 @pytest.mark.parametrize("text", QUOTING + IN_PYTHON)

@@ -11,6 +11,8 @@ import pytest
 from psycopg import sql
 from sqlkit import claim_one, fill_beta, finish, one, rows, start
 
+from pgflow.inspect import Tenants, ask, read_tenants
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -37,6 +39,17 @@ def tenants(db: Conn) -> Conn:
         for name in names:
             db.execute("select pgflow.grant_tenant(%s, %s)", (role, name))
     return db
+
+
+def test_who_acts_for_all_learns_that_there_are_tenants_and_no_tenant_does(tenants: Conn) -> None:
+    asked = Tenants((), has_others=False)
+    assert ask(tenants, read_tenants()) == asked
+    start(tenants, key="plain")
+    assert ask(tenants, read_tenants()) == asked
+    start(tenants, key="own", tenant="acme")
+    assert ask(tenants, read_tenants()) == Tenants((), has_others=True)
+    with acting_as(tenants, "h_beta"):
+        assert ask(tenants, read_tenants()) == Tenants(("beta",), has_others=False)
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ from sqlkit import begin, commit, flush, start, unit
 from test_console_pages import ANN
 from webkit import Browser, address, form_of
 
+from pgflow import AsyncApp
+from pgflow.inspect.connecting import dsn_of_tenant
 
 async def test_no_address_leads_to_a_run_of_another_tenant(aflow, conn):
     start(conn, "another", key="ours", input='{"a": 1}')
@@ -42,3 +44,20 @@ async def test_no_address_leads_to_a_run_of_another_tenant(aflow, conn):
     assert "0 runs ordered" in " ".join(answer.text.split()) or answer.status_code == 404
     status = "select status from pgflow.runs where key = 'theirs'"
     assert conn.execute(status).fetchone() == ("running",)
+
+
+async def test_a_page_says_whose_runs_it_lists(
+    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
+) -> None:
+    """A console of no tenant says that runs of tenants are left out, where there are any."""
+    hint = "Only runs without a tenant are listed. For those of one: pgflow --tenant NAME web"
+    start(conn, key="order-1")
+    assert hint not in (await Browser(aflow.app, ANN).get("/runs")).words
+    start(conn, key="order-1", tenant="acme")
+    for path in ("/", "/runs", "/gates"):
+        assert hint in (await Browser(aflow.app, ANN).get(path)).words
+    async with AsyncApp(dsn_of_tenant(dsn, "acme")) as app:
+        page = await Browser(app, ANN).get("/runs")
+        assert "tenant acme" in page.words
+        assert "order-1" in page.words
+        assert hint not in page.words

@@ -115,7 +115,8 @@ def web(
     name. With --tokens each person needs a token. With --oidc a provider logs people in. With
     either it may listen elsewhere. The secret of the client is PGFLOW_OIDC_SECRET. Put a proxy that
     speaks TLS before it: name its address by --behind-proxy, and the hosts that browsers ask for by
-    --allow-host.
+    --allow-host. PGFLOW_CODEC_URL and PGFLOW_CODEC_TOKEN name an endpoint that opens encoded
+    values.
 
     Args:
         logs_at: Address of the logs of a run, such as https://logs.example.org/?q={trace_id}.
@@ -125,6 +126,7 @@ def web(
     import uvicorn  # noqa: F401 - before a server is started for nothing
 
     import pgflow.web
+    from pgflow.codecs import Decoder
     from pgflow.declare import GRAPHS
     from pgflow.errors import InvalidArgument
     from pgflow_cli.ops.serving import Stop
@@ -142,6 +144,7 @@ def web(
             logs=logs_at,
             graphs=GRAPHS,
             behind_proxy=access.proxies or (),
+            decoder=Decoder.from_environment(),
         )
     except InvalidArgument as error:
         text = str(error).replace("logs=", "--logs").replace("secret= of a console", WEB_SECRET)

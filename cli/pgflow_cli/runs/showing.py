@@ -22,6 +22,7 @@ from pgflow.console.output import (
     duration,
     labelled,
     make_table,
+    note,
     plain,
     short_json,
     shown,
@@ -89,13 +90,28 @@ def show(
         if at is not None:
             show_at(there, key, at, most or None)
             return
-        whole = read_whole(there, key, most or None)
+        whole = _decoded(read_whole(there, key, most or None))
         if db.form is Form.JSON:
             typer.echo(dump(whole.as_object(), indent=2))
             return
         out = console()
         for part in draw(whole, there.now, out.width):
             out.print(part)
+
+
+def _decoded(whole: WholeRun) -> WholeRun:
+    """Return a run with the values in clear that the endpoint of PGFLOW_CODEC_URL opens, if there
+    is one.
+    """
+    from pgflow.codecs import Decoder
+    from pgflow.errors import CodecError
+
+    decoder = Decoder.from_environment()
+    try:
+        return whole if decoder is None else decoder.read(whole)
+    except CodecError as error:
+        note(f"values stay encoded: {error}")
+        return whole
 
 
 def _picture(db: Database, key: str) -> str:

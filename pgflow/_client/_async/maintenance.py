@@ -153,7 +153,7 @@ class AsyncMaintenance(AsyncRewinds):
         await self._ask(retention.set_retention(rule, kept, workflow, status, labels, tenant, by))
 
     async def drop_retention(self, rule: str) -> bool:
-        """Take back a rule of retention.
+        """Remove a rule of retention.
 
         Args:
             rule: Name of the rule.

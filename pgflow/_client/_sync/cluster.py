@@ -266,6 +266,6 @@ class Routed(Generic[C]):
         is_there: Callable[[T], bool],
         timeout: Duration | None,
     ) -> T | result.Ended:
-        """For handles of updates."""
+        """Wait for an update on the node of its run; see the client's own method."""
         adapted: Query[T] = self._adapt(query)
         return self._member.wait_for(what, chain_id, adapted, is_there, timeout)

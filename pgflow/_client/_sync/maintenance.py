@@ -154,7 +154,7 @@ class Maintenance(Rewinds):
         self._ask(retention.set_retention(rule, kept, workflow, status, labels, tenant, by))
 
     def drop_retention(self, rule: str) -> bool:
-        """Take back a rule of retention.
+        """Remove a rule of retention.
 
         Args:
             rule: Name of the rule.

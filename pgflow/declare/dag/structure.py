@@ -92,7 +92,7 @@ class Scope:
         return order
 
     def in_cycles(self) -> list[Draft]:
-        """Return the nodes that never get their turn."""
+        """Return the nodes in a cycle, and those that wait for one."""
         ordered = {node.id for node in self._order}
         return [node for node in self.nodes if node.id not in ordered]
 

@@ -205,7 +205,7 @@ class Output:
         self._spill = self.spill_dir = None
 
     def close(self) -> None:
-        """Take the last of it; name the file by its hash, if there is one."""
+        """Write the rest of the output, and name its file by the hash of the content."""
         self._keep(self.mask.rest())
         if self._spill is None:
             return

@@ -32,7 +32,7 @@ class _Thread:
 
 
 class Sessions:
-    """The sessions that turns have left.
+    """Sessions of agents, each kept for the next turn that continues it.
 
     Args:
         plan: The run's plan.

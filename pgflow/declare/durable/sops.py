@@ -49,7 +49,7 @@ class SopPlayer(Player):
         return await super().play()
 
     async def work(self, task: Task, state: State) -> Change:
-        """Take the turns of a step, until its agent has nothing to ask."""
+        """Run turns of a step until its agent asks nothing more."""
         if not isinstance(task.node.body, Prompt):
             return await super().work(task, state)
         asks = may_ask(task.node)

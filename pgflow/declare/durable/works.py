@@ -67,7 +67,7 @@ _NUMBER = re.compile(r"\s*-?[0-9]*\s*")
 
 
 class Works:
-    """Does the works of one run, so many at once.
+    """Runs the work of one run, up to a number of steps at a time.
 
     Args:
         frozen: The workflow, with every text that it can read.
@@ -80,7 +80,7 @@ class Works:
         agents: The agents of its nodes.
         shared: Folder of the runs of its conversation; None if it has none.
         is_exact: True if a step is asked for with all that it reads, so that a retry keeps it only
-            if that is the same; False in runs of before.
+            if that is the same. False in runs of earlier releases.
     """
 
     def __init__(

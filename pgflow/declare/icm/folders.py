@@ -102,7 +102,7 @@ class Folder:
         return name in self.overlay or os.path.lexists(self.root / name)
 
     def has_folder(self, name: str) -> bool:
-        """Return True if there is such a folder."""
+        """Return True if the workspace has a folder of this name."""
         return (self.root / name).is_dir()
 
     def workflow(self) -> str | None:

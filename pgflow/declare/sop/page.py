@@ -148,15 +148,15 @@ def read_page(text: str) -> Page:
 
 
 def between(things: Sequence[Placed], start: int, end: int) -> Sequence[Placed]:
-    """Those of a page's things, which are in order, that begin on the lines from ``start`` to
-    before ``end``.
+    """Return the items, which are sorted by line, on the lines from ``start`` up to but without
+    ``end``.
     """
     line = attrgetter("line")
     return things[bisect_left(things, start, key=line) : bisect_left(things, end, key=line)]
 
 
 def after(things: Sequence[Placed], line: int) -> Iterator[Placed]:
-    """Those of a page's things that begin after a line."""
+    """Yield the items, which are sorted by line, after a line."""
     return islice(things, bisect(things, line, key=attrgetter("line")), None)
 
 

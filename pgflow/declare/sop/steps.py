@@ -83,10 +83,10 @@ def read_steps(
     Args:
         page: The file.
         sections: Its sections.
-        problems: Gets what is not the format.
+        problems: List to which violations of the format are added.
 
     Returns:
-        The steps with their substeps and constraints; none if there is nothing that could be one.
+        The steps with their substeps and constraints; empty if the file has no steps.
     """
     proper = [section for section in sections if section.name == STEPS]
     found = [step for section in proper for step in _of_section(page, section, problems)] or list(

@@ -161,7 +161,7 @@ def references(text: str) -> Iterator[Reference]:
 
 
 def input_reference(name: str) -> str:
-    """Return the mention of an input in a tagged text. Names are data, and may be any."""
+    """Return the placeholder of an input in a tagged text. The name may be any text."""
     return f"$INPUTS.{name}" if re.fullmatch(_NAME, name) else f"$INPUTS{{{name}}}"
 
 

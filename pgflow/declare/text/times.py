@@ -54,7 +54,7 @@ def duration_ms(text: str) -> float | None:
 
 
 def due(text: str, now: datetime) -> datetime | None:
-    """Return the moment that a time means; None if a text is none.
+    """Return the moment that a text names; None if it names none.
 
     Args:
         text: A duration, a day or a moment.

@@ -285,7 +285,7 @@ def fulfil(order: int) -> str:
     good = bad.replace("return ship(order)", "return ship.sync(order)")
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Calls of steps, and of what waits, by the door for workflows of the other colour."""
+        """Find calls of steps, and of functions that wait, that are for the other colour."""
         for node, region in module.nodes():
             if not isinstance(node, ast.Call):
                 continue

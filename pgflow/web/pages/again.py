@@ -56,7 +56,7 @@ async def ask_again(backend: Backend, request: Request) -> Page:
 
 
 async def do_again(backend: Backend, request: Request) -> Response:
-    """Take a run back, or fork it."""
+    """Rewind a run, or fork it."""
     principal = need(request, "operate")
     form = await read_form(request)
     run = await backend.ask(find_run(query(request, "key"), tenant=backend.tenant))
