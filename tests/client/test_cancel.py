@@ -155,7 +155,7 @@ async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_th
     assert await run.status() != "cancelled"
     asked = "select verb, why, sent_by from pgflow.orders where key = %s"
     found = conn.execute(asked, (run.key,)).fetchall()
-    assert found == [("cancel", "ordered twice", "ann (postgres)")]
+    assert found == [("cancel", "ordered twice", f"ann ({login_of(aflow.app.dsn)})")]
     await aflow.until_idle()
     await assert_cancelled(run, "ordered twice")
     assert cleaned[-1] == "cleaned"

@@ -10,7 +10,6 @@ from sqlkit import one
 from test_console_pages import ANN, FLOWS, Order, ask_first, long, pay, seen_in
 from webkit import Browser, address, is_harmless
 
-
 SILENCE = """
 begin;
 lock table pgflow.worker;  -- else a beat that is under way and the trigger wait for each other

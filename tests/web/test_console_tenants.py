@@ -9,6 +9,7 @@ from webkit import Browser, address, form_of
 from pgflow import AsyncApp
 from pgflow.inspect.connecting import dsn_of_tenant
 
+
 async def test_no_address_leads_to_a_run_of_another_tenant(aflow, conn):
     start(conn, "another", key="ours", input='{"a": 1}')
     held = begin(conn, key="theirs", input='{"secret": "hush"}', tenant="other")
@@ -46,9 +47,7 @@ async def test_no_address_leads_to_a_run_of_another_tenant(aflow, conn):
     assert conn.execute(status).fetchone() == ("running",)
 
 
-async def test_a_page_says_whose_runs_it_lists(
-    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
-) -> None:
+async def test_a_page_says_whose_runs_it_lists(aflow, conn, dsn):
     """A console of no tenant says that runs of tenants are left out, where there are any."""
     hint = "Only runs without a tenant are listed. For those of one: pgflow --tenant NAME web"
     start(conn, key="order-1")
