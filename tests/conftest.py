@@ -27,6 +27,7 @@ from psycopg.pq import TransactionStatus
 from servers import postgresql_proc  # noqa: F401  a fixture
 
 import pgflow._engine
+import pgflow.assets
 import pgflow.testing
 from pgflow import App, AsyncApp
 
@@ -116,7 +117,7 @@ def pytest_report_header() -> str:
     """Return a line on the engine under test: there may be a compiled one beside the text, or
     before it on the path.
     """
-    return f"engine: {'compiled' if pgflow._engine.is_compiled() else 'interpreted'}, {Path(pgflow._engine.__file__).parent}"
+    return f"engine: {'compiled' if pgflow.assets.is_compiled() else 'interpreted'}, {Path(pgflow._engine.__file__).parent}"
 
 
 @pytest.fixture(scope="session")

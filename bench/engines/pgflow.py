@@ -19,10 +19,10 @@ import pgflow
 from bench.engines import floors, idle_floors, jobs, kit, many_floors, rules, sqlflows
 from bench.engines.claims import WARM, Claims
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
-from pgflow._engine import is_compiled
 from pgflow._worker.claims import ClaimCursor
 from pgflow._worker.options import Rhythm, WorkerOptions
 from pgflow._worker.worker import Worker
+from pgflow.assets import is_compiled
 from pgflow.schema import migrate_dsn
 
 STEPS_RECORDED = "select count(*) from pgflow.unit where kind = 'c'"

@@ -11,8 +11,9 @@ import sys
 from typing import Any
 
 import pytest
-from pgflow_cli.look.output import make_table, table
 from rich.console import Console
+
+from pgflow.console.output import make_table, table
 
 PROGRAM = """
 import gc, json, sys
