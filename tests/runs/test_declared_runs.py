@@ -253,7 +253,7 @@ async def test_a_condition_in_a_group_reads_the_round_before(aflow, tmp_path):
     run = await play(aflow, path)
     ended = [(end["id"], end["state"], end["iteration"]) for end in run.ends if end["id"] == "mend"]
     assert ended == [("mend", "skipped", 1), ("mend", "completed", 2)], run
-    assert (tmp_path / "count").read_text() == "x\nx\nmended\n"
+    assert sorted((tmp_path / "count").read_text().split()) == ["mended", "x", "x"]
 
 
 async def test_a_person_is_asked_about_the_text_and_their_words_are_the_output(aflow, tmp_path):
