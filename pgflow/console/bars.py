@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pgflow import inspect
-from pgflow.console.orders import OPEN
+from pgflow._model.kinds import ENDED
 from pgflow.console.output import (
     GAP,
     Column,
@@ -205,7 +205,7 @@ def _errors(entries: Sequence[inspect.Entry]) -> list[RenderableType]:
 
 def _tail(history: inspect.History) -> list[RenderableType]:
     """Return the status of the run and the reason for it; nothing if it ended without one."""
-    if history.status not in OPEN and not history.why:
+    if history.status in ENDED and not history.why:
         return []
     why = f": {history.why}" if history.why else ""
     return ["", plain(f"{history.status}{why}")]
