@@ -97,7 +97,8 @@ def test_ctrl_c_says_the_command_that_goes_on(
     said = pgflow(dsn, *command, "--key", key)
     assert (said.code, said.out) == (0, f"{key} completed: over\n"), said
     begun = [line.split() for line in said.err.splitlines() if line.startswith("running")]
-    assert begun[:2] == [["running", "wait"], ["running", "wait", "again"]]
+    # What the first try has told may be gone with it.
+    assert begun in ([["running", "wait"]], [["running", "wait"], ["running", "wait", "again"]])
 
 
 @pytest.mark.full
