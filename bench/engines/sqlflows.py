@@ -92,6 +92,7 @@ def clone_waiting(conn: psycopg.Connection[Any], count: int) -> None:
                   else '{{}}' end) r""".encode(),
             (count,),
         )
+    conn.execute("select setval('pgflow.run_id_seq', max(run_id)) from pgflow.run")
 
 
 def _idle_ms(conn: psycopg.Connection[Any]) -> float:
