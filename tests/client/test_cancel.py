@@ -398,6 +398,7 @@ async def test_a_cancel_that_comes_too_late_changes_nothing(aflow, conn):
         return 1
 
     run = await launch(aflow, quick)
+    await aflow.until_idle()
     assert await run.result(SOON) == 1
     await run.cancel()
     await aflow.until_idle()

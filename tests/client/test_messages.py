@@ -220,6 +220,7 @@ async def test_a_time_out_goes_before_it_once_somebody_lets_the_run_go_on(aflow,
     await aflow.skip(timedelta(hours=2))
     assert why(conn) == ("stuck", "signal")
     await aflow.app.retry("k")
+    await aflow.until_idle()
     assert await run.result(SOON) == "in vain"
 
 
@@ -246,6 +247,7 @@ async def test_other_branches_get_on_before_the_run_is_held(aflow, conn):
     run = await stuck(aflow, conn, both, is_early=False)
     said(conn, "k", '"hello"', "word")
     await aflow.app.replace_message("k", message(conn), 5)
+    await aflow.until_idle()
     assert await run.result(SOON) == ["5", "hello"]
 
 
@@ -258,6 +260,7 @@ async def test_a_part_done_again_has_the_message_once(aflow, conn, verb):
     assert why(conn) == ("stuck", "signal")
     assert one(conn, "select count(*) from pgflow.messages where signal = 'paid'") == 1
     await aflow.app.replace_message("k", message(conn), 5)
+    await aflow.until_idle()
     assert await run.result(SOON) == "packed for 5"
 
 

@@ -142,6 +142,7 @@ async def test_a_pause_survives_a_crash(aflow):
     assert await run.status() == "paused"
     await aflow.app.resume(run.key)
     await run.send(go, 1)
+    await aflow.until_idle()
     assert await run.result(SOON) == 1
 
 

@@ -248,6 +248,7 @@ async def test_a_payload_of_the_wrong_type_is_refused_in_sql_python_and_on_the_c
     assert one(conn, "select status from pgflow.runs where key = 'k'") == "waiting"
     conn.execute("select pgflow.send_signal('k', 'paid', '\"5\"')")
     await aflow.app.send("k", word, "anything")
+    await aflow.until_idle()
     assert await run.result(SOON) == [5, "anything"]
 
 

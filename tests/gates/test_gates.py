@@ -189,6 +189,7 @@ async def test_a_gate_outlives_the_worker(aflow, conn):
     await aflow.crash()
     (gate,) = gates(conn)
     await aflow.app.answer(gate, Approve(), by="ann")
+    await aflow.until_idle()
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
 
 
@@ -376,6 +377,7 @@ async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_sa
     assert await run.status() == "waiting"
     await aflow.crash()
     await aflow.app.answer(gate, Approve(edit={"n": 4}), by="ann")
+    await aflow.until_idle()
     assert await run.result(SOON) == told(Approved(Even(4), ("ann",), True))
 
 
@@ -416,6 +418,7 @@ async def test_an_answer_after_the_time_is_refused_though_no_worker_has_looked(
     with pytest.raises(GateClosed, match="expired") as late:
         await aflow.app.answer(gate, Approve(), by="ann")
     assert late.value.verdict == "expire"
+    await aflow.until_idle()
     assert await run.result(SOON) == told(Expired())
 
 
@@ -425,6 +428,7 @@ async def test_an_answer_in_time_counts_however_late_a_worker_looks(aflow, conn,
     await aflow.crash()
     await aflow.app.answer(gate, Approve(), by="ann")
     pgflow.testing.set_clock(pgflow_dsn, 2 * HOUR)
+    await aflow.until_idle()
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
 
 

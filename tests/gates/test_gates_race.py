@@ -196,6 +196,7 @@ def test_expiry_waits_for_nobody_who_is_answering(flow, conn, pgflow_dsn):
             ).fetchall()
             assert said == [([],)]
         first.rollback()
+    flow.until_idle()
     assert run.result(SOON) == "Expired()"
 
 

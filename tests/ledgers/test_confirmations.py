@@ -154,6 +154,7 @@ async def test_a_confirmation_in_a_transaction_of_the_caller_counts_once_that_is
         assert conn.execute("select count(*) from pgflow.confirmation").fetchone() == (0,)
         other.execute("set transaction isolation level serializable")
         other.execute("select pgflow.confirm_effect('T-1')")
+    await aflow.until_idle()
     assert await run.result(SOON) == 1
 
 

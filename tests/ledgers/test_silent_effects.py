@@ -337,6 +337,7 @@ async def test_a_counterparty_that_never_says_leaves_the_run_stuck_and_a_retry_a
     assert await run.status() == "stuck"
     assert reasons(conn)[1] == "accepted_anew"
     conn.execute("select pgflow.retry_run(%s)", (run.key,))
+    await aflow.until_idle()
     assert await run.result(SOON) == "job a"
 
 
@@ -438,6 +439,7 @@ async def test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later(aflow, co
     found = conn.execute("select look_at - beat_at from pgflow.effect_beat").fetchall()
     assert found == [(MINUTE,)]
     conn.execute("select pgflow.confirm_effect('job a')")
+    await aflow.until_idle()
     assert await run.result(SOON) == "job a"
 
 
@@ -454,6 +456,7 @@ async def test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late(aflow, 
         conn.execute("select pgflow.beat_effect('job a')")
     assert late.value.sqlstate == "PF006"
     conn.execute("select pgflow.confirm_effect('job a')")
+    await aflow.until_idle()
     assert await run.result(SOON) == "job a"
 
 

@@ -394,14 +394,14 @@ async def at_gate_of_plan(aflow: AsyncHarness, shop: psycopg.Connection[Any], ru
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("rule", "gates"), RULES)
+@pytest.mark.parametrize(("rule", "names"), RULES)
 async def test_what_the_policy_wants_a_gate_for_is_asked_before_anything_is_taken_back(
-    rule, gates, aflow, shop
+    rule, names, aflow, shop
 ):
     if "model" in rule:  # the effect itself rests on no model
-        assert len(gates) == 3
+        assert len(names) == 3
     run = await at_gate_of_plan(aflow, shop, rule)
-    for name in gates:
+    for name in names:
         found = gates(shop, "name, why, approvers")
         assert found == [(name, "the inverse of what was done", ["ann"])]
         assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)

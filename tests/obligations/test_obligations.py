@@ -724,6 +724,7 @@ async def test_words_and_signals_of_one_look_are_replayed_as_they_came(aflow, co
         await aflow.app.transfer(key, "x")
     for word in "uvw":
         await run.send(go, word)
+    await aflow.until_idle()
     assert await run.result(SOON) == ["u", "v", "w"]
 
 

@@ -216,6 +216,7 @@ async def test_two_waits_of_a_run_each_get_their_event(aflow, conn):
 
     run = await settle(aflow, both)
     number = publish(conn, {"n": 1, "m": 1})
+    await aflow.until_idle()
     assert await run.result(SOON) == [number, number]
 
 
@@ -264,6 +265,7 @@ def test_sync_workflows_wait_too(flow, conn):
 
     run = settle(flow, taken)
     publish(conn, {"n": 1})
+    flow.until_idle()
     assert run.result(SOON) == {"n": 1}
 
 

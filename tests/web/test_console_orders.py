@@ -192,6 +192,7 @@ async def test_a_signal_is_sent_with_a_name(aflow, conn):
     assert (answer.status_code, "not JSON" in answer.text) == (400, True)
     answer = await browser.submit(link, {}, payload='{"cents": 5}')
     assert answer.status_code == 303
+    await aflow.until_idle()
     assert await run.result(SOON) == "{'cents': 5}"
 
 
@@ -254,6 +255,7 @@ async def test_a_gate_is_answered_in_other_ways(aflow, verdict, values, result):
     if verdict != "take_over":  # the others need a word
         assert (await browser.submit(path, {"verdict": verdict})).status_code == 400
     await browser.submit(path, {"verdict": verdict}, **values)
+    await aflow.until_idle()
     assert await run.result(SOON) == result
 
 

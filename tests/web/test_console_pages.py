@@ -205,6 +205,7 @@ async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(aflow):
         checkout.options(key="order/1", labels={"customer": "acme"}),
         Order("boots", 2, False),
     )
+    await aflow.until_idle()
     assert await run.result(SOON) == "booked dhl"
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/run", key="order/1")

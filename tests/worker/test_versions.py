@@ -359,6 +359,7 @@ async def test_code_without_the_call_does_not_fit_a_run_that_patched_has_marked(
         await run.result(SOON)
     Code.stage = 3
     conn.execute("select pgflow.resume_run(%s)", (run.key,))
+    await aflow.until_idle()
     assert await run.result(SOON) == ["new", "end"]
 
 
@@ -678,6 +679,7 @@ async def test_a_child_under_a_new_name_is_the_same_child(aflow):
     with psycopg.connect(aflow.app.dsn, autocommit=True) as conn:
         ((key,),) = conn.execute("select key from pgflow.runs where workflow = 'kid'").fetchall()
     await aflow.app.send(key, go, 5)
+    await aflow.until_idle()
     assert await run.result(SOON) == 5
 
 
