@@ -150,6 +150,7 @@ KNOWN = (
     ("control reached end of function without RETURN", "flow_refuse_", "flow_fail_ always raises"),
     ('relation "pg_dist_', "", "a table of Citus"),
     ('schema "pgflow_anchor" does not exist', "make_anchor_", "the statement before makes it"),
+    ('record "here" is not assigned yet', "make_anchor_", "it is a row of a table of Citus"),
 )
 """False alarms of plpgsql_check: message, function, reason."""
 
