@@ -24,7 +24,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
-from pgflow._asgi import Asgi, Receive, Scope, Send, live
+from pgflow._asgi import Asgi, Receive, Scope, Send, live, read_body
 from pgflow._model.envelopes import Envelopes, PayloadCodec, is_redacted, open_value
 from pgflow._model.tags import masked
 from pgflow.errors import CodecError, InvalidArgument
@@ -81,13 +81,8 @@ async def _answer(
         return 405, {"error": "POST the values to open"}
     if not hmac.compare_digest(dict(scope["headers"]).get(b"authorization", b""), wanted):
         return 401, {"error": "the token is not one of this endpoint"}
-    body = b""
-    while message := await receive():
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            return 413, {"error": f"at most {MAX_BODY_BYTES:,} bytes at once"}
-        if not message.get("more_body"):
-            break
+    if (body := await read_body(receive, MAX_BODY_BYTES)) is None:
+        return 413, {"error": f"at most {MAX_BODY_BYTES:,} bytes at once"}
     try:
         values = json.loads(body)["values"]
         return 200, {"values": [_opened(envelopes, one) for one in values]}

@@ -28,7 +28,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
 
-from pgflow._asgi import Asgi, Receive, Scope, live
+from pgflow._asgi import Asgi, Receive, Scope, live, read_body
 from pgflow._asgi import Send as Respond
 from pgflow._flow.signals import Signal
 from pgflow._flow.step import resolve_hints
@@ -489,15 +489,9 @@ async def _answer(
     endpoint = _find(named, came)
     if isinstance(endpoint, _Answer):
         return endpoint
-    body = bytearray()
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            return _Answer(413, "this is too long")
-        if not message.get("more_body"):
-            break
-    came = _Came(came.method, came.path, headers, bytes(body))
+    if (body := await read_body(receive, MAX_BODY_BYTES)) is None:
+        return _Answer(413, "this is too long")
+    came = _Came(came.method, came.path, headers, body)
     if isinstance(app, App):
         return await asyncio.to_thread(_take, app, endpoint, came)
     return await _take_async(app, endpoint, came)

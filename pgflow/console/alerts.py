@@ -13,7 +13,8 @@ from datetime import datetime
 from pgflow.console.alert import LEVELS, MOST_ROWS, Alert, cut, total
 from pgflow.console.backend import Backend
 from pgflow.console.groups import find_debts, find_failed, find_gates, find_stuck
-from pgflow.console.words import counted, duration, many
+from pgflow.console.output import many
+from pgflow.console.words import counted, duration
 from pgflow.inspect import (
     QueueRow,
     WorkerRow,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pgflow.console.words import duration, many, size
+from pgflow.console.output import many
+from pgflow.console.words import duration, size
 from pgflow.inspect import LargePartition, LossRow, SealLag, ServerState, SnapshotRow, TableRow
 
 LONG_SECONDS = 300.0

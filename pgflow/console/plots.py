@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
+from pgflow.console.output import many
 from pgflow.console.waterfall import PARTS_SECONDS
-from pgflow.console.words import duration, many
+from pgflow.console.words import duration
 from pgflow.inspect import Bin, Rates
 
 BARS = " ▁▂▃▄▅▆▇█"

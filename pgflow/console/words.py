@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from pgflow.console.output import many
 from pgflow.inspect import RunDetail, RunRow
 from pgflow.inspect.listing import COUNTED
 from pgflow.inspect.words import readable
@@ -86,11 +87,6 @@ def size(count: float) -> str:
             return f"{count:.1f} {unit}" if unit == "GB" and count < 9.95 else f"{count:.0f} {unit}"
         count /= 1024
     return f"{count:,.1f} TB"
-
-
-def many(count: int, thing: str) -> str:
-    """Return a count with its noun: ``1 run``, ``1,200 runs``."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def counted(count: int, thing: str = "") -> str:

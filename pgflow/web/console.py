@@ -24,6 +24,7 @@ from pgflow.codecs import Decoder
 from pgflow.console import words
 from pgflow.console.backend import Backend, Unreachable, hurried, watched
 from pgflow.console.graphs import GraphDrawer
+from pgflow.console.output import many
 from pgflow.console.traces import checked_logs
 from pgflow.errors import (
     GateClosed,
@@ -417,7 +418,7 @@ def _environment() -> jinja2.Environment:
         "offset": words.offset,
         "shown": words.shown,
         "when": words.when,
-        "many": words.many,
+        "many": many,
         "counted": words.counted,
         "size": words.size,
     }

@@ -12,7 +12,8 @@ from starlette.requests import Request
 
 from pgflow.console.backend import Backend
 from pgflow.console.orders import ORDERS, refusal_of
-from pgflow.console.words import many, quoted
+from pgflow.console.output import many
+from pgflow.console.words import quoted
 from pgflow.errors import HasActed, InvalidArgument, RunNotFound, WrongState
 from pgflow.inspect import list_runs, read_statuses
 from pgflow.web.page import Page, need, order_of, read_form
